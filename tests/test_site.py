@@ -67,6 +67,10 @@ def test_a_key_that_no_model_holds_ends_the_generator(monkeypatch: pytest.Monkey
         settings.own_keys()
 
 
+def test_every_config_group_is_on_the_page_of_settings() -> None:
+    assert sorted(import_module("settings_reference").GROUPS) == sorted(config_groups())
+
+
 def test_comments_belong_to_the_key_that_they_stand_beside_or_above() -> None:
     text = (
         "a:\n"

@@ -26,7 +26,7 @@ def main(
         return
     from benchmarks.gpu.visit import visit
 
-    for each, record in visit(chosen, out.absolute(), seconds=seconds).items():
+    for each, record in visit(chosen, out.absolute(), seconds=seconds, again=bool(number)).items():
         typer.echo(f"{each}. {record['title']}: exit codes {record['exit_codes']}, {record['seconds']} s")
 
 

@@ -27,18 +27,21 @@ def recorded(out: Path) -> dict[str, JsonObject]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def visit(stages: Iterable[Stage], out: Path, *, seconds: float = STAGE_SECONDS) -> dict[str, JsonObject]:
+def visit(
+    stages: Iterable[Stage], out: Path, *, seconds: float = STAGE_SECONDS, again: bool = False
+) -> dict[str, JsonObject]:
     """Run the stages that are not recorded yet; after each, the record of all is on the disk.
 
     Args:
         stages: Stages in their order.
         out: Folder for logs and results, of earlier visits too.
         seconds: Limit of one stage, after which its processes are ended and the next one begins.
+        again: Run recorded ones, too.
     """
     out.mkdir(parents=True, exist_ok=True)
     found = recorded(out)
     for stage in stages:
-        if str(stage.number) not in found:
+        if again or str(stage.number) not in found:
             found[str(stage.number)] = run_stage(stage, out, seconds)
             with replacing(out / RESULTS) as path:
                 path.write_text(json.dumps(found, indent=2) + "\n")
@@ -93,7 +96,7 @@ def write_shape(folder: Path) -> None:
 
 
 def device() -> str:
-    """The GPUs, as nvidia-smi names them."""
+    """The GPUs, as torch names them."""
     import torch
 
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]

@@ -98,7 +98,7 @@ def parse_metrics(text: str) -> EngineLoad:
 
 def _samples(text: str, name: str) -> Sequence[_MetricSample]:
     """[num_engines] samples of one metric; each data-parallel engine of a server has one."""
-    found = re.finditer(rf"^{name}(?:\{{(.*)\}})? (\d[\d.e+-]*)$", text, re.MULTILINE | re.ASCII)
+    found = re.finditer(rf"^{name}(?:\{{(.*)\}})? (\d+(?:\.\d+)?(?:e[+-]?\d+)?)$", text, re.MULTILINE | re.ASCII)
     return [_MetricSample(dict(_LABEL.findall(match[1] or "")), float(match[2])) for match in found]
 
 
