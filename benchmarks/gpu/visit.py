@@ -1,6 +1,7 @@
 """Stages -> a JSON file that says of each when it ran, on what device, for how long and how it ended."""
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -59,7 +60,7 @@ def run_stage(stage: Stage, out: Path, seconds: float) -> JsonObject:
             codes.append(_run([sys.executable, "-m", *filled(command, out)], log.fileno(), left))
     return {
         "title": stage.title,
-        "commands": [" ".join(filled(command, out)) for command in stage.commands],
+        "commands": [shlex.join(filled(command, out)) for command in stage.commands],
         "exit_codes": list(codes),
         "seconds": round(time.monotonic() - began, 1),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),

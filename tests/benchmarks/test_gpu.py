@@ -1,5 +1,6 @@
 """benchmarks/gpu on a machine without a GPU: its commands exist, wheels get smaller and arrive whole, stages resume."""
 
+import shlex
 import zipfile
 from importlib import import_module
 from pathlib import Path
@@ -38,7 +39,8 @@ def test_a_dry_run_prints_every_command_of_every_stage() -> None:
     assert done.exit_code == 0
     assert [line.partition(".")[0] for line in done.stdout.splitlines() if line[0].isdigit()] == list("1234567")
     for command in COMMANDS:
-        assert f"python -m {' '.join(filled(command, Path('results')))}" in done.stdout
+        assert f"python -m {shlex.join(filled(command, Path('results')))}" in done.stdout
+    assert "--server-flags '--load-format dummy'" in done.stdout
 
 
 def test_each_stage_leaves_its_record_and_is_not_run_again(tmp_path: Path) -> None:
