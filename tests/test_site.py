@@ -25,7 +25,7 @@ GENERATED = {
     "settings": "settings_reference",
 }
 """{page: the module beside it that writes it}."""
-METHOD_PAGES = ("pivotrl", "grpo_roc", "l0", "ppr", "mcp_rl", "search", "interpreter", "routing")
+METHOD_PAGES = ("pivotrl", "tree_search", "grpo_roc", "l0", "ppr", "mcp_rl", "search", "interpreter", "routing")
 
 
 @pytest.fixture(autouse=True)
