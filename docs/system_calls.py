@@ -1,7 +1,7 @@
 """Traces programs with strace -> verl_pivot/sandbox/lane/system_calls.py: numbers of calls, and calls that were made.
 
 `python docs/system_calls.py` needs strace, gcc and the headers of the kernel; a program that is not installed is left
-out, and the file says which were there. `python docs/reference.py` then writes the page of decisions.
+out, and the file says which were there.
 """
 
 # ruff: noqa: E501, SIM905  the programs that are traced stand as they are written, and names of calls as in manuals

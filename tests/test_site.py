@@ -25,7 +25,7 @@ GENERATED = {
     "settings": "settings_reference",
 }
 """{page: the module beside it that writes it}."""
-METHOD_PAGES = ("pivotrl", "grpo_roc", "l0", "ppr", "mcp_rl", "search", "interpreter", "routing")
+METHOD_PAGES = ("pivotrl", "tree_search", "grpo_roc", "l0", "ppr", "mcp_rl", "search", "interpreter", "routing")
 
 
 @pytest.fixture(autouse=True)
@@ -65,6 +65,10 @@ def test_a_key_that_no_model_holds_ends_the_generator(monkeypatch: pytest.Monkey
     monkeypatch.setattr(settings, "all_keys", lambda: keys)
     with pytest.raises(ValueError, match=r"^configs/ set pivot\.rollout\.max_turn, which no model holds: add"):
         settings.own_keys()
+
+
+def test_every_config_group_is_on_the_page_of_settings() -> None:
+    assert sorted(import_module("settings_reference").GROUPS) == sorted(config_groups())
 
 
 def test_comments_belong_to_the_key_that_they_stand_beside_or_above() -> None:

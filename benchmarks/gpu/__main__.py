@@ -1,5 +1,6 @@
 """`python -m benchmarks.gpu --help`: the stages that are measured on a machine with a GPU."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -22,11 +23,11 @@ def main(
         for stage in chosen:
             typer.echo(f"{stage.number}. {stage.title}")
             for command in stage.commands:
-                typer.echo(f"   python -m {' '.join(filled(command, out))}")
+                typer.echo(f"   python -m {shlex.join(filled(command, out))}")
         return
     from benchmarks.gpu.visit import visit
 
-    for each, record in visit(chosen, out.absolute(), seconds=seconds).items():
+    for each, record in visit(chosen, out.absolute(), seconds=seconds, again=bool(number)).items():
         typer.echo(f"{each}. {record['title']}: exit codes {record['exit_codes']}, {record['seconds']} s")
 
 

@@ -1,6 +1,7 @@
 """Stages -> a JSON file that says of each when it ran, on what device, for how long and how it ended."""
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -27,18 +28,21 @@ def recorded(out: Path) -> dict[str, JsonObject]:
     return json.loads(path.read_text()) if path.is_file() else {}
 
 
-def visit(stages: Iterable[Stage], out: Path, *, seconds: float = STAGE_SECONDS) -> dict[str, JsonObject]:
+def visit(
+    stages: Iterable[Stage], out: Path, *, seconds: float = STAGE_SECONDS, again: bool = False
+) -> dict[str, JsonObject]:
     """Run the stages that are not recorded yet; after each, the record of all is on the disk.
 
     Args:
         stages: Stages in their order.
         out: Folder for logs and results, of earlier visits too.
         seconds: Limit of one stage, after which its processes are ended and the next one begins.
+        again: Run recorded ones, too.
     """
     out.mkdir(parents=True, exist_ok=True)
     found = recorded(out)
     for stage in stages:
-        if str(stage.number) not in found:
+        if again or str(stage.number) not in found:
             found[str(stage.number)] = run_stage(stage, out, seconds)
             with replacing(out / RESULTS) as path:
                 path.write_text(json.dumps(found, indent=2) + "\n")
@@ -56,7 +60,7 @@ def run_stage(stage: Stage, out: Path, seconds: float) -> JsonObject:
             codes.append(_run([sys.executable, "-m", *filled(command, out)], log.fileno(), left))
     return {
         "title": stage.title,
-        "commands": [" ".join(filled(command, out)) for command in stage.commands],
+        "commands": [shlex.join(filled(command, out)) for command in stage.commands],
         "exit_codes": list(codes),
         "seconds": round(time.monotonic() - began, 1),
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
@@ -93,7 +97,7 @@ def write_shape(folder: Path) -> None:
 
 
 def device() -> str:
-    """The GPUs, as nvidia-smi names them."""
+    """The GPUs, as torch names them."""
     import torch
 
     names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]

@@ -16,6 +16,8 @@ from pathlib import Path
 PIECE_BYTES = 60_000_000
 _PINNED = re.compile(r"^([\w.-]+)(?:\[[^\]]*\])?==([^\s;#]+)", re.MULTILINE)
 _NEEDLESS = ("*/tests/*", "*/test/*", "*.h", "*.hpp", "*.cuh", "*.cu", "*.a", "*.pyi")
+_COMPILED_AT_START = "*triton/backends/nvidia/include/*"
+"""Headers of Triton, which compiles its launcher on the machine that it runs on."""
 _ARCHITECTURE = re.compile(r"(?:^|[/_.-])sm_?(\d+)[a-z]?(?=[/_.-]|$)")
 _MANIFEST = "manifest.json"
 
@@ -35,12 +37,14 @@ def _installed(name: str) -> str | None:
 
 
 def is_needed(name: str, architecture: int) -> bool:
-    """Whether a wheel's file is needed to run on one GPU architecture: no tests, no headers, no other architecture.
+    """Whether a wheel's file is needed to run on one GPU architecture: no tests, few headers, no other architecture.
 
     Args:
         name: Path inside the wheel.
         architecture: 90 for sm_90.
     """
+    if fnmatchcase(name, _COMPILED_AT_START):
+        return True
     if any(fnmatchcase(name, pattern) for pattern in _NEEDLESS):
         return False
     architectures = {int(number) for number in _ARCHITECTURE.findall(name)}

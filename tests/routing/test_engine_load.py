@@ -1,5 +1,6 @@
 """routing.engine_load: when servers are polled, and what vLLM answers; SGLang is in the tests of the router's actor."""
 
+import re
 from itertools import pairwise
 
 import aiohttp
@@ -55,6 +56,8 @@ def test_the_load_of_vllm_is_that_of_all_its_engines() -> None:
         ("", "with actor_rollout_ref.rollout.disable_log_stats=False"),
         (VLLM.replace("vllm:", "other:"), "with actor_rollout_ref.rollout.disable_log_stats=False"),
         (VLLM.replace('"573"', '"None"'), "has num_gpu_blocks='None' and block_size='16'"),
+        (VLLM.replace('"570"', '"None"'), "has num_gpu_blocks='None' and block_size='16'"),
+        (re.sub(r"\} .*", "} 1.2.3", VLLM), "with actor_rollout_ref.rollout.disable_log_stats=False"),
     ],
 )
 def test_metrics_without_a_capacity_are_no_load(text: str, said: str) -> None:

@@ -64,6 +64,15 @@ def test_a_launch_behind_other_words_is_found_and_ends_where_the_command_does(tm
     assert launch(tmp_path, script) == ("a=1",)
 
 
+def test_a_variable_without_a_value_adds_no_override_and_one_with_several_is_not_guessed(tmp_path: Path) -> None:
+    script = "python -m verl.trainer.main_ppo a=1 ${MORE:-} b=2\n"
+
+    assert launch(tmp_path, script) == ("a=1", "b=2")
+    assert launch(tmp_path, script, MORE="c=3") == ("a=1", "c=3", "b=2")
+    with pytest.raises(ConfigError, match=r"has \$\{MORE:-\}, whose value 'c=3 d=4' is one override or several"):
+        launch(tmp_path, script, MORE="c=3 d=4")
+
+
 def test_a_variable_that_only_some_runs_assign_keeps_its_name_and_is_not_guessed(tmp_path: Path) -> None:
     script = """
 A=1
@@ -119,7 +128,8 @@ def test_only_model_sizes_steps_and_what_is_saved_are_replaced(tmp_path: Path) -
     words = (
         "+method=grpo_roc", "+stage=rstar2_1", "data.train_files=a.parquet", "data.train_batch_size=512",
         "actor_rollout_ref.model.path=big", "actor_rollout_ref.rollout.name=vllm", "actor_rollout_ref.rollout.n=16",
-        "actor_rollout_ref.rollout.tensor_model_parallel_size=4", "algorithm.gamma=0.9", "trainer.save_freq=20",
+        "actor_rollout_ref.rollout.tensor_model_parallel_size=4",
+        "actor_rollout_ref.rollout.pipeline_model_parallel_size=2", "algorithm.gamma=0.9", "trainer.save_freq=20",
         "trainer.logger=[console]", "trainer.n_gpus_per_node=8",
     )  # fmt: skip
 
@@ -131,6 +141,7 @@ def test_only_model_sizes_steps_and_what_is_saved_are_replaced(tmp_path: Path) -
     assert {str(each) for each in short.replacements} == {
         f"actor_rollout_ref.model.path: big -> {tmp_path}/model",
         "actor_rollout_ref.rollout.tensor_model_parallel_size: 4 -> 1",
+        "actor_rollout_ref.rollout.pipeline_model_parallel_size: 2 -> 1",
         "data.train_batch_size: 512 -> 32",
         "data.train_max_samples: - -> 512",
         "data.max_response_length: - -> 1024",

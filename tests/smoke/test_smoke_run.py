@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.rollout_records import make_record
 from verl_pivot.configuration import configs_dir
+from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.errors import ConfigError
 from verl_pivot.hooks import HOOKS
+from verl_pivot.rollout.rollout_metrics import rollout_metrics
 from verl_pivot.smoke.composing import SmokeMachine, compose
 from verl_pivot.smoke.methods import CASES, case_of
-from verl_pivot.smoke.smoke_run import complaint_of, smoke
+from verl_pivot.smoke.smoke_run import complaint_of, failure_of, smoke
 from verl_pivot.smoke.trial_launch import missing_of_steps
 
 FINE = {"critic/score/mean": 0.5, "actor/pg_loss": 0.0, "actor/grad_norm": 0.1, "rollout/calls_per_trajectory": 0.3}
@@ -44,6 +47,16 @@ def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
 )
 def test_a_complaint_names_what_the_system_got_wrong(changes: dict[str, float], complaint: str | None) -> None:
     assert complaint_of(CASES["torl"], [{**FINE, **changes}]) == complaint
+
+
+def test_what_failed_is_found_by_the_names_that_the_metrics_have() -> None:
+    """With any policy: also one with random weights, which is not asked to call a tool."""
+    metrics = rollout_metrics([make_record(stop_reason=StopReason.ENGINE_FAILURE), make_record()])
+
+    assert failure_of([FINE, metrics]) == (
+        "50% of the rollouts were masked, since the system failed in them: rollout/stop_reason/engine_failure"
+    )
+    assert failure_of([{**FINE, "rollout/calls_per_trajectory": 0.0}]) is None
 
 
 def test_calls_in_one_of_the_steps_are_enough_and_single_turns_need_none() -> None:

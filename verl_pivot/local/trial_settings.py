@@ -8,6 +8,14 @@ from omegaconf import DictConfig, OmegaConf
 FOLDER_VARIABLE = "VERL_PIVOT_RUN_FOLDER"
 """Environment variable with the folder of a launch on this machine."""
 _FOLDER = f"${{oc.env:{FOLDER_VARIABLE},outputs/local}}"
+PARALLEL_SIZES = (
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.ref.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "actor_rollout_ref.rollout.pipeline_model_parallel_size",
+    "actor_rollout_ref.rollout.data_parallel_size",
+)
+"""Keys of verl with numbers of GPUs that share a model; 1 each in a small launch."""
 _SETTINGS: dict[str, Any] = {
     "trainer.save_freq": -1,
     "trainer.resume_mode": "disable",
@@ -17,12 +25,8 @@ _SETTINGS: dict[str, Any] = {
     "trainer.logger": ["console"],
     "trainer.nnodes": 1,
     "trainer.n_gpus_per_node": 1,
-    "actor_rollout_ref.actor.ulysses_sequence_parallel_size": 1,
-    "actor_rollout_ref.ref.ulysses_sequence_parallel_size": 1,
     "actor_rollout_ref.rollout.name": "sglang",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size": 1,
-    "actor_rollout_ref.rollout.pipeline_model_parallel_size": 1,
-    "actor_rollout_ref.rollout.data_parallel_size": 1,
+    **dict.fromkeys(PARALLEL_SIZES, 1),
 }
 
 

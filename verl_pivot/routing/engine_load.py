@@ -89,16 +89,18 @@ def parse_metrics(text: str) -> EngineLoad:
             "no vllm:cache_config_info and vllm:num_requests_running are in them; vLLM keeps them with "
             "actor_rollout_ref.rollout.disable_log_stats=False"
         )
-    sizes = [cache.labels.get(name, "") for cache in caches for name in ("num_gpu_blocks", "block_size")]
-    if not all(size.isdecimal() for size in sizes):
-        raise EngineError(f"vllm:cache_config_info has num_gpu_blocks={sizes[0]!r} and block_size={sizes[1]!r}")
-    capacity = sum(int(blocks) * int(size) for blocks, size in zip(sizes[::2], sizes[1::2], strict=True))
+    capacity = 0
+    for cache in caches:
+        blocks, size = cache.labels.get("num_gpu_blocks", ""), cache.labels.get("block_size", "")
+        if not (blocks.isdecimal() and size.isdecimal()):
+            raise EngineError(f"vllm:cache_config_info has num_gpu_blocks={blocks!r} and block_size={size!r}")
+        capacity += int(blocks) * int(size)
     return EngineLoad(capacity=capacity, num_requests=round(sum(sample.value for sample in requests)))
 
 
 def _samples(text: str, name: str) -> Sequence[_MetricSample]:
     """[num_engines] samples of one metric; each data-parallel engine of a server has one."""
-    found = re.finditer(rf"^{name}(?:\{{(.*)\}})? (\d[\d.e+-]*)$", text, re.MULTILINE | re.ASCII)
+    found = re.finditer(rf"^{name}(?:\{{(.*)\}})? (\d+(?:\.\d+)?(?:e[+-]?\d+)?)$", text, re.MULTILINE | re.ASCII)
     return [_MetricSample(dict(_LABEL.findall(match[1] or "")), float(match[2])) for match in found]
 
 

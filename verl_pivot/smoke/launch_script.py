@@ -16,8 +16,8 @@ _VARIABLE = re.compile(r"\$(?:(\w+|[@*])|\{(\w+)(?:\[[@*]\])?(?::?-([^{}]*))?\})
 _UNKNOWN = re.compile(r"\$\(|`")
 _QUOTED_OR_COMMENT = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<![^\s;])#[^\n]*", re.DOTALL)
 _BLOCK = re.compile(r"(?:^|[;\n])[ \t]*(?:(if|case|for|while|until)|fi|esac|done)\b")
-_ENDS = frozenset((";", "&&", "||", "|", "&", ">", ">>", "<", "&>", "|&", "done", "fi"))
-_LETTERS_OF_ENDS = ";&|<>"
+_OPERATORS = ";&|<>"
+"""Letters of what ends a command, or leads its output elsewhere."""
 _ARRAY_WORD = re.compile(r"\$\{(\w+)\[[@*]\]\}|\$[@*]|\$\{[@*]\}", re.ASCII)
 
 
@@ -51,7 +51,8 @@ def launch_of(script: Path, environment: Mapping[str, str] = os.environ) -> tupl
         environment: Environment variables.
 
     Raises:
-        ConfigError: If the script holds no launch of verl, or several, or a quote without its end.
+        ConfigError: If the script holds no launch of verl, or several, or a quote without its end, or a variable
+            that may be several overrides.
     """
     text = _without_comments(script.read_text(errors="replace").replace("\\\n", " "))
     arrays: dict[str, list[str]] = {}
@@ -100,7 +101,7 @@ def _assign(words: Sequence[str], variables: dict[str, str], *, is_certain: bool
 
 
 def _split(script: Path, text: str) -> list[str]:
-    lexer = shlex.shlex(text, posix=True, punctuation_chars=_LETTERS_OF_ENDS)
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=_OPERATORS)
     lexer.whitespace_split, lexer.commenters = True, ""
     try:
         return list(lexer)
@@ -111,13 +112,22 @@ def _split(script: Path, text: str) -> list[str]:
 def _launch(words: Sequence[str], arrays: Mapping[str, Sequence[str]], variables: Mapping[str, str]) -> tuple[str, ...]:
     found: list[str] = []
     for word in words:
-        if word in _ENDS or set(word) <= set(_LETTERS_OF_ENDS):
+        if word and set(word) <= set(_OPERATORS):
             break
         if array := _ARRAY_WORD.fullmatch(word):
             found.extend(_filled(each, variables) for each in arrays.get(array[1] or "", ()))
         elif not word.isdecimal():  # the number before a redirection, as in 2>&1
-            found.append(_filled(word, variables))
-    return tuple(found)
+            found.append(_filled_override(word, variables))
+    return tuple(override for override in found if override)
+
+
+def _filled_override(word: str, variables: Mapping[str, str]) -> str:
+    override = _filled(word, variables)
+    if _VARIABLE.fullmatch(word) and len(override.split()) > 1:
+        raise ConfigError(
+            f"the launch has {word}, whose value {override!r} is one override or several: write them into the file"
+        )
+    return override
 
 
 def _filled(text: str, variables: Mapping[str, str]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.local.trial_settings import PARALLEL_SIZES
 from verl_pivot.planning.overrides import override_value
 from verl_pivot.smoke.composing import SmokeMachine
 from verl_pivot.smoke.launch_script import ReplacedLaunch, replaced
@@ -13,16 +14,6 @@ from verl_pivot.smoke.trial_launch import NUM_STEPS, nothing_saved
 MODEL = "actor_rollout_ref.model.path"
 _GROUP_SIZE = 4
 _MAX_RESPONSE_TOKENS = 1024
-_ALSO = (
-    "critic.model.path",
-    "critic.ppo_mini_batch_size",
-    "actor_rollout_ref.rollout.tensor_model_parallel_size",
-    "actor_rollout_ref.rollout.data_parallel_size",
-    "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
-    "actor_rollout_ref.ref.ulysses_sequence_parallel_size",
-    "actor_rollout_ref.rollout.name",
-)
-"""Keys that are replaced only where the launch names them."""
 _RESAMPLED = ("grpo_roc", "l0")
 """Methods that leave out groups of equal rewards, of which a policy with random weights has no others."""
 
@@ -63,15 +54,15 @@ def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMa
     group_size = CASES[method].group_size if method in CASES else _GROUP_SIZE
     num_prompts = machine.batch_size(group_size)
     batch_size = str(num_prompts)
-    others = {
+    where_named = {
         "critic.model.path": override_value(str(model)),
         "critic.ppo_mini_batch_size": batch_size,
-        **dict.fromkeys(_ALSO[2:6], "1"),
-        **({} if machine.has_accelerator else {_ALSO[6]: machine.engine}),
+        **dict.fromkeys(PARALLEL_SIZES, "1"),
+        **({} if machine.has_accelerator else {"actor_rollout_ref.rollout.name": machine.engine}),
     }
     values = {
         MODEL: override_value(str(model)),
-        **{key: value for key, value in others.items() if value_of(launch, key) is not None},
+        **{key: value for key, value in where_named.items() if value_of(launch, key) is not None},
         "data.train_batch_size": batch_size,
         "data.train_max_samples": str(16 * num_prompts),
         **({} if method == "l0" else {"data.max_response_length": str(_MAX_RESPONSE_TOKENS)}),  # l0 has a window

@@ -1,11 +1,12 @@
 """A method -> SmokeResult: its tiny policy, its launch, and whether what it logged is what a working method logs."""
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.errors import ConfigError
 from verl_pivot.smoke.composing import SmokeMachine, compose, needs_services, texts_of
 from verl_pivot.smoke.methods import SmokeCase, case_of
@@ -58,7 +59,8 @@ def smoke(
     with standing_in(folder) if needs_services(case) else nullcontext() as services:
         overrides = compose(method, case, folder, policy, machine, services)
         outcome = run_launch(folder, overrides, say)
-    complaint = outcome.cause or (complaint_of(case, outcome.metrics.values()) if model is None else None)
+    steps = outcome.metrics.values()  # a policy with random weights hardly ever calls a tool
+    complaint = outcome.cause or (complaint_of(case, steps) if model is None else failure_of(steps))
     return _result(method, outcome, overrides, complaint)
 
 
@@ -85,7 +87,8 @@ def smoke_launch(
         say(f"  {replacement}")
     write_like(source, folder / "model")
     outcome = run_launch(folder, short.overrides, say, place=Path.cwd())
-    return _result(value_of(launch, "method") or "verl", outcome, short.overrides, outcome.cause)
+    complaint = outcome.cause or failure_of(outcome.metrics.values())
+    return _result(value_of(launch, "method") or "verl", outcome, short.overrides, complaint)
 
 
 def _emptied(folder: Path) -> Path:
@@ -115,21 +118,31 @@ def _result(method: str, outcome: LaunchOutcome, overrides: Sequence[str], compl
     )
 
 
-def complaint_of(case: SmokeCase, steps: Iterable[Mapping[str, float]]) -> str | None:
+def complaint_of(case: SmokeCase, steps: Collection[Mapping[str, float]]) -> str | None:
     """What the metrics say against a method whose policy calls tools; None if nothing.
 
     Args:
         case: Case of the method.
         steps: [num_steps] {metric: value}
     """
-    num_calls = 0.0
+    if failure := failure_of(steps):
+        return failure
+    if case.tools is not None and not any(metrics.get("rollout/calls_per_trajectory") for metrics in steps):
+        return "no rollout called a tool, though the policy writes calls"
+    return None
+
+
+def failure_of(steps: Collection[Mapping[str, float]]) -> str | None:
+    """What the metrics say of rollouts in which the system failed; None if it did in none.
+
+    Args:
+        steps: [num_steps] {metric: value}
+    """
     for metrics in steps:
         if share := metrics.get("rollout/masked_rate", 0.0):
-            reasons = [name for name, value in metrics.items() if name.startswith("rollout/stop_reason/") and value]
+            masking = [f"rollout/stop_reason/{reason}" for reason in StopReason if reason.is_masked]
+            reasons = [name for name in masking if metrics.get(name)]
             return f"{share:.0%} of the rollouts were masked, since the system failed in them: {', '.join(reasons)}"
         if number := metrics.get("pivot/undecided_rows", 0.0):
             return f"the rewards of {number:.0f} rollouts could not be decided"
-        num_calls += metrics.get("rollout/calls_per_trajectory", 0.0)
-    if case.tools is not None and not num_calls:
-        return "no rollout called a tool, though the policy writes calls"
     return None
