@@ -145,3 +145,13 @@ def test_a_plan_tells_what_all_items_take_and_leaves_its_answers_to_the_run(tmp_
     assert shown[1].split() == ["model", "calls", "120", "(120", "to", "120)"]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["answers"]
     assert "120 answers of" in synthesize(*command).stdout
+
+
+def test_a_plan_counts_once_what_is_asked_before_the_first_item(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("- numbers: {num: 40}\n- probed: {num: 3}\n- copies: {num: 3}\n")
+    command = (tmp_path / "recipe.yaml", "--step-module", STEPS, "--program", PROGRAM, "--out", tmp_path / "out")
+
+    done = synthesize(*command, "--plan")
+
+    assert done.stdout.splitlines()[1].split() == ["model", "calls", "123", "(123", "to", "123)"]
+    assert "123 answers of" in synthesize(*command).stdout
