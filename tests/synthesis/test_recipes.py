@@ -93,6 +93,8 @@ def test_the_command_refuses_what_it_lacks(tmp_path: Path, tasks: Path) -> None:
     assert "there is no file" in refusal("rejection", "--tasks", tmp_path / "none.jsonl", *out)
     assert refusal(*playing) == "step rollouts plays rollouts: give --tools, a tools file or an environment"
     assert refusal(*playing, "--model", "x") == "the writer: program and a model were both given; give one of them"
+    assert refusal(*playing, "--answer-format", "json_object").startswith("the writer: answer_format is for a model; ")
+    assert refusal(*playing[:-2], "--answer-format", "json_object").startswith("--answer-format is for the model of ")
     assert refusal(*playing, "--set", "rollout.num=2").startswith("--set rollout.num: give step.option=value; the st")
     assert "rollouts.nums: unknown key; known: " in refusal(*playing, "--set", "rollouts.nums=2")
     assert refusal(*playing[:-1], f"{STEPS}:none") == f"program '{STEPS}:none': {STEPS} has no 'none'"

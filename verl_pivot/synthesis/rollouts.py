@@ -113,9 +113,7 @@ async def play_task(
         UserCodeError: If the code of the environment fails.
         EngineError: If the endpoint cannot be reached or keeps failing.
     """
-    toolset = workshop.inputs.toolset
-    if toolset is None:
-        raise ConfigError(f"step {workshop.step} plays rollouts: give --tools, a tools file or an environment")
+    toolset = workshop.toolset("plays rollouts")
     problem = problem_of_row(task, name, f"task {name}")
     reward = None if options.reward_function is None else load_reward_function(options.reward_function)
     job = PlayingJob(
