@@ -16,5 +16,10 @@ class Shop(Environment):
         self.stock -= amount
         return f"{self.stock} left"
 
+    @tool
+    def prices(self) -> dict[str, int]:
+        """Prices of a pack, by the kind of tea."""
+        return {"black": 3, "green": 4}
+
     async def score(self, answer: Message | None) -> Verdict:
         return Verdict.accept() if answer and self.stock == 1 else Verdict.refuse("wrong_stock", f"{self.stock} left")

@@ -21,7 +21,6 @@ _WITHHELD = re.compile(r"Do not say (\S+) of \S+: the assistant asks")
 _TOLD = re.compile(r"a made-up value for (\S+) of this tool")
 _SCHEMA = re.compile(r'^(?:\d+\. )?(\{"name": .*\})$', re.MULTILINE)
 _FIELDS = re.compile(r"The result must have: (.+?)\. Dots")
-_PLAN = re.compile(r"^\S+")
 _GARBAGE = ("Sure!", '{"text": 17}', "-", "```json\n{}\n```\n```json\n{}\n```", '{"text": "cut')
 
 

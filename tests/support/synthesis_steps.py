@@ -72,11 +72,14 @@ def halves(options: HalvesOptions) -> MakeStep:
 
 
 class LargestOptions(Options):
-    pass
+    asks: bool = False
+    """Whether the writer is asked about each group."""
 
 
 def _largest(options: LargestOptions) -> ChooseStep:
     async def choose(drafts: Sequence[Draft], workshop: Workshop) -> Sequence[Draft]:
+        if options.asks:
+            await workshop.ask([{"role": "user", "content": f"Which of {len(drafts)}?"}])
         return [max(drafts, key=lambda draft: (draft.values["digit"], draft.id))]
 
     return choose
@@ -90,6 +93,24 @@ def largest(options: LargestOptions) -> ChooseStep:
 @choose_step("largest_of_all", options=LargestOptions, across_items=True)
 def largest_of_all(options: LargestOptions) -> ChooseStep:
     return _largest(options)
+
+
+class ProbedOptions(Options):
+    num: int = 3
+    """Questions before the first draft."""
+
+
+@make_step("probed", options=ProbedOptions)
+class Probed:
+    def __init__(self, options: ProbedOptions) -> None:
+        self._options = options
+
+    async def prepare(self, workshop: Workshop) -> None:
+        for k in range(self._options.num):
+            await workshop.ask([{"role": "user", "content": "What can you do?"}], k=k)
+
+    async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        return [draft]
 
 
 class ByDigitOptions(Options):

@@ -18,7 +18,7 @@ from tests.synthesis.test_magnet_recipe import lines, recordings
 from verl_pivot.cli import app
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.hard_samples import StillHardOptions, still_hard
-from verl_pivot.synthesis.hard_tools import ProbeSettings, probed_turns, wrong_shares
+from verl_pivot.synthesis.hard_tools import probed_turns, wrong_shares
 from verl_pivot.synthesis.magnet_prompts import CALLER
 from verl_pivot.types import Trajectory
 
@@ -44,10 +44,10 @@ async def test_the_share_of_wrong_probes_leaves_undecided_ones_out() -> None:
     probes = {"refund": [probes["refund"][0], probes["refund"][0]], "odd": probed_turns([INCOMPARABLE], 1)["refund"]}
     with chat_server([REFUNDED]) as server:
         async with direct_workshop(server.url) as workshop:
-            right = await wrong_shares(probes, workshop, "policy", ProbeSettings())
+            right = await wrong_shares(probes, workshop, "policy", 1024)
     with chat_server([said("No."), said(None, ("refund", "{")), said("")]) as server:
         async with direct_workshop(server.url) as workshop:
-            wrong = await wrong_shares({"refund": probes["refund"]}, workshop, "policy", ProbeSettings())
+            wrong = await wrong_shares({"refund": probes["refund"]}, workshop, "policy", 1024)
 
     assert (right, wrong) == ({"refund": 0.0}, {"refund": 1.0})
 

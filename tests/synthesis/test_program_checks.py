@@ -1,5 +1,7 @@
 """Checks by programs: a filter as soon as there is a trajectory, and calls that are run again in a fresh shop."""
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.workshops import done, workshop
@@ -11,6 +13,16 @@ from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.types import Message, Role, ToolCall, Trajectory
 
 SHOP = "tests.support.counting_shop:Shop"
+
+
+def priced(result: str) -> Draft:
+    """A draft that buys two packs after a call whose result is JSON."""
+    draft = bought((2, "1 left"))
+    assert draft.trajectory is not None
+    request, *messages = draft.trajectory.messages
+    asked = Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="prices", arguments={}),))
+    given = Message(role=Role.TOOL, content=result, name="prices")
+    return replace(draft, trajectory=replace(draft.trajectory, messages=(request, asked, given, *messages)))
 
 
 def bought(*orders: tuple[int, str], last: str = "Done.") -> Draft:
@@ -43,6 +55,11 @@ def test_another_result_than_the_recorded_one_does_not_pass() -> None:
 
     assert replayed(forged) == (0.0, "other_result")
     assert replayed(forged, same_results=False) == (1.0, "accepted")
+
+
+def test_the_same_json_written_otherwise_is_the_same_result() -> None:
+    assert replayed(priced('{"green":4, "black":3}')) == (1.0, "accepted")
+    assert replayed(priced('{"green":4, "black":3.5}')) == (0.0, "other_result")
 
 
 def test_a_draft_without_a_trajectory_stays_undecided() -> None:

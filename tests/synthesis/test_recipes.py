@@ -93,6 +93,8 @@ def test_the_command_refuses_what_it_lacks(tmp_path: Path, tasks: Path) -> None:
     assert "there is no file" in refusal("rejection", "--tasks", tmp_path / "none.jsonl", *out)
     assert refusal(*playing) == "step rollouts plays rollouts: give --tools, a tools file or an environment"
     assert refusal(*playing, "--model", "x") == "the writer: program and a model were both given; give one of them"
+    assert refusal(*playing, "--answer-format", "json_object").startswith("the writer: answer_format is for a model; ")
+    assert refusal(*playing[:-2], "--answer-format", "json_object").startswith("--answer-format is for the model of ")
     assert refusal(*playing, "--set", "rollout.num=2").startswith("--set rollout.num: give step.option=value; the st")
     assert "rollouts.nums: unknown key; known: " in refusal(*playing, "--set", "rollouts.nums=2")
     assert refusal(*playing[:-1], f"{STEPS}:none") == f"program '{STEPS}:none': {STEPS} has no 'none'"
@@ -145,3 +147,13 @@ def test_a_plan_tells_what_all_items_take_and_leaves_its_answers_to_the_run(tmp_
     assert shown[1].split() == ["model", "calls", "120", "(120", "to", "120)"]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["answers"]
     assert "120 answers of" in synthesize(*command).stdout
+
+
+def test_a_plan_counts_once_what_is_asked_before_the_first_item(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text("- numbers: {num: 40}\n- probed: {num: 3}\n- copies: {num: 3}\n")
+    command = (tmp_path / "recipe.yaml", "--step-module", STEPS, "--program", PROGRAM, "--out", tmp_path / "out")
+
+    done = synthesize(*command, "--plan")
+
+    assert done.stdout.splitlines()[1].split() == ["model", "calls", "123", "(123", "to", "123)"]
+    assert "123 answers of" in synthesize(*command).stdout

@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from verl_pivot.engines.retries import Retries
@@ -77,6 +78,25 @@ def test_a_step_across_items_compares_drafts_of_one_group(tmp_path: Path) -> Non
     assert report.num_kept == len(groups)
     assert report.rejected["largest_of_all"] == {"not_chosen": groups.total() - len(groups)}
     assert report.num_drafts == report.num_kept + report.num_rejected == 2 * NUM_ITEMS
+
+
+def test_questions_of_steps_across_items_and_before_the_first_item_are_counted_once(tmp_path: Path) -> None:
+    report = made(tmp_path, "- probed: {num: 3}\n- copies\n- by_digit\n- largest_of_all: {asks: true}\n")
+
+    groups = {each for each in digits().values() if each}
+    calls = {step: counts["num_calls"] for step, counts in report.asked.items()}
+    assert calls == {"probed": 3, "copies": 2 * NUM_ITEMS, "largest_of_all": len(groups)}
+
+
+def test_what_a_step_across_items_keeps_says_so_in_its_provenance(tmp_path: Path) -> None:
+    made(tmp_path, "- copies\n- by_digit\n- largest_of_all\n- largest_of_all\n")
+
+    rows = pyarrow.parquet.read_table(tmp_path / "out" / "tasks.parquet").to_pylist()
+    for row in rows:
+        traces = [(each["step"], each["made_from"]) for each in json.loads(row["provenance"])["steps"]]
+        group = traces[-1][1]
+        assert traces[-2:] == [("largest_of_all", group), ("largest_of_all 2", group)]
+        assert group.startswith("digit ")
 
 
 def test_the_bytes_do_not_depend_on_the_concurrency_nor_on_the_cache(tmp_path: Path) -> None:

@@ -148,6 +148,11 @@ def _writers(
     named = read_writers(writers) if writers is not None else {}
     given = {"openai": openai, "model": model, "program": program}
     if all(value is None for value in given.values()):
+        if answer_format != "text":
+            raise ConfigError(
+                "--answer-format is for the model of --openai or --model, and none is given: write answer_format into "
+                "the file of --writers"
+            )
         return named
     if WRITER in named:
         raise ConfigError(f"--writers {writers} names the {WRITER} already: leave out --openai, --model and --program")

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from verl_pivot.data.actions import read_turn
@@ -11,7 +11,7 @@ from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.messages import parse_call, text_of
 from verl_pivot.engines.chat import ChatAnswer, ChatClient, served_models
 from verl_pivot.engines.retries import Retries, UnavailableError, excerpt
-from verl_pivot.errors import ConfigError, EngineError
+from verl_pivot.errors import ConfigError, EngineError, QuestionRefusedError
 from verl_pivot.playing.player import PlayerTurn, call_as_text
 from verl_pivot.rollout.notebook_turns import CODE, CODE_END, THINK, THINK_END
 from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall
@@ -96,18 +96,18 @@ class EndpointPlayer:
     ) -> PlayerTurn:
         """The endpoint's answer, as `read` makes a turn of it."""
         sent = [sent_message(message) for message in messages]
-        for num_empty_answers in range(_MAX_EMPTY_ANSWERS):
+
+        async def ask(number: int) -> ChatAnswer:
             try:
                 answer = await self._client.ask(sent, parameters)
             except ConfigError as error:
                 if not self._has_answered:
                     raise
-                return PlayerTurn(failure=str(error), num_empty_answers=num_empty_answers)
+                raise QuestionRefusedError(str(error)) from error
             self._has_answered = True
-            if not is_empty(answer):
-                return read(answer, num_empty_answers)
-        failure = f"the endpoint returned no token {_MAX_EMPTY_ANSWERS} times in a row"
-        return PlayerTurn(failure=failure, num_empty_answers=_MAX_EMPTY_ANSWERS)
+            return answer
+
+        return await first_turn(ask, read)
 
     async def close(self) -> None:
         await self._client.close()
@@ -173,6 +173,26 @@ def sent_message(message: Message) -> JsonObject:
     if message.tool_call_id is not None:
         sent["tool_call_id"] = message.tool_call_id
     return sent
+
+
+async def first_turn(
+    ask: Callable[[int], Awaitable[ChatAnswer]], read: Callable[[ChatAnswer, int], PlayerTurn]
+) -> PlayerTurn:
+    """The turn in the first answer that has a token; a failed one after several without, or if a question is refused.
+
+    Args:
+        ask: Asks once more, after so many empty answers.
+        read: Makes the turn of an answer and of the number of empty answers before it.
+    """
+    for num_empty_answers in range(_MAX_EMPTY_ANSWERS):
+        try:
+            answer = await ask(num_empty_answers)
+        except QuestionRefusedError as error:
+            return PlayerTurn(failure=str(error), num_empty_answers=num_empty_answers)
+        if not _is_empty(answer):
+            return read(answer, num_empty_answers)
+    failure = f"the endpoint returned no token {_MAX_EMPTY_ANSWERS} times in a row"
+    return PlayerTurn(failure=failure, num_empty_answers=_MAX_EMPTY_ANSWERS)
 
 
 def read_answer(answer: ChatAnswer, num_empty_answers: int = 0) -> PlayerTurn:
@@ -244,7 +264,7 @@ def _as_text(function: JsonObject) -> str:
     return call_as_text(str(function.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
 
 
-def is_empty(answer: ChatAnswer) -> bool:
+def _is_empty(answer: ChatAnswer) -> bool:
     """Whether the endpoint gave no token; where it does not count tokens, whether it gave neither text nor calls."""
     if answer.finish_reason in _GIVEN_UP:
         return True

@@ -16,6 +16,7 @@ from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.synthesis.argument_sources import unsourced_values
 from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.draws import first_good
 from verl_pivot.synthesis.question_graph import AskedQuestion, QuestionGraph, graph_of
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.workshop import Workshop
@@ -81,15 +82,14 @@ class ArenaToolsStep:
             BadRowError: If there is none, with the problem of the last one.
             SandboxError: If the sandbox fails.
         """
-        problem: Malformed | None = None
-        for attempt in range(self._options.attempts):
-            k = question.id * self._options.attempts + attempt
-            drawn = await self._draw(question, graph, taken, workshop, k)
-            if not isinstance(drawn, Malformed):
-                return ArenaTool(**drawn.model_dump(exclude={"arguments"}), answer=question.answer)
-            problem = drawn
-        assert problem is not None, "there is at least one attempt"
-        raise BadRowError(problem.reason, f"question {question.id}: {problem.detail}")
+        attempts = self._options.attempts
+        drawn = await first_good(
+            lambda k: self._draw(question, graph, taken, workshop, k),
+            range(question.id * attempts, (question.id + 1) * attempts),
+        )
+        if isinstance(drawn, Malformed):
+            raise BadRowError(drawn.reason, f"question {question.id}: {drawn.detail}")
+        return ArenaTool(**drawn.model_dump(exclude={"arguments"}), answer=question.answer)
 
     async def _draw(
         self, question: AskedQuestion, graph: QuestionGraph, taken: Sequence[str], workshop: Workshop, k: int

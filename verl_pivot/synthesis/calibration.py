@@ -12,14 +12,13 @@ from typing import NamedTuple
 
 from pydantic import Field
 
-from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.data.turns import turns
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.running import all_at_once
-from verl_pivot.synthesis.caller_turns import read_action
+from verl_pivot.synthesis.caller_turns import read_text
 from verl_pivot.synthesis.deviations import (
     Deviation,
     ThoughtPlace,
@@ -155,12 +154,9 @@ class Calibrated:
             seed=workshop.seed(index),
             max_tokens=self._options.max_thought_tokens,
         )
-        action = read_action(await workshop.answer(question))
-        if isinstance(action, Malformed):
-            return action
-        text = action.content.strip()
-        if action.tool_calls or not text or without_chat_tokens(text) != text:
-            return Malformed(reason="bad_thought", detail=f"a call, no text, or markers of the chat in it: {text!r}")
+        text = read_text(await workshop.answer(question), reason="bad_thought")
+        if isinstance(text, Malformed):
+            return text
         if found := _TELLS.search(text):
             return Malformed(
                 reason="thought_tells", detail=f"{found[0]!r} is nothing that the assistant knows: {text!r}"

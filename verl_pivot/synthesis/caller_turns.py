@@ -1,6 +1,7 @@
-"""Answer of a writer that calls tools -> its turn as an action, or what is wrong with it."""
+"""Answer of a writer -> its turn as an action, or its text alone; or what is wrong with it."""
 
 from verl_pivot.data.actions import TRUNCATED
+from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.playing.endpoint_player import read_answer
@@ -26,3 +27,22 @@ def read_action(answer: ChatAnswer) -> Message | Malformed:
     except BadRowError as error:  # NaN, half of a surrogate pair, or nested too deeply
         return Malformed(reason="malformed_message", detail=str(error))
     return turn.message
+
+
+def read_text(answer: ChatAnswer, *, reason: str = "bad_text") -> str | Malformed:
+    """The text in an answer, which makes no call and has no markers of a chat template.
+
+    Args:
+        answer: Any answer.
+        reason: Reason where it makes a call, has no text, or has markers.
+
+    Raises:
+        EngineError: If the answer is no message of the assistant.
+    """
+    action = read_action(answer)
+    if isinstance(action, Malformed):
+        return action
+    text = action.content.strip()
+    if action.tool_calls or not text or without_chat_tokens(text) != text:
+        return Malformed(reason=reason, detail=f"a call, no text, or markers of the chat in it: {text!r}")
+    return text

@@ -1,5 +1,6 @@
 """DraftStore: the drafts of finished items in a journal, in the order of their ends, read back in that of the items."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import groupby
@@ -10,15 +11,15 @@ import msgspec
 from verl_pivot.data.journal import Journal
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.quality.contract import Finding
-from verl_pivot.synthesis.drafts import Draft, StepKind, StepTrace, draft_as_dict, parse_draft
+from verl_pivot.synthesis.drafts import Draft, StepTrace, draft_as_dict, parse_draft, parse_trace, trace_as_dict
 
 _FILE = "drafts.jsonl"
 _SCHEMA = """
 create table if not exists items (number integer primary key, place integer not null, length integer not null,
                                   is_cut_short integer not null);
 create temp table rivals (rival_group text, number integer, position integer);
-create temp table losers (number integer, position integer, step text, reason text, detail text,
-                          primary key (number, position));
+create temp table choices (number integer, position integer, trace text, reason text, detail text);
+create index temp.choices_of_item on choices (number);
 """
 
 
@@ -30,6 +31,14 @@ class StoredDraft(NamedTuple):
     position: int
     """Number among the drafts of the item."""
     draft: Draft
+
+
+class _Choice(NamedTuple):
+    """What a step across items did to a draft."""
+
+    trace: StepTrace
+    finding: Finding | None
+    """None if it stays."""
 
 
 class DraftStore:
@@ -67,10 +76,13 @@ class DraftStore:
         self._database.execute("insert into items values (?, ?, ?, ?)", (number, place, len(line), is_cut_short))
 
     def drafts(self) -> Iterator[Draft]:
-        """All drafts, in the order of the items; those that `reject` named have its finding."""
+        """All drafts, in the order of the items, with what `choose` noted."""
         for number, drafts in self._items():
-            losers = self._losers(number)
-            yield from (_lost(draft, *losers[at]) if at in losers else draft for at, draft in enumerate(drafts))
+            choices = self._choices(number)
+            for position, draft in enumerate(drafts):
+                for choice in choices[position]:
+                    draft = replace(draft, finding=choice.finding, traces=(*draft.traces, choice.trace))
+                yield draft
 
     def groups(self) -> Iterator[list[StoredDraft]]:
         """The drafts that are not rejected, one `Draft.group` after the other; memory holds one group."""
@@ -80,7 +92,8 @@ class DraftStore:
             self._database.executemany("insert into rivals values (?, ?, ?)", rows)
         query = (
             "select rival_group, rivals.number, position, place, length from rivals join items using (number) "
-            "left join losers using (number, position) where step is null order by rival_group, number, position"
+            "where (rivals.number, position) not in (select number, position from choices where reason is not null) "
+            "order by rival_group, number, position"
         )
         with self._path.open("rb") as file:
             for _, found in groupby(self._database.execute(query), key=lambda row: str(row[0])):
@@ -91,10 +104,17 @@ class DraftStore:
                     group.append(StoredDraft(number, position, draft))
                 yield group
 
-    def reject(self, place: StoredDraft, step: str, finding: Finding) -> None:
-        """Note that a step which compares drafts of several items does not keep one."""
-        row = (place.number, place.position, step, finding.reason, finding.detail)
-        self._database.execute("insert into losers values (?, ?, ?, ?, ?)", row)
+    def choose(self, place: StoredDraft, left: Draft) -> None:
+        """Note what a step which compares drafts of several items did to one.
+
+        Args:
+            place: The draft, and where it stands.
+            left: The draft after the step, whose trace is the last one.
+        """
+        trace = encode_json(trace_as_dict(left.traces[-1]))
+        reason, detail = (None, None) if left.finding is None else (left.finding.reason, left.finding.detail)
+        row = (place.number, place.position, trace, reason, detail)
+        self._database.execute("insert into choices values (?, ?, ?, ?, ?)", row)
 
     def _items(self) -> Iterator[tuple[int, list[Draft]]]:
         self._file.flush()
@@ -104,13 +124,11 @@ class DraftStore:
                 file.seek(place)
                 yield number, list(map(parse_draft, msgspec.json.decode(file.read(length))))
 
-    def _losers(self, number: int) -> dict[int, tuple[str, Finding]]:
-        """{position: step and finding} of the drafts of an item that `reject` named."""
-        query = "select position, step, reason, detail from losers where number = ?"
-        rows = self._database.execute(query, (number,))
-        return {position: (step, Finding(reason=reason, detail=detail)) for position, step, reason, detail in rows}
-
-
-def _lost(draft: Draft, step: str, finding: Finding) -> Draft:
-    trace = StepTrace(step=step, kind=StepKind.CHOOSE, made_from=draft.id)
-    return replace(draft, finding=finding, traces=(*draft.traces, trace))
+    def _choices(self, number: int) -> dict[int, list[_Choice]]:
+        """{position: what `choose` noted} of the drafts of an item."""
+        query = "select position, trace, reason, detail from choices where number = ? order by rowid"
+        found: dict[int, list[_Choice]] = defaultdict(list)
+        for position, trace, reason, detail in self._database.execute(query, (number,)):
+            finding = None if reason is None else Finding(reason=reason, detail=detail)
+            found[position].append(_Choice(parse_trace(msgspec.json.decode(trace)), finding))
+        return found

@@ -42,6 +42,10 @@ class StepTrace:
     reason: str = ""
     """Reason of a check's verdict."""
 
+    @property
+    def num_tokens(self) -> int:
+        return self.num_prompt_tokens + self.num_completion_tokens
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
@@ -102,10 +106,14 @@ def distinct_traces(drafts: Iterable[Draft]) -> list[StepTrace]:
     return list(found.values())
 
 
+def trace_as_dict(trace: StepTrace) -> JsonObject:
+    """The trace as journals and provenances hold it."""
+    return {**asdict(trace), "models": list(trace.models)}
+
+
 def draft_as_dict(draft: Draft) -> JsonObject:
     """The draft as the journal of a run holds it."""
     finding = draft.finding
-    traces: list[Json] = [{**asdict(trace), "models": list(trace.models)} for trace in draft.traces]
     return {
         "id": draft.id,
         "trajectory": None if draft.trajectory is None else trajectory_as_dict(draft.trajectory),
@@ -113,7 +121,7 @@ def draft_as_dict(draft: Draft) -> JsonObject:
         "task": draft.task,
         "group": draft.group,
         "values": draft.values,
-        "traces": traces,
+        "traces": [trace_as_dict(trace) for trace in draft.traces],
         "finding": None if finding is None else {"reason": finding.reason, "detail": finding.detail},
     }
 
@@ -128,11 +136,12 @@ def parse_draft(fields: JsonObject) -> Draft:
         task=None if task is None else as_object(task, "task"),
         group=str(fields["group"]),
         values=as_object(fields["values"], "values"),
-        traces=tuple(map(_parse_trace, as_list(fields["traces"], "traces"))),
+        traces=tuple(map(parse_trace, as_list(fields["traces"], "traces"))),
         finding=None if finding is None else Finding(**as_object(finding, "finding")),  # type: ignore[arg-type]  # texts
     )
 
 
-def _parse_trace(value: Json) -> StepTrace:
+def parse_trace(value: Json) -> StepTrace:
+    """The inverse of `trace_as_dict`."""
     fields: dict[str, Any] = dict(as_object(value, "a trace"))
     return StepTrace(**{**fields, "kind": StepKind(fields["kind"]), "models": tuple(fields["models"])})

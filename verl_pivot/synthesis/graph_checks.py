@@ -10,17 +10,15 @@ from typing import NamedTuple
 from pydantic import Field
 
 from verl_pivot.data.json_values import encode_json
-from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.judging import JUDGE, FulfilledAnswer, majority
+from verl_pivot.synthesis.judging import THREE_JUDGES, JudgedText, fulfilled_votes, majority
 from verl_pivot.synthesis.question_graph import QuestionGraph, graph_of
 from verl_pivot.synthesis.steps import CheckStep, check_step
 from verl_pivot.synthesis.workshop import Workshop
-from verl_pivot.types import Json, JsonObject, Malformed, Verdict
+from verl_pivot.types import Json, Verdict
 from verl_pivot.validation import Options
-from verl_pivot.verifiers.judge_prompts import Fence
 
-_ORDERS = ("true or false", "false or true")
+_TASK = "You judge how a request was taken apart into questions."
 _DEPENDENCY = (
     "The question needs every one of the known answers, and what it refers to beside them it says itself. It is not "
     "fulfilled if a known answer does not matter for it, or if it refers to something that neither it nor they say."
@@ -39,7 +37,7 @@ _COMPLETENESS = (
 
 
 class GraphChecksOptions(Options):
-    roles: tuple[str, ...] = Field(default=(JUDGE, JUDGE, JUDGE), min_length=1)
+    roles: tuple[str, ...] = Field(default=THREE_JUDGES, min_length=1)
     """Roles of the judges; a role that stands several times is asked with several seeds."""
     max_tokens: int = Field(default=1024, ge=16)
     """Most tokens of one answer."""
@@ -59,27 +57,14 @@ class GraphQuestion(NamedTuple):
 def graph_checks(options: GraphChecksOptions) -> CheckStep:
     """Passes a graph of which the majority of the judges says yes to each check, asked in both orders."""
 
-    async def vote(asked: GraphQuestion, workshop: Workshop, number: int, first_k: int) -> bool | None:
-        answers = [
-            await workshop.ask_for(
-                FulfilledAnswer,
-                _messages(asked, Fence(f"{workshop.seed(first_k + turn, 0):08x}"), order),
-                role=options.roles[number],
-                k=first_k + turn,
-                max_tokens=options.max_tokens,
-                temperature=0.0,
-            )
-            for turn, order in enumerate(_ORDERS)
-        ]
-        votes = {None if isinstance(each, Malformed) else each.fulfilled for each in answers}
-        return votes.pop() if len(votes) == 1 else None
-
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
-        num_judges = len(options.roles)
         for position, asked in enumerate(graph_questions(graph_of(draft, workshop))):
-            votes = await all_at_once(
-                vote(asked, workshop, number, len(_ORDERS) * (position * num_judges + number))
-                for number in range(num_judges)
+            votes = await fulfilled_votes(
+                workshop,
+                JudgedText(_TASK, "What you judge:", asked.shown, asked.criterion),
+                roles=options.roles,
+                max_tokens=options.max_tokens,
+                first_k=2 * position * len(options.roles),
             )
             decided = majority(votes)
             if decided is None:
@@ -104,9 +89,3 @@ def graph_questions(graph: QuestionGraph) -> Iterator[GraphQuestion]:
     yield GraphQuestion("not_atomic", _ATOMICITY, whole)
     yield GraphQuestion("forced_serialization", _SERIALIZATION, whole)
     yield GraphQuestion("incomplete_questions", _COMPLETENESS, whole)
-
-
-def _messages(asked: GraphQuestion, fence: Fence, order: str) -> list[JsonObject]:
-    system: JsonObject = {**fence.system("You judge how a request was taken apart into questions.")}
-    question = f'{asked.criterion}\nIs this fulfilled? Answer {{"reason": "...", "fulfilled": {order}}}.'
-    return [system, {"role": "user", "content": f"{fence.around('What you judge:', asked.shown)}\n\n{question}"}]

@@ -11,7 +11,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.greedy_walks import draw_path_to
-from verl_pivot.synthesis.hard_tools import ProbeSettings, probe, probed_turns, wrong_shares
+from verl_pivot.synthesis.hard_tools import probe, probed_turns, wrong_shares
 from verl_pivot.synthesis.path_source import GraphOptions, drawn_tools, read_graph, with_path
 from verl_pivot.synthesis.rollouts import POLICY
 from verl_pivot.synthesis.steps import CheckStep, check_step, make_step
@@ -50,10 +50,9 @@ class HardPathStep:
             raise ConfigError(f"step {workshop.step} probes the policy at recorded turns: give --trajectories FILE")
         self._graph = await read_graph(workshop, options)
         probes = probed_turns(read_trajectories(path), options.probes)
-        settings = ProbeSettings(max_tokens=options.max_tokens)
-        shares = [await wrong_shares(probes, workshop, POLICY, settings)]
+        shares = [await wrong_shares(probes, workshop, POLICY, options.max_tokens)]
         if REFERENCE in workshop.writers:
-            shares.append(await wrong_shares(probes, workshop, REFERENCE, settings))
+            shares.append(await wrong_shares(probes, workshop, REFERENCE, options.max_tokens))
         self._hard = [
             tool
             for tool in sorted(probes)
@@ -87,9 +86,8 @@ def still_hard(options: StillHardOptions) -> CheckStep:
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
         if draft.trajectory is None:
             return Verdict.refuse("no_trajectory", "there is no turn to ask the policy at")
-        settings = ProbeSettings(max_tokens=options.max_tokens)
         calls = [turn for turn in turns(draft.trajectory) if turn.expert.tool_calls]
-        verdicts = await all_at_once(probe(turn, workshop, POLICY, settings) for turn in calls)
+        verdicts = await all_at_once(probe(turn, workshop, POLICY, options.max_tokens) for turn in calls)
         wrong = next((verdict for verdict in verdicts if verdict.score is not None and verdict.score < 1.0), None)
         if wrong is not None:
             return Verdict.accept(detail=f"{wrong.reason}: {wrong.detail}")

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from verl_pivot.data.turns import turns
 from verl_pivot.playing.endpoint_player import sent_message
@@ -12,14 +11,6 @@ from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
 from verl_pivot.types import Malformed, Trajectory, Turn, Verdict
 from verl_pivot.verifiers.scoring import score_message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbeSettings:
-    """How a model is probed."""
-
-    temperature: float = 0.0
-    max_tokens: int = 1024
 
 
 def probed_turns(trajectories: Iterable[Trajectory], per_tool: int) -> dict[str, list[Turn]]:
@@ -34,7 +25,7 @@ def probed_turns(trajectories: Iterable[Trajectory], per_tool: int) -> dict[str,
 
 
 async def wrong_shares(
-    probes: dict[str, list[Turn]], workshop: Workshop, role: str, settings: ProbeSettings
+    probes: dict[str, list[Turn]], workshop: Workshop, role: str, max_tokens: int
 ) -> dict[str, float]:
     """{tool: share of its decided probes at which a model is wrong}, by the verifier of the row.
 
@@ -44,10 +35,10 @@ async def wrong_shares(
         probes: {tool: recorded turns}.
         workshop: Has the model.
         role: Role of the model.
-        settings: How it is asked.
+        max_tokens: Most tokens of one answer.
     """
     names = list(probes)
-    verdicts = await all_at_once(_verdicts(probes[name], workshop, role, settings) for name in names)
+    verdicts = await all_at_once(_verdicts(probes[name], workshop, role, max_tokens) for name in names)
     shares = {}
     for name, found in zip(names, verdicts, strict=True):
         decided = [verdict.score for verdict in found if verdict.score is not None]
@@ -56,17 +47,17 @@ async def wrong_shares(
     return shares
 
 
-async def _verdicts(probes: Sequence[Turn], workshop: Workshop, role: str, settings: ProbeSettings) -> list[Verdict]:
-    return await all_at_once(probe(turn, workshop, role, settings) for turn in probes)
+async def _verdicts(probes: Sequence[Turn], workshop: Workshop, role: str, max_tokens: int) -> list[Verdict]:
+    return await all_at_once(probe(turn, workshop, role, max_tokens) for turn in probes)
 
 
-async def probe(turn: Turn, workshop: Workshop, role: str, settings: ProbeSettings) -> Verdict:
-    """Verdict of a turn's verifier about what a model does there; an answer that is no action is wrong."""
+async def probe(turn: Turn, workshop: Workshop, role: str, max_tokens: int) -> Verdict:
+    """Verdict of a turn's verifier about what a model does there, greedily; an answer that is no action is wrong."""
     question = WriterQuestion(
         messages=tuple(map(sent_message, turn.state)),
         seed=workshop.seed(0),
-        max_tokens=settings.max_tokens,
-        temperature=settings.temperature,
+        max_tokens=max_tokens,
+        temperature=0.0,
         tools=turn.tools,
     )
     action = read_action(await workshop.answer(question, role))

@@ -14,14 +14,15 @@ from pydantic import Field
 
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.turns import PROVENANCE
-from verl_pivot.errors import ConfigError, ToolFailureError, UserCodeError
+from verl_pivot.errors import ToolFailureError
+from verl_pivot.synthesis.caller_turns import read_text
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.rejection import FewestCallsOptions, fewest_calls
 from verl_pivot.synthesis.steps import ChooseStep, choose_step, make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.tools.contract import AchievedTask
 from verl_pivot.tools.toolset import RolloutTools
-from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
+from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Trajectory
 from verl_pivot.validation import Options
 
 _REQUEST, _ANSWER = 0, 1
@@ -94,8 +95,12 @@ class Achieved:
         """The draft with the shortest trajectory that solves the task, or why it has none."""
         task = solved.task
         request = task.request or await self._written(_request_question(solved), workshop, 2 * number + _REQUEST)
+        if isinstance(request, Malformed):
+            return draft.rejected(request.reason, request.detail)
         first = await _rerun(solved.turns, task, None, workshop)
         answer = await self._written(_answer_question(request, solved, first), workshop, 2 * number + _ANSWER)
+        if isinstance(answer, Malformed):
+            return draft.rejected(answer.reason, answer.detail)
         message = Message(role=Role.ASSISTANT, content=answer)
         whole = await _rerun(solved.turns, task, message, workshop)
         if whole.score != 1.0:
@@ -117,9 +122,9 @@ class Achieved:
         num_cut = len(solved.turns) - len(turns)
         return replace(draft, trajectory=made, task=row, group=goal).with_values(turns_cut=num_cut)
 
-    async def _written(self, question: str, workshop: Workshop, k: int) -> str:
+    async def _written(self, question: str, workshop: Workshop, k: int) -> str | Malformed:
         asked: list[JsonObject] = [{"role": "user", "content": question}]
-        return (await workshop.ask(asked, k=k, max_tokens=self._options.max_answer_tokens)).text.strip()
+        return read_text(await workshop.ask(asked, k=k, max_tokens=self._options.max_answer_tokens))
 
 
 @choose_step("fewest_calls_of_goal", options=FewestCallsOptions, across_items=True)
@@ -134,9 +139,7 @@ def _goal(task: AchievedTask) -> str:
 
 
 def _opened(metadata: JsonObject, workshop: Workshop) -> RolloutTools:
-    if workshop.inputs.toolset is None:
-        raise ConfigError(f"step {workshop.step} runs calls again: give --tools, a tools file or an environment")
-    return workshop.inputs.toolset.open({"metadata": encode_json(metadata)})
+    return workshop.toolset("runs calls again").open({"metadata": encode_json(metadata)})
 
 
 async def _results(calls: Sequence[ToolCall], tools: RolloutTools) -> list[str]:
@@ -149,9 +152,7 @@ async def _results(calls: Sequence[ToolCall], tools: RolloutTools) -> list[str]:
     texts = []
     for number, call in enumerate(calls):
         outcome = await tools.toolbox.run_one(call, number)
-        if outcome.observation is None:
-            raise (UserCodeError if outcome.is_bug else ToolFailureError)(outcome.failure)
-        texts.append(outcome.observation.text)
+        texts.append(outcome.observed().text)
     return texts
 
 

@@ -16,6 +16,7 @@ from verl_pivot.data.turns import turns
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.synthesis.caller_turns import read_action
 from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.draws import first_good
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
@@ -85,8 +86,8 @@ class HintedPairs:
             "role": "system",
             "content": _HINT.format(call=encode_json({"name": call.name, "arguments": call.arguments})),
         }
-        problem = Malformed(reason="not_asked", detail="")
-        for attempt in range(self._options.attempts):
+
+        async def draw(attempt: int) -> Message | Malformed:
             question = WriterQuestion(
                 messages=(told, *map(sent_message, turn.state)),
                 seed=workshop.seed(turn.index, side, attempt),
@@ -96,15 +97,15 @@ class HintedPairs:
             )
             action = read_action(await workshop.answer(question, TEACHER))
             if isinstance(action, Malformed):
-                problem = action
-                continue
+                return action
             verdict = await score_message(action, replace(turn, expert=hinted))
-            if verdict.score == 1.0 and not (found := _TELLS.search(f"{action.content}\n{action.reasoning or ''}")):
-                return replace(action, tool_calls=(replace(action.tool_calls[0], id=turn.expert.tool_calls[0].id),))
-            problem = Malformed(reason=verdict.reason, detail=verdict.detail)
-            if verdict.score == 1.0 and found:
-                problem = Malformed(reason="mentions_hint", detail=f"{found[0]!r} stands in the turn")
-        return problem
+            if verdict.score != 1.0:
+                return Malformed(reason=verdict.reason, detail=verdict.detail)
+            if found := _TELLS.search(f"{action.content}\n{action.reasoning or ''}"):
+                return Malformed(reason="mentions_hint", detail=f"{found[0]!r} stands in the turn")
+            return replace(action, tool_calls=(replace(action.tool_calls[0], id=turn.expert.tool_calls[0].id),))
+
+        return await first_good(draw, range(self._options.attempts))
 
 
 async def _refused_call(turn: Turn, rng: Random) -> ToolCall | None:

@@ -10,7 +10,7 @@ from verl_pivot.errors import DataError, OutOfBudgetError, QuestionRefusedError,
 from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.drafts import Draft, StepKind, StepTrace, draft_as_dict
 from verl_pivot.synthesis.recipes import Recipe, RecipeStep
-from verl_pivot.synthesis.steps import CheckStep, ChooseStep, MakeStep
+from verl_pivot.synthesis.steps import CheckStep, ChooseStep, MakeStep, PreparedStep
 from verl_pivot.synthesis.workshop import Gate, Inputs, Workshop
 from verl_pivot.synthesis.writer import Writer
 from verl_pivot.types import Verdict
@@ -38,6 +38,8 @@ class ItemRunner:
         self._recipe_seed = recipe_seed
         self._worked: set[str] = set()
         """Labels of the steps that have not failed by the user's own code at least once."""
+        self.prepared: list[StepTrace] = []
+        """Traces of what steps did before the first draft."""
 
     def workshop(self, item: str, step: RecipeStep) -> Workshop:
         """What a step works with at one draft; `item` is "" for what it does before the first."""
@@ -45,6 +47,14 @@ class ItemRunner:
             recipe_seed=self._recipe_seed, item=item, step=step.label, inputs=self._inputs, writers=self._writers,
             gate=self._gate,
         )  # fmt: skip
+
+    async def prepare(self) -> None:
+        """Give the steps what they need of the whole input, before the first item."""
+        for step in self._recipe.steps:
+            if isinstance(step.step.run, PreparedStep):
+                workshop = self.workshop("", step)
+                await step.step.run.prepare(workshop)
+                self.prepared.append(_trace(step, "", workshop, None))
 
     async def run(self, item: Draft) -> list[Draft]:
         """All drafts that the steps leave of an item, the rejected ones included; at least one.

@@ -10,14 +10,14 @@ from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.steps import CheckStep, check_step
 from verl_pivot.synthesis.workshop import Workshop
-from verl_pivot.types import JsonObject, Malformed, Message, Verdict
+from verl_pivot.types import JsonObject, Malformed, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.judge_prompts import Fence, text_of
 
 JUDGE = "judge"
 """Role of the models that judge."""
 VoteT = TypeVar("VoteT", bound=Hashable)
-_THREE = (JUDGE, JUDGE, JUDGE)
+THREE_JUDGES = (JUDGE, JUDGE, JUDGE)
 
 
 def majority(votes: Sequence[VoteT | None]) -> VoteT | None:
@@ -45,7 +45,7 @@ class PairVerdict(NamedTuple):
 
 
 async def judged_pair(
-    workshop: Workshop, state: str, first: str, second: str, criterion: str, *, roles: Sequence[str] = _THREE
+    workshop: Workshop, state: str, first: str, second: str, criterion: str, *, roles: Sequence[str] = THREE_JUDGES
 ) -> PairVerdict | None:
     """Which of two texts are right, by the majority; a judge whose answers differ by the order has no vote.
 
@@ -102,23 +102,43 @@ class FulfilledAnswer(Options):
 class JudgeCheckOptions(Options):
     criterion: str = Field(min_length=1)
     """What a trajectory has to fulfil, such as "The request is natural and has one answer."."""
-    roles: tuple[str, ...] = Field(default=_THREE, min_length=1)
+    roles: tuple[str, ...] = Field(default=THREE_JUDGES, min_length=1)
     """Roles of the judges; a role that stands several times is asked with several seeds."""
     max_tokens: int = Field(default=1024, ge=16)
 
 
-@check_step("judge", options=JudgeCheckOptions)
-def judge_check(options: JudgeCheckOptions) -> CheckStep:
-    """The majority of the judges on a trajectory, each asked with true first and with false first."""
+class JudgedText(NamedTuple):
+    """A text that either fulfils a criterion or does not."""
 
-    async def vote(messages: Sequence[Message], workshop: Workshop, number: int) -> bool | None:
+    task: str
+    """What the judge is told that it judges."""
+    title: str
+    """Line above the text."""
+    text: str
+    criterion: str
+
+
+async def fulfilled_votes(
+    workshop: Workshop, judged: JudgedText, *, roles: Sequence[str], max_tokens: int, first_k: int = 0
+) -> list[bool | None]:
+    """[num_judges] whether a text fulfils its criterion; None for a judge whose answers differ by the order.
+
+    Args:
+        workshop: Asks the judges.
+        judged: The text.
+        roles: Who plays each judge; a role that stands several times is asked with several seeds.
+        max_tokens: Most tokens of one answer.
+        first_k: Number of the first of the two draws for each judge.
+    """
+
+    async def vote(role: str, k: int) -> bool | None:
         answers = [
             await workshop.ask_for(
                 FulfilledAnswer,
-                _fulfilled_question(_fence(workshop, 2 * number + turn), messages, options.criterion, order),
-                role=options.roles[number],
-                k=2 * number + turn,
-                max_tokens=options.max_tokens,
+                _fulfilled_question(_fence(workshop, k + turn), judged, order),
+                role=role,
+                k=k + turn,
+                max_tokens=max_tokens,
                 temperature=0.0,
             )
             for turn, order in enumerate(("true or false", "false or true"))
@@ -126,11 +146,21 @@ def judge_check(options: JudgeCheckOptions) -> CheckStep:
         votes = {None if isinstance(each, Malformed) else each.fulfilled for each in answers}
         return votes.pop() if len(votes) == 1 else None
 
+    return await all_at_once(vote(role, first_k + 2 * number) for number, role in enumerate(roles))
+
+
+@check_step("judge", options=JudgeCheckOptions)
+def judge_check(options: JudgeCheckOptions) -> CheckStep:
+    """The majority of the judges on a trajectory, each asked with true first and with false first."""
+
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
         if draft.trajectory is None:
             return Verdict.undecided("no_trajectory")
-        messages = draft.trajectory.messages
-        votes = await all_at_once(vote(messages, workshop, number) for number in range(len(options.roles)))
+        conversation = "\n\n".join(f"{each.role.value}: {text_of(each)}" for each in draft.trajectory.messages)
+        judged = JudgedText(
+            "You judge a conversation of an assistant.", "The conversation:", conversation, options.criterion
+        )
+        votes = await fulfilled_votes(workshop, judged, roles=options.roles, max_tokens=options.max_tokens)
         decided = majority(votes)
         if decided is None:
             return Verdict.undecided("judges_undecided", f"votes: {votes}")
@@ -139,12 +169,9 @@ def judge_check(options: JudgeCheckOptions) -> CheckStep:
     return check
 
 
-def _fulfilled_question(fence: Fence, messages: Sequence[Message], criterion: str, order: str) -> list[JsonObject]:
-    conversation = "\n\n".join(f"{message.role.value}: {text_of(message)}" for message in messages)
-    question = f'{criterion}\nIs this fulfilled? Answer {{"reason": "...", "fulfilled": {order}}}.'
-    return _messages(
-        fence, "You judge a conversation of an assistant.", (fence.around("The conversation:", conversation), question)
-    )
+def _fulfilled_question(fence: Fence, judged: JudgedText, order: str) -> list[JsonObject]:
+    question = f'{judged.criterion}\nIs this fulfilled? Answer {{"reason": "...", "fulfilled": {order}}}.'
+    return _messages(fence, judged.task, (fence.around(judged.title, judged.text), question))
 
 
 def _fence(workshop: Workshop, k: int) -> Fence:

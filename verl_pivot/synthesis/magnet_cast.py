@@ -3,7 +3,7 @@
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 from typing import Literal, TypeVar
 
 from pydantic import BaseModel, Field
@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field
 from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.tool_schemas import name_of
-from verl_pivot.errors import UserCodeError
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.quality.contract import Names
 from verl_pivot.synthesis.caller_turns import read_action
 from verl_pivot.synthesis.data_flow import result_value, scalars
+from verl_pivot.synthesis.draws import DrawnT, first_good
 from verl_pivot.synthesis.magnet_prompts import (
     CALLER,
     HINT,
@@ -39,7 +39,6 @@ USER, CALLER_ROLE, TOOLS = "user", "caller", "tools"
 _NOT_A_WORD = re.compile(r"[\W\d_]|[a-z][A-Z]")
 """What a tool's name has if it cannot stand in a sentence by chance."""
 _HALF_PAIR = re.compile("[\ud800-\udfff]")
-DrawnT = TypeVar("DrawnT")
 FormT = TypeVar("FormT", bound=BaseModel)
 
 
@@ -63,7 +62,8 @@ class Cast:
     """Speakers of one conversation. Each method draws a message until it has no problem.
 
     Raises:
-        BadRowError: From each method, with the problem of the last draw.
+        BadRowError: From each method, with the problem of the last draw, or if a tool refuses a call.
+        ToolFailureError: From `result`, if a system that a tool needs fails; UserCodeError if its code does.
     """
 
     def __init__(
@@ -189,16 +189,12 @@ class Cast:
         return await self._drawn(draw)
 
     async def _run(self, call: ToolCall, fields: Sequence[str], toolbox: Toolbox) -> str:
-        outcome = await toolbox.run_one(call, 0)
-        if outcome.is_bug:
-            raise UserCodeError(outcome.failure)
-        if outcome.observation is None:
-            raise BadRowError("tool_failed", outcome.failure)
-        if outcome.observation.error is not None:
-            raise BadRowError("call_refused", f"{call.name}: {outcome.observation.text}")
-        if problem := _missing_field(outcome.observation.text, fields):
+        observation = (await toolbox.run_one(call, 0)).observed()
+        if observation.error is not None:
+            raise BadRowError("call_refused", f"{call.name}: {observation.text}")
+        if problem := _missing_field(observation.text, fields):
             raise BadRowError(problem.reason, f"{call.name}: {problem.detail}")
-        return outcome.observation.text
+        return observation.text
 
     async def _ask_for(self, form: type[FormT], prompt: Sequence[JsonObject], role: str, k: int) -> FormT | Malformed:
         options = self._options
@@ -208,14 +204,10 @@ class Cast:
 
     async def _drawn(self, draw: Callable[[int], Awaitable[DrawnT | Malformed]]) -> DrawnT:
         """The first draw without a problem."""
-        problem: Malformed | None = None
-        for _ in range(self._options.attempts):
-            drawn = await draw(next(self._draws))
-            if not isinstance(drawn, Malformed):
-                return drawn
-            problem = drawn
-        assert problem is not None, "there is at least one attempt"
-        raise BadRowError(problem.reason, problem.detail)
+        drawn = await first_good(draw, islice(self._draws, self._options.attempts))
+        if isinstance(drawn, Malformed):
+            raise BadRowError(drawn.reason, drawn.detail)
+        return drawn
 
 
 def _is_plain(text: str) -> bool:

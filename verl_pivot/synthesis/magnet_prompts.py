@@ -17,7 +17,6 @@ CALLER = (
 )
 """What the caller is told before the conversation; no trajectory has it."""
 
-
 HINT = "\nYour last attempt at the next turn was wrong: {problem}. Write the turn again."
 """What a caller that reads hints is told besides, after a wrong draw."""
 _SAY_FOR_IMPLIED = (

@@ -1,7 +1,7 @@
 """Drafts of a run -> trajectories.jsonl, pairs.jsonl, tasks.parquet, rejected.jsonl, report.json and a picture."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,7 @@ from verl_pivot.quality.filtering import FilterOutcome, filter_trajectories
 from verl_pivot.quality.plots import draw_counts
 from verl_pivot.quality.profile_totals import ProfileTotals, TrajectoryTotals
 from verl_pivot.synthesis.draft_store import DraftStore
-from verl_pivot.synthesis.drafts import PASS_RATE, Draft
+from verl_pivot.synthesis.drafts import PASS_RATE, Draft, StepTrace, trace_as_dict
 from verl_pivot.synthesis.recipes import Recipe
 from verl_pivot.synthesis.task_rows import write_tasks
 from verl_pivot.types import Json, JsonObject, Trajectory
@@ -75,7 +75,9 @@ class SynthesisReport:
         return cls(**json.loads((out / _REPORT).read_text(encoding="utf-8")))
 
 
-def write_outputs(recipe: Recipe, seed: int, journal: Journal, store: DraftStore) -> None:
+def write_outputs(
+    recipe: Recipe, seed: int, journal: Journal, store: DraftStore, prepared: Iterable[StepTrace]
+) -> None:
     """Write every file into the journal; memory holds one item, and of each trajectory what the filters need.
 
     Args:
@@ -83,6 +85,7 @@ def write_outputs(recipe: Recipe, seed: int, journal: Journal, store: DraftStore
         seed: Seed of the run.
         journal: Journal that gets the files.
         store: The drafts.
+        prepared: Traces of what steps did before the first draft.
 
     Raises:
         DataError: If a filter cannot decide, such as for shares that no selection has.
@@ -95,6 +98,7 @@ def write_outputs(recipe: Recipe, seed: int, journal: Journal, store: DraftStore
             name: files.enter_context((folder / name).open("wb")) for name in (*OUTPUTS[:3], _TASK_LINES)
         }
         writer = _Writer(opened, recipe, report)
+        writer.count_answers(prepared)
         for draft, finding, step in _decided(store, outcome):
             writer.add(draft, finding, step)
     report.rejected = {label: report.rejected[label] for label in _labels(recipe) if label in report.rejected}
@@ -167,6 +171,9 @@ class _Writer:
         self._item = ""
         self._counted: set[tuple[str, str]] = set()
         """Runs of steps whose answers are counted already, of the item that is written."""
+        self._across = {step.label for step in recipe.cross_steps}
+        self._counted_across: set[tuple[str, str]] = set()
+        """The same of steps that choose among drafts of several items."""
         self._tasks: set[str] = set()
         """Tasks of that item that are written."""
 
@@ -177,7 +184,7 @@ class _Writer:
             self._tasks.clear()
         report = self._report
         report.num_drafts += 1
-        self._count_answers(draft)
+        self.count_answers(draft.traces)
         if finding is not None:
             report.reject(draft, step, finding)
             self._write(_REJECTED, self._rejected_row(draft, finding, step))
@@ -201,11 +208,13 @@ class _Writer:
     def _write(self, name: str, row: JsonObject) -> None:
         self._files[name].write(encode_json(row).encode() + b"\n")
 
-    def _count_answers(self, draft: Draft) -> None:
-        for trace in draft.traces:
-            if (trace.step, trace.made_from) in self._counted or not trace.num_calls:
+    def count_answers(self, traces: Iterable[StepTrace]) -> None:
+        """Count the answers of each run of a step once, although all drafts of it carry its trace."""
+        for trace in traces:
+            counted = self._counted_across if trace.step in self._across else self._counted
+            if (trace.step, trace.made_from) in counted or not trace.num_calls:
                 continue
-            self._counted.add((trace.step, trace.made_from))
+            counted.add((trace.step, trace.made_from))
             counts = self._report.asked.setdefault(trace.step, dict.fromkeys(_COUNTED, 0))
             for name in _COUNTED:
                 counts[name] += getattr(trace, name)
@@ -213,11 +222,13 @@ class _Writer:
 
     def _provenance(self, draft: Draft) -> JsonObject:
         """By what a row was made, from what, with which models, seeds and tokens, and what checked it."""
-        traces: list[Json] = [{**asdict(trace), "models": list(trace.models)} for trace in draft.traces]
         return {
-            "recipe": self._recipe.name, "seed": self._report.seed, "draft": draft.id, "steps": traces,
+            "recipe": self._recipe.name,
+            "seed": self._report.seed,
+            "draft": draft.id,
+            "steps": [trace_as_dict(trace) for trace in draft.traces],
             "values": draft.values,
-        }  # fmt: skip
+        }
 
     def _with_provenance(self, trajectory: Trajectory, draft: Draft) -> Trajectory:
         known = trajectory.metadata.get(PROVENANCE)

@@ -35,6 +35,9 @@ class SynthesisPlan:
     num_items: int
     costs: tuple[ItemCost, ...]
     """[num_sampled]"""
+    calls_before: int
+    """Model calls before the first item, such as probes of the policy."""
+    tokens_before: int
     concurrency: int
 
     def lines(self) -> list[str]:
@@ -45,21 +48,22 @@ class SynthesisPlan:
         seconds = [each.seconds / min(self.concurrency, number) for each in costs]
         return [
             f"From {len(costs)} of {number} items, for all of them:",
-            f"  model calls  {_total([each.calls for each in costs], number)}",
-            f"  tokens       {_total([each.tokens for each in costs], number)}",
+            f"  model calls  {_total([each.calls for each in costs], number, self.calls_before)}",
+            f"  tokens       {_total([each.tokens for each in costs], number, self.tokens_before)}",
             f"  seconds      {_total(seconds, number)}, at {self.concurrency} items at a time",
             f"  drafts kept  {_total([each.num_kept for each in costs], number)}, before filters over all items",
         ]
 
 
-def _total(values: Sequence[float], number: int) -> str:
-    """The total over all items, from the values of some."""
+def _total(values: Sequence[float], number: int, before: int = 0) -> str:
+    """The total over all items, from the values of some and what came before the first."""
     mean = fmean(values)
-    text = f"{mean * number:,.0f}"
+    text = f"{before + mean * number:,.0f}"
     if len(values) == number or len(values) < 2:
         return text
     margin = 1.96 * stdev(values) / math.sqrt(len(values))
-    return f"{text} ({max(0.0, mean - margin) * number:,.0f} to {(mean + margin) * number:,.0f})"
+    low, high = (before + bound * number for bound in (max(0.0, mean - margin), mean + margin))
+    return f"{text} ({low:,.0f} to {high:,.0f})"
 
 
 def plan_synthesis(job: SynthesisJob, num_sampled: int, on_items: Callable[[int], object]) -> SynthesisPlan:
@@ -80,11 +84,12 @@ def plan_synthesis(job: SynthesisJob, num_sampled: int, on_items: Callable[[int]
         number = sum(1 for _ in items(job.recipe, job.inputs))
     sampled = set(random.Random(job.seed).sample(range(number), min(num_sampled, number)))
     chosen = [item for position, item in enumerate(items(job.recipe, job.inputs)) if position in sampled]
-    costs = asyncio.run(_costs(job, chosen, on_items))
-    return SynthesisPlan(num_items=number, costs=tuple(costs), concurrency=job.concurrency)
+    return asyncio.run(_planned(job, chosen, number, on_items))
 
 
-async def _costs(job: SynthesisJob, chosen: Sequence[Draft], on_items: Callable[[int], object]) -> list[ItemCost]:
+async def _planned(
+    job: SynthesisJob, chosen: Sequence[Draft], number: int, on_items: Callable[[int], object]
+) -> SynthesisPlan:
     slots = asyncio.Semaphore(job.concurrency)
 
     async def cost(runner: ItemRunner, item: Draft) -> ItemCost:
@@ -96,11 +101,18 @@ async def _costs(job: SynthesisJob, chosen: Sequence[Draft], on_items: Callable[
         traces = distinct_traces(drafts)
         return ItemCost(
             calls=sum(each.num_calls for each in traces),
-            tokens=sum(each.num_prompt_tokens + each.num_completion_tokens for each in traces),
+            tokens=sum(each.num_tokens for each in traces),
             seconds=seconds,
             num_kept=sum(draft.finding is None for draft in drafts),
         )
 
     with TemporaryDirectory() as folder:
         async with opened_runner(job, Path(folder)) as runner:
-            return await all_at_once(cost(runner, item) for item in chosen)
+            costs = await all_at_once(cost(runner, item) for item in chosen)
+            return SynthesisPlan(
+                num_items=number,
+                costs=tuple(costs),
+                calls_before=sum(each.num_calls for each in runner.prepared),
+                tokens_before=sum(each.num_tokens for each in runner.prepared),
+                concurrency=job.concurrency,
+            )

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from verl_pivot.data.answered_calls import answered_calls
-from verl_pivot.data.json_values import encode_json
-from verl_pivot.errors import ConfigError, ToolFailureError, UserCodeError
+from verl_pivot.data.json_values import encode_json, equal_texts
+from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.quality.contract import TrajectoryFilter, shortened
 from verl_pivot.quality.registry import make_filter
 from verl_pivot.synthesis.drafts import Draft
@@ -69,8 +69,8 @@ async def replayed(
     task: Mapping[str, Json],
     workshop: Workshop,
     *,
-    same_results: bool = True,
-    max_calls_per_turn: int = 16,
+    same_results: bool,
+    max_calls_per_turn: int,
 ) -> Verdict:
     """The verdict of fresh tools on the calls and the last message of a trajectory.
 
@@ -78,7 +78,7 @@ async def replayed(
         trajectory: The calls, with their results.
         task: Columns that the tools are made from; without `metadata`, that of the trajectory.
         workshop: Has the tools.
-        same_results: Whether another result than the recorded one is refused.
+        same_results: Whether another result than the recorded one, as a text or as JSON, is refused.
         max_calls_per_turn: Calls of a turn that are run.
 
     Returns:
@@ -88,10 +88,8 @@ async def replayed(
         ConfigError: If there are no tools.
         UserCodeError: If the code of an environment or a tool fails.
     """
-    if workshop.inputs.toolset is None:
-        raise ConfigError(f"step {workshop.step} runs calls again: give --tools, a tools file or an environment")
     columns: JsonObject = {"metadata": encode_json(trajectory.metadata), **task}
-    opened = workshop.inputs.toolset.open(columns, max_calls_per_turn=max_calls_per_turn)
+    opened = workshop.toolset("runs calls again").open(columns, max_calls_per_turn=max_calls_per_turn)
     try:
         async with opened as tools:
             problem = await _difference(trajectory, tools, same_results=same_results)
@@ -110,15 +108,11 @@ async def _difference(trajectory: Trajectory, tools: RolloutTools, *, same_resul
     turn, position = -1, 0
     for answered in answered_calls(trajectory.messages):
         turn, position = answered.turn, position + 1 if answered.turn == turn else 0
-        outcome = await tools.toolbox.run_one(answered.call, position)
-        if outcome.observation is None:
-            if outcome.is_bug:
-                raise UserCodeError(outcome.failure)
-            return Verdict.undecided("system_failed", outcome.failure)
+        observation = (await tools.toolbox.run_one(answered.call, position)).observed()
         if answered.result is None or not same_results:
             continue
-        found, known = without_told_seconds(outcome.observation.text), without_told_seconds(answered.result.content)
-        if found != known:
+        found, known = without_told_seconds(observation.text), without_told_seconds(answered.result.content)
+        if not equal_texts(found, known):
             return Verdict.refuse(
                 "other_result", shortened(f"turn {turn}, {answered.call.name}: {found!r}, not {known!r}")
             )

@@ -13,6 +13,7 @@ from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.errors import ConfigError
 from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.draws import first_good
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.types import JsonObject, Malformed
@@ -98,19 +99,22 @@ class QuestionGraphStep:
         options, rng = self._options, Random(workshop.seed(0))
         topic, num_hops = rng.choice(options.topics), rng.randint(options.min_hops, options.max_hops)
         prompt = _prompt(topic, num_hops, options.max_questions)
-        problem: Malformed | None = None
-        for k in range(1, options.attempts + 1):
+
+        async def draw(k: int) -> QuestionGraph | Malformed:
             graph = await workshop.ask_for(
                 QuestionGraph, prompt, k=k, max_tokens=options.max_tokens, temperature=options.temperature
             )
             if isinstance(graph, Malformed):
-                problem = graph
-                continue
-            problem = graph_problem(graph, num_hops, options.max_questions)
-            if problem is None:
-                return [draft.made(0).with_values(**{GRAPH: graph.model_dump(mode="json"), "topic": topic})]
-        assert problem is not None, "there is at least one attempt"
-        raise BadRowError(problem.reason, problem.detail)
+                return graph
+            try:
+                return graph_problem(graph, num_hops, options.max_questions) or graph
+            except BadRowError as error:  # half of a surrogate pair
+                return Malformed(reason=error.reason, detail=str(error))
+
+        graph = await first_good(draw, range(1, options.attempts + 1))
+        if isinstance(graph, Malformed):
+            raise BadRowError(graph.reason, graph.detail)
+        return [draft.made(0).with_values(**{GRAPH: graph.model_dump(mode="json"), "topic": topic})]
 
 
 def graph_of(draft: Draft, workshop: Workshop) -> QuestionGraph:

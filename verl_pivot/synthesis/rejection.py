@@ -20,8 +20,6 @@ from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.types import Trajectory
 from verl_pivot.validation import Options
 
-_NUM_CALLS = "num_calls"
-
 
 class RepeatedRollouts(RolloutOptions):
     num: int = Field(default=8, ge=1)
@@ -91,7 +89,7 @@ class TaskRollouts:
         made = draft.made(played.sample)
         record, outcome = played.played.record(played.problem.prompt_id), played.outcome
         values = {
-            PASS_RATE: rate, "num_rollouts": num_decided, _NUM_CALLS: record.num_calls, "reward": outcome.reward,
+            PASS_RATE: rate, "num_rollouts": num_decided, "num_calls": record.num_calls, "reward": outcome.reward,
             "outcome": outcome.reason, "stop_reason": record.stop_reason.value,
         }  # fmt: skip
         made = made.with_values(**values)

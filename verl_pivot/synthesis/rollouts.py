@@ -7,8 +7,9 @@ from pydantic import Field
 
 from verl_pivot.data.json_values import as_object, decode_json
 from verl_pivot.data.turns import PROVENANCE
-from verl_pivot.errors import ConfigError, QuestionRefusedError, UserCodeError
-from verl_pivot.playing.endpoint_player import is_empty, read_answer, sent_message
+from verl_pivot.engines.chat import ChatAnswer
+from verl_pivot.errors import ConfigError, UserCodeError
+from verl_pivot.playing.endpoint_player import first_turn, read_answer, sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.player import PlayerTurn
 from verl_pivot.playing.problems import problem_of_row
@@ -23,8 +24,6 @@ from verl_pivot.validation import Options
 
 POLICY = "policy"
 """Role of the model that plays."""
-_MAX_EMPTY_ANSWERS = 3
-"""Answers without a token in a row after which the endpoint has failed, as in training."""
 
 
 class RolloutOptions(Options):
@@ -61,17 +60,17 @@ class WorkshopPlayer:
 
     workshop: Workshop
     temperature: float
-    role: str = POLICY
 
     @property
     def name(self) -> str:
-        return self.workshop.writer(self.role).name
+        return self.workshop.writer(POLICY).name
 
     async def take_turn(
         self, messages: Sequence[Message], tools: Sequence[JsonObject], max_tokens: int, *, sample: int
     ) -> PlayerTurn:
         sent = tuple(sent_message(message) for message in messages)
-        for number in range(_MAX_EMPTY_ANSWERS):
+
+        async def ask(number: int) -> ChatAnswer:
             question = WriterQuestion(
                 messages=sent,
                 seed=self.workshop.seed(sample, len(sent), number),
@@ -79,14 +78,9 @@ class WorkshopPlayer:
                 temperature=self.temperature,
                 tools=tuple(tools),
             )
-            try:
-                answer = await self.workshop.answer(question, self.role)
-            except QuestionRefusedError as error:
-                return PlayerTurn(failure=str(error), num_empty_answers=number)
-            if not is_empty(answer):
-                return read_answer(answer, number)
-        failure = f"the endpoint returned no token {_MAX_EMPTY_ANSWERS} times in a row"
-        return PlayerTurn(failure=failure, num_empty_answers=_MAX_EMPTY_ANSWERS)
+            return await self.workshop.answer(question, POLICY)
+
+        return await first_turn(ask, read_answer)
 
     async def take_step(self, messages: Sequence[Message], max_tokens: int, *, sample: int) -> PlayerTurn:
         raise ConfigError("synthesis plays conversations with calls of tools, not those in a notebook")
@@ -113,9 +107,7 @@ async def play_task(
         UserCodeError: If the code of the environment fails.
         EngineError: If the endpoint cannot be reached or keeps failing.
     """
-    toolset = workshop.inputs.toolset
-    if toolset is None:
-        raise ConfigError(f"step {workshop.step} plays rollouts: give --tools, a tools file or an environment")
+    toolset = workshop.toolset("plays rollouts")
     problem = problem_of_row(task, name, f"task {name}")
     reward = None if options.reward_function is None else load_reward_function(options.reward_function)
     job = PlayingJob(

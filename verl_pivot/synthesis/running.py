@@ -16,11 +16,10 @@ from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.asking import AnswerGate
 from verl_pivot.synthesis.budget import Budget, BudgetLimits
 from verl_pivot.synthesis.draft_store import DraftStore
-from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.drafts import Draft, StepTrace
 from verl_pivot.synthesis.item_steps import OUT_OF_BUDGET, ItemRunner
 from verl_pivot.synthesis.outputs import OUTPUTS, SynthesisReport, write_outputs
 from verl_pivot.synthesis.recipes import Recipe, RecipeStep, items
-from verl_pivot.synthesis.steps import PreparedStep
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.synthesis.writer import Writer
 from verl_pivot.types import JsonObject
@@ -76,20 +75,24 @@ def run_synthesis(job: SynthesisJob, on_items: Callable[[int], object]) -> Synth
     with open_journal(job.out, job.settings()) as journal:
         store = DraftStore(journal)
         if not journal.is_finished:
-            asyncio.run(_make_all(job, journal, store, on_items))
-            write_outputs(job.recipe, job.seed, journal, store)
+            prepared = asyncio.run(_make_all(job, journal, store, on_items))
+            write_outputs(job.recipe, job.seed, journal, store, prepared)
         make_folder(job.out)
         journal.finish({name: job.out / name for name in OUTPUTS})
     return SynthesisReport.read(job.out)
 
 
-async def _make_all(job: SynthesisJob, journal: Journal, store: DraftStore, on_items: Callable[[int], object]) -> None:
+async def _make_all(
+    job: SynthesisJob, journal: Journal, store: DraftStore, on_items: Callable[[int], object]
+) -> list[StepTrace]:
+    """Make all items; gives back the traces of what steps did before the first."""
     async with opened_runner(job, journal.folder) as runner:
         on_items(store.num_items)
         await _make_items(job, journal, store, runner, on_items)
         for step in job.recipe.cross_steps:
             await _choose_across(step, store, runner)
     journal.commit({})
+    return runner.prepared
 
 
 @asynccontextmanager
@@ -104,9 +107,7 @@ async def opened_runner(job: SynthesisJob, folder: Path) -> AsyncIterator[ItemRu
     gate = AnswerGate(AnswerCache(job.out / _ANSWERS), budget, job.retries, concurrency=job.concurrency)
     runner = ItemRunner(job.recipe, job.inputs, job.writers, gate, recipe_seed=job.seed)
     try:
-        for step in job.recipe.steps:
-            if isinstance(step.step.run, PreparedStep):
-                await step.step.run.prepare(runner.workshop("", step))
+        await runner.prepare()
         yield runner
     finally:
         await gate.close()
@@ -141,10 +142,9 @@ def is_cut_short(drafts: Iterable[Draft]) -> bool:
 
 
 async def _choose_across(step: RecipeStep, store: DraftStore, runner: ItemRunner) -> None:
-    """Reject the drafts that a step does not keep of each group, whichever items they are of."""
+    """Note what a step does to the drafts of each group, whichever items they are of."""
     for group in store.groups():
         name = group[0].draft.group or group[0].draft.item
         left = await runner.choose(step, name, [each.draft for each in group])
         for place, draft in zip(group, left, strict=True):
-            if draft.finding is not None:
-                store.reject(place, step.label, draft.finding)
+            store.choose(place, draft)

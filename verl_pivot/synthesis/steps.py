@@ -156,11 +156,6 @@ def get_step(name: str, options: JsonObject) -> RegisteredStep:
     return _steps.make(name, options)
 
 
-def known_steps() -> tuple[str, ...]:
-    """Every name that recipes can use, in alphabetical order."""
-    return _steps.names
-
-
 def load_step_modules(modules: Iterable[str]) -> None:
     """Import modules that register steps: dotted names, or paths of Python files.
 

@@ -87,6 +87,19 @@ class Workshop:
             )
         return found
 
+    def toolset(self, purpose: str) -> Toolset:
+        """The tools of the command.
+
+        Args:
+            purpose: What the step does with them, for the message, such as "plays rollouts".
+
+        Raises:
+            ConfigError: If there are none.
+        """
+        if self.inputs.toolset is None:
+            raise ConfigError(f"step {self.step} {purpose}: give --tools, a tools file or an environment")
+        return self.inputs.toolset
+
     async def answer(self, question: WriterQuestion, role: str = WRITER) -> ChatAnswer:
         """The answer to a question that the step put together itself; counted, cached and within the budget.
 

@@ -2,8 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
 import msgspec
@@ -40,8 +39,6 @@ class WriterQuestion:
     schema: JsonObject | None = None
     """JSON schema of the answer; None for an answer in free text."""
     logprobs: bool = False
-    extra: JsonObject = field(default_factory=dict)
-    """Other keys of the request."""
 
 
 class Writer(Protocol):
@@ -124,7 +121,7 @@ class EndpointWriter:
             parameters["tools"] = list(question.tools)
         if question.schema is not None:
             parameters |= response_format(self.answer_format, "answer", question.schema)
-        return {**parameters, **question.extra}
+        return parameters
 
     async def close(self) -> None:
         await self._client.close()
@@ -183,5 +180,3 @@ class ProgramWriter:
 
 WRITER = "writer"
 """Role that plays every other role for which no writer is named."""
-Messages = Sequence[JsonObject]
-"""Messages in OpenAI's format."""

@@ -45,6 +45,8 @@ class WriterSettings(Options):
             raise ValueError("nobody is named: give openai, model or program")
         if self.server_flags and (self.openai is not None or self.program is not None):
             raise ValueError("server_flags are for a server that is started here: leave openai and program out")
+        if self.program is not None and self.answer_format != "text":
+            raise ValueError("answer_format is for a model; a program is told the form by the last message")
         return self
 
 
@@ -67,7 +69,7 @@ def read_writers(path: Path) -> dict[str, WriterSettings]:
 def open_writers(
     settings: Mapping[str, WriterSettings], retries: Retries, *, logs: Path, seed: int
 ) -> Iterator[dict[str, Writer]]:
-    """The writers; servers that are started run until the block ends, one for each checkpoint.
+    """The writers; servers that are started run until the block ends, one for each checkpoint and its flags.
 
     Args:
         settings: {role: who plays it}.
@@ -80,17 +82,18 @@ def open_writers(
         EngineError: If an endpoint cannot be reached, or a server does not start.
     """
     with ExitStack() as servers:
-        urls: dict[str, str] = {}
+        urls: dict[tuple[str, tuple[str, ...]], str] = {}
         writers: dict[str, Writer] = {}
         for role, each in settings.items():
             if each.program is not None:
                 writers[role] = ProgramWriter(each.program)
                 continue
-            if each.openai is None and str(each.model) not in urls:
+            served = str(each.model), each.server_flags
+            if each.openai is None and served not in urls:
                 log = logs.with_name(f"{logs.name}.{role}.server.log")
                 server = sglang_server(str(each.model), log=log, seed=seed, extra_flags=each.server_flags)
-                urls[str(each.model)] = servers.enter_context(server)
-            url = each.openai or urls[str(each.model)]
+                urls[served] = servers.enter_context(server)
+            url = each.openai or urls[served]
             endpoint = ChosenEndpoint(url=url, model=each.model, sampling=ChatSampling(), retries=retries)
             model = asyncio.run(endpoint.served_model(os.environ.get("OPENAI_API_KEY", "none")))
             writers[role] = EndpointWriter(url, model, answer_format=each.answer_format, retries=retries)

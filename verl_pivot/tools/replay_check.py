@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from verl_pivot.data.answered_calls import AnsweredCall
 from verl_pivot.data.json_values import encode_json, equal, equal_texts
-from verl_pivot.errors import ToolFailureError, UserCodeError
 from verl_pivot.tools.tool_response import without_told_seconds
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import Json, JsonObject, ToolCall
@@ -98,9 +97,7 @@ async def _run(
 
 async def _effect(tools: RolloutTools, call: ToolCall) -> JsonObject:
     (outcome,) = await tools.toolbox.run([call])
-    if outcome.observation is None:
-        raise (UserCodeError if outcome.is_bug else ToolFailureError)(outcome.failure)
-    observation = outcome.observation
+    observation = outcome.observed()
     return {
         "result": without_told_seconds(observation.text),
         "error": observation.error and observation.error.value,
