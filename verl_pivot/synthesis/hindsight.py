@@ -14,7 +14,7 @@ from pydantic import Field
 
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.turns import PROVENANCE
-from verl_pivot.errors import ConfigError, ToolFailureError, UserCodeError
+from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.rejection import FewestCallsOptions, fewest_calls
 from verl_pivot.synthesis.steps import ChooseStep, choose_step, make_step
@@ -146,13 +146,7 @@ async def _results(calls: Sequence[ToolCall], tools: RolloutTools) -> list[str]:
         ToolFailureError: If a system that the tools need fails.
         UserCodeError: If the code of an environment fails.
     """
-    texts = []
-    for number, call in enumerate(calls):
-        outcome = await tools.toolbox.run_one(call, number)
-        if outcome.observation is None:
-            raise (UserCodeError if outcome.is_bug else ToolFailureError)(outcome.failure)
-        texts.append(outcome.observation.text)
-    return texts
+    return [(await tools.toolbox.run_one(call, number)).observed().text for number, call in enumerate(calls)]
 
 
 async def _rerun(

@@ -16,6 +16,7 @@ from verl_pivot.errors import (
     SessionLostError,
     ToolBugError,
     ToolFailureError,
+    UserCodeError,
 )
 from verl_pivot.tools.contract import Observation, OnTimeout, Tool, ToolError
 from verl_pivot.tools.workspace import Workspace
@@ -39,6 +40,17 @@ class CallOutcome:
     """Description of a failure of the system; "" if nothing failed."""
     is_bug: bool = False
     """Whether the code of the tool failed, which its author can mend, and not a system that it needs."""
+
+    def observed(self) -> Observation:
+        """The observation, for whoever runs calls outside of a rollout.
+
+        Raises:
+            ToolFailureError: If a system that the tool needs failed.
+            UserCodeError: If the code of the tool failed.
+        """
+        if self.observation is None:
+            raise (UserCodeError if self.is_bug else ToolFailureError)(self.failure)
+        return self.observation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
