@@ -56,7 +56,7 @@ async def shown(question: WorldQuestion, logs: list[Trajectory], config: DictCon
     """What stands before each turn in the agent loop, where the engine says what the transcript says."""
     loop = loop_of(NotebookLoop, config, [Said(text, ended=False) for text in said(logs)])
     truth = {"reward_model": {"ground_truth": {"target": [question.answer]}}}
-    await loop.run({"temperature": 1.0}, **row(question.text, **truth))
+    await loop.run({"temperature": 1.0}, **row(question.text, is_validation=False, **truth))
     return [loop.tokenizer.decode(each["prompt_ids"]) for each in loop.server_manager.requests]
 
 

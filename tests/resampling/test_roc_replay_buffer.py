@@ -469,6 +469,7 @@ def test_the_first_step_with_a_success_says_whether_successes_have_the_format_ta
     assert "step 2: none of 2 successes has a pair of tags <answer>, so that p_format is 1 for each of them" in said
     assert sample(buffer, "c", [0, 0], step=3) == ""
     assert sample(make_buffer(), "d", [0, 1], step=1) == ""
+    assert sample(make_buffer(mode="farthest"), "e", [0, 0], step=1) == ""  # which goes by the score alone
 
 
 def test_rows_without_a_record_of_their_calls_are_refused_with_the_remedy() -> None:

@@ -16,6 +16,7 @@ from tests.support.notebook_loops import (
     LAST,
     NOTES,
     REMOVED,
+    SAMPLING,
     THOUGHT,
     left,
     make_loop,
@@ -30,7 +31,7 @@ from tests.support.notebook_loops import (
     verdict,
     window,
 )
-from tests.support.scripted_engine import Said
+from tests.support.scripted_engine import Said, row
 from verl_pivot.data.rollout_records import parse_record
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.rollout.rollout_metrics import rollout_metrics
@@ -591,3 +592,10 @@ async def test_the_last_row_has_the_scores_of_the_trajectory_for_the_metrics(tmp
         "em": 0.0, "f1": 0.0, "has_answer": 1.0, "format": 1.0, "execution": 0.5, "steps": 2.0, "failed_steps": 1.0,
         "trims": 0.0,
     }  # fmt: skip
+
+
+async def test_a_loop_with_advantages_of_steps_that_is_not_told_of_validation_stops(tmp_path: Path) -> None:
+    loop = make_loop([step("submit_final_answer('5')")], tmp_path)
+
+    with pytest.raises(ConfigError, match=r"pivot\.notebook cannot tell training from validation: leave out actor_r"):
+        await loop.run(SAMPLING, **row())

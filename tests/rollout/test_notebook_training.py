@@ -54,7 +54,9 @@ async def shown(folder: Path, model: Path, window: int, trim: str) -> Sequence[S
     config = rollout_config(model, *overrides(folder, window, trim), method="l0")
     loop = loop_of(NotebookLoop, config, [Said(text, ended=False) for text in STEPS])
     truth = {"reward_model": {"ground_truth": {"target": ["3"]}}}
-    outputs: Sequence[StepReturnOutput] = await loop.run({"logprobs": True}, **row(QUESTION, **truth))
+    outputs: Sequence[StepReturnOutput] = await loop.run(
+        {"logprobs": True}, **row(QUESTION, is_validation=False, **truth)
+    )
     return outputs
 
 

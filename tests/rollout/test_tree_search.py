@@ -237,6 +237,13 @@ async def test_a_loop_that_is_not_told_of_validation_stops(tmp_path: Path) -> No
         await make_search([], tmp_path).run(SAMPLING, **row())
 
 
+def test_rows_of_the_loop_need_the_method() -> None:
+    config = rollout_config(scripted_model(), method="tool_rollout")
+
+    with pytest.raises(ConfigError, match=r"no pivot\.tree_search: add \+method=tree_search"):
+        loop_of(TreeSearchLoop, config, [])
+
+
 @pytest.mark.parametrize(("tally", "why"), [("NumberedTally", "turn 0 gave"), ("SecretTally", "the states of envir")])
 async def test_an_environment_that_does_not_replay_stops_the_search(tmp_path: Path, tally: str, why: str) -> None:
     loop = make_search([tell(1), tell(2), "Done.", "Stop."], tmp_path, BEAM_1, tally=tally)

@@ -48,7 +48,7 @@ def make_loop(
 
 async def play(loop: NotebookLoop, answers: Sequence[str] = ("5",), **columns: Any) -> list[StepReturnOutput]:
     truth = {"reward_model": {"ground_truth": {"target": list(answers)}}}
-    return await loop.run(SAMPLING, **row(**{**truth, **columns}))
+    return await loop.run(SAMPLING, **row(**{**truth, "is_validation": False, **columns}))
 
 
 def runs(loop: NotebookLoop, output: StepReturnOutput) -> list[tuple[int, str]]:

@@ -38,8 +38,8 @@ def bought(*orders: tuple[int, str], last: str = "Done.") -> Draft:
     return Draft(id="d", trajectory=Trajectory(id="d", messages=tuple(messages)))
 
 
-def replayed(draft: Draft, *, same_results: bool = True) -> tuple[float | None, str]:
-    own = workshop(inputs=Inputs(toolset=open_toolset(SHOP)))
+def replayed(draft: Draft, *, same_results: bool = True, tools: str = SHOP) -> tuple[float | None, str]:
+    own = workshop(inputs=Inputs(toolset=open_toolset(tools)))
     verdict = done(replay(ReplayOptions(same_results=same_results))(draft, own))
     return verdict.score, verdict.reason
 
@@ -60,6 +60,18 @@ def test_another_result_than_the_recorded_one_does_not_pass() -> None:
 def test_the_same_json_written_otherwise_is_the_same_result() -> None:
     assert replayed(priced('{"green":4, "black":3}')) == (1.0, "accepted")
     assert replayed(priced('{"green":4, "black":3.5}')) == (0.0, "other_result")
+
+
+def test_a_result_may_be_another_text_of_the_same_json() -> None:
+    call = ToolCall(name="tell", arguments={"number": 3})
+    messages = (
+        Message(role=Role.USER, content="Reach 3."),
+        Message(role=Role.ASSISTANT, tool_calls=(call,)),
+        Message(role=Role.TOOL, content=" 3.0", name="tell"),
+    )
+
+    draft = Draft(id="d", trajectory=Trajectory(id="d", messages=messages))
+    assert replayed(draft, tools="tests.support.tallies:Tally") == (1.0, "scored")
 
 
 def test_a_draft_without_a_trajectory_stays_undecided() -> None:

@@ -12,6 +12,7 @@ from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.errors import ToolFailureError, UserCodeError
 from verl_pivot.playing.running import open_toolset
+from verl_pivot.tools.calls import failure_text
 from verl_pivot.tools.contract import AchievedTask
 from verl_pivot.tools.replay_check import ReplayDifference, replay_difference
 from verl_pivot.tools.toolset import Toolset
@@ -54,6 +55,18 @@ async def test_an_environment_that_depends_on_its_calls_alone_replays(name: str)
 
 async def test_a_result_may_be_another_text_of_the_same_json() -> None:
     assert await check("Tally", make_tally_trajectory((1, " 1"), (2, "3.0"))) is None
+
+
+async def test_calls_keep_their_places_in_their_turn_of_which_some_are_too_many() -> None:
+    calls = tuple(ToolCall(name="tell", arguments={"number": 1}, id=f"c{number}") for number in range(17))
+    results = [*map(str, range(1, 17)), failure_text("only the first 16 calls of a turn are run")]
+    answers = [
+        Message(role=Role.TOOL, content=result, tool_call_id=call.id)
+        for call, result in zip(calls, results, strict=True)
+    ]
+    turn = Message(role=Role.ASSISTANT, tool_calls=calls)
+
+    assert await check("Tally", make_trajectory(messages=[USER, turn, *answers, ANSWER], tools=())) is None
 
 
 @pytest.mark.parametrize(

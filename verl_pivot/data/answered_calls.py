@@ -14,6 +14,8 @@ class AnsweredCall(NamedTuple):
     """Number of the assistant turn with the call, from 0."""
     position: int
     """Position of the message with the call among all messages."""
+    number: int
+    """Position of the call among those of its turn, from 0."""
     call: ToolCall
     result: Message | None
     """Message of the tool; None if no message answers the call."""
@@ -27,11 +29,11 @@ def answered_calls(messages: Sequence[Message]) -> list[AnsweredCall]:
         if message.role is Role.ASSISTANT:
             turn += 1
             results = _results_after(messages, position)
-            for call in message.tool_calls:
+            for number, call in enumerate(message.tool_calls):
                 match = next((result for result in results if is_result_of(messages[result], call)), None)
                 if match is not None:
                     results.remove(match)
-                found.append(AnsweredCall(turn, position, call, None if match is None else messages[match]))
+                found.append(AnsweredCall(turn, position, number, call, None if match is None else messages[match]))
     return found
 
 

@@ -103,10 +103,6 @@ def _oversampling(launch: Launch, key: str) -> str | None:
     return key if launch.value("pivot.resampling.oversample") != 1 and launch.value(key) is None else None
 
 
-def _default_loop(launch: Launch, key: str) -> str | None:
-    return None if launch.value(key) == "pivot_tools" else key
-
-
 def _router(launch: Launch, key: str) -> str | None:
     return None if launch.value(key) == router_file(launch.config.pivot.router) else key
 
@@ -243,17 +239,10 @@ OWNED_SETTINGS = (
     ),
     OwnedSetting(
         key=f"{_AGENT}.agent_loop_manager_class",
-        parts=(_MCP_RL,),
-        effect="switches off what tells the agent loop of validation, in which groups have another size",
+        parts=(_MCP_RL, _TREE_SEARCH),
+        effect="switches off what tells the agent loop of validation, in which the method does something else",
         remedy=f"leave it out, or name {_FROM_CLASSES}",
-        misused=lambda launch, key: key if launch.value(key) is None else None,
-    ),
-    OwnedSetting(
-        key=f"{_AGENT}.agent_loop_manager_class",
-        parts=(_TREE_SEARCH,),
-        effect="switches off what tells the agent loop of validation, in which nothing is searched",
-        remedy=f"leave it out, or name {_FROM_CLASSES}",
-        misused=lambda launch, key: key if launch.value(key) is None else None,
+        misused=_first_null(),
     ),
     OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",
@@ -268,14 +257,14 @@ OWNED_SETTINGS = (
         effect="chooses an agent loop that does not wait for the other rollouts of its prompt, with which the method "
         "compares it",
         remedy="leave it out, or call an agent loop of your own that does so pivot_tools",
-        misused=_default_loop,
+        misused=other_than("pivot_tools"),
     ),
     OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",
         parts=(_GRPO_ROC,),
         effect="chooses an agent loop that keeps no record of a rollout's calls, by which the method resamples",
         remedy="leave it out, or call an agent loop of your own that writes these records pivot_tools",
-        misused=_default_loop,
+        misused=other_than("pivot_tools"),
     ),
     OwnedSetting(
         key="actor_rollout_ref.rollout.router_config_path",

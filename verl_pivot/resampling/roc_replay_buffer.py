@@ -117,7 +117,7 @@ class RocSampling(PivotSampling):
         if self._has_seen_success or not successes:
             return
         self._has_seen_success = True
-        if no_success_answers(successes):
+        if self._settings.goes_by_penalty and no_success_answers(successes):
             logger.warning(
                 "step %d: none of %d successes has a pair of tags <%s>, so that p_format is 1 for each of them and the "
                 "weights of clean and unclean successes differ by a factor of 2 at most: ask for the tag in the "

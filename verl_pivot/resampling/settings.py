@@ -47,6 +47,11 @@ class ResamplingSettings(Options):
         return self
 
     @property
+    def goes_by_penalty(self) -> bool:
+        """Whether the penalty of a success bears on whether it stays."""
+        return self.mode in ("paper", "released")
+
+    @property
     def num_generated(self) -> int:
         """Rollouts per prompt that are generated."""
         return round(self.oversample * self.group_size)

@@ -12,6 +12,7 @@ from verl_pivot.rollout.chat_requests import (
     ChatTurn,
     PolicyQuestion,
     checked_request,
+    read_body,
     server_sent,
 )
 from verl_pivot.types import Json, JsonObject
@@ -40,10 +41,7 @@ def read_completion(body: bytes) -> PolicyQuestion:
     Raises:
         ChatRefusedError: If it is none, holds anything but text, or asks for what only a whole server offers.
     """
-    try:
-        read = msgspec.json.decode(body, type=_CompletionBody)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ChatRefusedError(f"this is no request of chat completions: {error}") from error
+    read = read_body(body, _CompletionBody, "of chat completions")
     for name, is_asked in (("n", read.n not in (None, 1)), ("logprobs", read.logprobs)):
         if is_asked:
             raise ChatRefusedError(f"the policy in training gives one answer of text; leave `{name}` out")

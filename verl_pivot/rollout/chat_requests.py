@@ -4,9 +4,13 @@ import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
 
 from verl_pivot.types import Json, JsonObject, ToolCall
+
+BodyT = TypeVar("BodyT")
 
 CONTEXT_FULL = "context_length_exceeded"
 """OpenAI's code for a conversation that leaves no room for an answer."""
@@ -84,6 +88,23 @@ def turn_message(content: str, reasoning: str | None, calls: Sequence[ToolCall])
 def _sendable(text: str) -> str:
     """A text in which halves of surrogate pairs, which JSON of a call may hold and no body may, are question marks."""
     return text.encode("utf-8", "replace").decode()
+
+
+def read_body(body: bytes, form: type[BodyT], what: str) -> BodyT:
+    """The fields of a request that are read.
+
+    Args:
+        body: Body of the request.
+        form: The fields.
+        what: What the request should be, for the refusal.
+
+    Raises:
+        ChatRefusedError: If the body is no such request.
+    """
+    try:
+        return msgspec.json.decode(body, type=form)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ChatRefusedError(f"this is no request {what}: {error}") from error
 
 
 def server_sent(data: Json, event: str = "") -> str:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from verl_pivot.data.faults import fault_verdict, with_row_name
 from verl_pivot.data.labels import has_label
-from verl_pivot.data.rollout_records import GROUP_VERDICT_FIELD, IS_VALIDATION, VERDICT_FIELD
+from verl_pivot.data.rollout_records import GROUP_VERDICT_FIELD, VERDICT_FIELD
 from verl_pivot.engines.text_cut import Tokenizer
 from verl_pivot.errors import ConfigError, VerifierError
 from verl_pivot.loop_local import LoopLocal
@@ -18,11 +18,9 @@ from verl_pivot.rewards.ruler_judge import ComparedTrajectory, RulerJudge
 from verl_pivot.rewards.ruler_settings import RulerSettings, parse_ruler
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.meeting import Meeting, MeetingError, Membership
+from verl_pivot.rollout.validation_rows import is_for_validation
 from verl_pivot.types import JsonObject, Verdict
 from verl_pivot.user_code import MAX_DETAIL
-
-MANAGER_KEY = "actor_rollout_ref.rollout.agent.agent_loop_manager_class"
-"""Key of the class that tells agent loops whether a row is for validation."""
 
 
 class GroupSizes(NamedTuple):
@@ -85,15 +83,11 @@ class GroupRewards:
         Raises:
             ConfigError: If nothing says whether the row is for validation.
         """
-        if IS_VALIDATION not in row:
-            raise ConfigError(
-                f"pivot.ruler cannot tell training from validation: leave out {MANAGER_KEY}, or name a class that is "
-                "derived from that of +method=mcp_rl"
-            )
-        size = self._sizes.validation if row[IS_VALIDATION] else self._sizes.training
+        is_validation = is_for_validation(row, "pivot.ruler", "mcp_rl")
+        size = self._sizes.validation if is_validation else self._sizes.training
         async with self._meeting.joined(str(row["uid"]), size, min_items=min(2, size)) as member:
             finished = await play()
-            if isinstance(finished.output, list) or _is_scored(finished.output, row):
+            if isinstance(finished.output, list) or _is_scored(finished.output, row, is_validation=is_validation):
                 return finished.output
             trajectory = ComparedTrajectory(task_text(row["raw_prompt"]), finished.schemas, finished.turns)
             verdict = await _verdict(member, trajectory)
@@ -101,12 +95,12 @@ class GroupRewards:
         return finished.output
 
 
-def _is_scored(output: TurnRewardOutput, row: Mapping[str, Any]) -> bool:
+def _is_scored(output: TurnRewardOutput, row: Mapping[str, Any], *, is_validation: bool) -> bool:
     """Whether a rollout is not compared: the system failed it, or in validation the row itself scores it."""
     decided = output.extra_fields.get(VERDICT_FIELD)
     if decided is not None and decided["score"] is None:
         return True
-    return bool(row[IS_VALIDATION]) and (decided is not None or has_label(row))
+    return is_validation and (decided is not None or has_label(row))
 
 
 async def _verdict(member: Membership[ComparedTrajectory, float], trajectory: ComparedTrajectory) -> Verdict:

@@ -11,7 +11,7 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 
 from verl_pivot.advantages.steps import STEP_ESTIMATOR
 from verl_pivot.data.rollout_dumps import encode_transcript
-from verl_pivot.data.rollout_records import IS_VALIDATION, RECORD_FIELD, SCORES_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD
+from verl_pivot.data.rollout_records import RECORD_FIELD, SCORES_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.step_returns import StepReturnOutput
 from verl_pivot.rewards.steps import StepRule, step_returns, trajectory_scores
@@ -30,6 +30,7 @@ from verl_pivot.rollout.played_notebook import PlayedNotebook
 from verl_pivot.rollout.settings import is_dumped, parse_settings
 from verl_pivot.rollout.text_difference import text_differs
 from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
+from verl_pivot.rollout.validation_rows import is_for_validation
 from verl_pivot.tools.toolset import RolloutTools, load_toolset
 from verl_pivot.types import JsonObject
 
@@ -150,7 +151,9 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
 
     def _has_step_returns(self, row: Mapping[str, Any]) -> bool:
         """Whether steps have returns; in validation, and for estimators that know no steps, the answer alone counts."""
-        return bool(self.config.algorithm.adv_estimator == STEP_ESTIMATOR and not row.get(IS_VALIDATION))
+        if self.config.algorithm.adv_estimator != STEP_ESTIMATOR:
+            return False
+        return not is_for_validation(row, "pivot.notebook", "l0")
 
     def _output(
         self, row: ContextRow, played: PlayedNotebook, returns: Sequence[float], fields: Mapping[str, Any]

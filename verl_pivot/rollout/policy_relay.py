@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from verl_pivot.errors import ToolFailureError
-from verl_pivot.rollout.chat_requests import ChatRefusedError
+from verl_pivot.rollout.chat_requests import ChatRefusedError, read_body
 from verl_pivot.rollout.model_gateway import MAX_BODY_BYTES, PolicyEndpoint, refusals
 
 METADATA_KEY: Final = "verl_pivot_trajectory"
@@ -86,10 +86,7 @@ class PolicyRelay:
 
 def _address(body: bytes) -> list[str]:
     """Base URL and key of the trajectory that a request belongs to."""
-    try:
-        metadata = msgspec.json.decode(body, type=_RelayedBody).metadata or {}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ChatRefusedError(f"this is no request to a model: {error}") from error
+    metadata = read_body(body, _RelayedBody, "to a model").metadata or {}
     address = metadata.get(METADATA_KEY)
     if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
         raise ChatRefusedError(

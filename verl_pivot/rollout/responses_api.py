@@ -14,6 +14,7 @@ from verl_pivot.rollout.chat_requests import (
     ChatTurn,
     PolicyQuestion,
     checked_request,
+    read_body,
     server_sent,
 )
 from verl_pivot.types import Json, JsonObject
@@ -43,10 +44,7 @@ def read_response_request(body: bytes) -> PolicyQuestion:
     Raises:
         ChatRefusedError: If it is none, holds anything but text, or asks for what only a whole server offers.
     """
-    try:
-        read = msgspec.json.decode(body, type=_ResponsesBody)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ChatRefusedError(f"this is no request of responses: {error}") from error
+    read = read_body(body, _ResponsesBody, "of responses")
     for name in ("previous_response_id", "conversation", "prompt"):
         if getattr(read, name) is not None:
             raise ChatRefusedError(f"no response is stored; leave `{name}` out, and send the conversation as `input`")

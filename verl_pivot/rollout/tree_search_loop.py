@@ -4,12 +4,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from verl_pivot.data.rollout_records import IS_VALIDATION
-from verl_pivot.errors import ConfigError
-from verl_pivot.rollout.group_rewards import MANAGER_KEY, FinishedRollout
+from verl_pivot.rollout.group_rewards import FinishedRollout
 from verl_pivot.rollout.rollout_tree import play_search
 from verl_pivot.rollout.tool_loop import ToolLoop
 from verl_pivot.rollout.tree_search_settings import parse_tree_search
+from verl_pivot.rollout.validation_rows import is_for_validation
 
 
 class TreeSearchLoop(ToolLoop):
@@ -24,12 +23,7 @@ class TreeSearchLoop(ToolLoop):
         self._search = parse_tree_search(self.config)
 
     async def _finish(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> FinishedRollout:
-        if IS_VALIDATION not in row:
-            raise ConfigError(
-                f"pivot.tree_search cannot tell training from validation: leave out {MANAGER_KEY}, or name a class "
-                "that is derived from that of +method=tree_search"
-            )
-        if row[IS_VALIDATION]:
+        if is_for_validation(row, "pivot.tree_search", "tree_search"):
             return await super()._finish(sampling_params, row)
         async with AsyncExitStack() as stack:
             open_tools = partial(self._opened_tools, row)

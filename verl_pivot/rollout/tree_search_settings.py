@@ -7,6 +7,7 @@ from typing import Annotated
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field, field_validator
 
+from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.tree_search import SearchShape
 from verl_pivot.validation import Options, validated
 
@@ -57,9 +58,12 @@ def parse_tree_search(config: DictConfig) -> TreeSearchSettings:
     """Read `pivot.tree_search` from verl's whole config.
 
     Raises:
-        ConfigError: If a key is wrong; the message names it.
+        ConfigError: If a key is wrong or missing; the message names it.
     """
-    return _parse(OmegaConf.to_yaml(config.pivot.tree_search, resolve=True))
+    chosen = OmegaConf.select(config, _SECTION)
+    if chosen is None:
+        raise ConfigError(f"there is no {_SECTION}: add +method=tree_search to the command")
+    return _parse(OmegaConf.to_yaml(chosen, resolve=True))
 
 
 @lru_cache(maxsize=8)

@@ -149,11 +149,7 @@ async def _results(calls: Sequence[ToolCall], tools: RolloutTools) -> list[str]:
         ToolFailureError: If a system that the tools need fails.
         UserCodeError: If the code of an environment fails.
     """
-    texts = []
-    for number, call in enumerate(calls):
-        outcome = await tools.toolbox.run_one(call, number)
-        texts.append(outcome.observed().text)
-    return texts
+    return [(await tools.toolbox.run_one(call, number)).observed().text for number, call in enumerate(calls)]
 
 
 async def _rerun(

@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from pydantic import Field
 
 from verl_pivot.data.answered_calls import answered_calls
-from verl_pivot.data.json_values import encode_json, equal_texts
+from verl_pivot.data.json_values import encode_json
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.quality.contract import TrajectoryFilter, shortened
 from verl_pivot.quality.registry import make_filter
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.steps import CheckStep, check_step
 from verl_pivot.synthesis.workshop import Workshop
-from verl_pivot.tools.tool_response import without_told_seconds
+from verl_pivot.tools.tool_response import is_same_result
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import Json, JsonObject, Role, Trajectory, Verdict
 from verl_pivot.validation import Options
@@ -105,15 +105,12 @@ async def replayed(
 
 async def _difference(trajectory: Trajectory, tools: RolloutTools, *, same_results: bool) -> Verdict | None:
     """Why the calls do not go as recorded; None if they do."""
-    turn, position = -1, 0
     for answered in answered_calls(trajectory.messages):
-        turn, position = answered.turn, position + 1 if answered.turn == turn else 0
-        observation = (await tools.toolbox.run_one(answered.call, position)).observed()
+        found = (await tools.toolbox.run_one(answered.call, answered.number)).observed().text
         if answered.result is None or not same_results:
             continue
-        found, known = without_told_seconds(observation.text), without_told_seconds(answered.result.content)
-        if not equal_texts(found, known):
-            return Verdict.refuse(
-                "other_result", shortened(f"turn {turn}, {answered.call.name}: {found!r}, not {known!r}")
-            )
+        known = answered.result.content
+        if not is_same_result(found, known):
+            detail = f"turn {answered.turn}, {answered.call.name}: {found!r}, not {known!r}"
+            return Verdict.refuse("other_result", shortened(detail))
     return None

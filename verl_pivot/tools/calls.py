@@ -42,11 +42,11 @@ class CallOutcome:
     """Whether the code of the tool failed, which its author can mend, and not a system that it needs."""
 
     def observed(self) -> Observation:
-        """The observation.
+        """The observation, for whoever runs calls outside of a rollout.
 
         Raises:
+            ToolFailureError: If a system that the tool needs failed.
             UserCodeError: If the code of the tool failed.
-            ToolFailureError: If a system that it needs failed.
         """
         if self.observation is None:
             raise (UserCodeError if self.is_bug else ToolFailureError)(self.failure)

@@ -14,6 +14,7 @@ from verl_pivot.loop_local import LoopLocal
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.contract import CallPolicy, Observation
 from verl_pivot.tools.environments import EnvironmentKind, RunningEnvironment
+from verl_pivot.tools.tool_response import is_same_result
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import Json, Message, ToolCall, Turn, Verdict
 from verl_pivot.user_modules import load_object
@@ -209,7 +210,7 @@ class StateVerifier:
         for answered in answered_calls(turn.state):
             observations = await _run([answered.call], environment)
             recorded = None if answered.result is None else answered.result.content
-            if self._options.check_replay and (recorded is None or not equal_texts(observations[0].text, recorded)):
+            if self._options.check_replay and (recorded is None or not is_same_result(observations[0].text, recorded)):
                 shown = f"{answered.call.name} gives {observations[0].text[:150]!r}, and {(recorded or '')[:150]!r}"
                 return broken_expert(f"the recorded calls cannot be run again: {shown} is recorded")
         return None
@@ -264,11 +265,7 @@ async def _run(calls: Sequence[ToolCall], environment: RunningEnvironment) -> tu
         outcomes = await toolbox.run(calls)
     finally:
         await toolbox.workspace.close()
-    if any(outcome.is_bug for outcome in outcomes):
-        raise UserCodeError(outcomes[-1].failure)
-    if outcomes and outcomes[-1].failure:
-        raise ToolFailureError(outcomes[-1].failure)
-    return tuple(outcome.observation for outcome in outcomes if outcome.observation is not None)
+    return tuple(outcome.observed() for outcome in outcomes)
 
 
 def _first_error(effect: ActionEffect) -> str | None:

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from verl_pivot.data.answered_calls import AnsweredCall
-from verl_pivot.data.json_values import encode_json, equal, equal_texts
-from verl_pivot.tools.tool_response import without_told_seconds
+from verl_pivot.data.json_values import encode_json, equal
+from verl_pivot.tools.tool_response import is_same_result, without_told_seconds
 from verl_pivot.tools.toolset import RolloutTools
-from verl_pivot.types import Json, JsonObject, ToolCall
+from verl_pivot.types import Json, JsonObject
 
 _MAX_SHOWN = 160
 """Characters of a value that a difference shows."""
@@ -65,8 +65,7 @@ async def replay_difference(
     first = await _run(open_tools, calls)
     for number, call in enumerate(calls):
         result = first[number + 1]["result"]
-        if call.result is not None and not equal_texts(str(result), without_told_seconds(call.result.content)):
-            recorded = call.result.content
+        if call.result is not None and not is_same_result(str(result), recorded := call.result.content):
             return ReplayDifference(number, "result", _shown(result), _shown(recorded), "in the recording")
     found = _first_difference(first, await _run(open_tools, calls), "in a second run")
     if found is None and (copied := await _run(open_tools, calls, on_copies=True)):
@@ -88,16 +87,15 @@ async def _run(
                 if copy is None:
                     return []
                 tools = await stack.enter_async_context(copy)
-            effect = await _effect(tools, answered.call)
+            effect = await _effect(tools, answered)
             effects.append({"state_before": original.states() if on_copies else state_before, **effect})
         verdict = await tools.score(None)
         score: Json = None if verdict is None else [verdict.score, verdict.reason]
         return [*effects, {"score": score}]
 
 
-async def _effect(tools: RolloutTools, call: ToolCall) -> JsonObject:
-    (outcome,) = await tools.toolbox.run([call])
-    observation = outcome.observed()
+async def _effect(tools: RolloutTools, answered: AnsweredCall) -> JsonObject:
+    observation = (await tools.toolbox.run_one(answered.call, answered.number)).observed()
     return {
         "result": without_told_seconds(observation.text),
         "error": observation.error and observation.error.value,

@@ -3,6 +3,7 @@
 import re
 from signal import Signals
 
+from verl_pivot.data.json_values import equal_texts
 from verl_pivot.sandbox.execution import Result, Status
 
 _REASONS = {
@@ -21,6 +22,11 @@ _TOLD_SECONDS = re.compile(r"\nexecution time: \d+\.\d\ds\Z")
 def without_told_seconds(text: str) -> str:
     """A response without its execution time, so that those of equal programs are equal."""
     return _TOLD_SECONDS.sub("", text)
+
+
+def is_same_result(found: str, recorded: str) -> bool:
+    """Whether a call that is run again is answered as recorded: by the same text but for its time, or the same JSON."""
+    return equal_texts(without_told_seconds(found), without_told_seconds(recorded))
 
 
 def render_tool_response(result: Result, *, max_characters: int = 4096, with_time: bool = True) -> str:
