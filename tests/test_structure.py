@@ -24,6 +24,7 @@ ROOMS = (
         "types",
         "loop_local",
         "off_loop",
+        "all_at_once",
         "extras",
         "user_code",
         "user_modules",

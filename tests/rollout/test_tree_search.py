@@ -9,11 +9,12 @@ import pytest
 
 from tests.support.scripted_engine import Said, call, loop_of, rollout_config, row, scripted_model
 from tests.support.tallies import OPENED
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.rollout_records import CallRecord, RolloutRecord, SearchRecord, StopReason, parse_record
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.rollout_metrics import rollout_metrics
-from verl_pivot.rollout.tree_search import SearchShape, kept_gain, ranking, search, together
+from verl_pivot.rollout.tree_search import SearchShape, kept_gain, ranking, search
 from verl_pivot.rollout.tree_search_loop import TreeSearchLoop
 
 SAMPLING = {"temperature": 1.0, "logprobs": True}
@@ -100,7 +101,7 @@ async def test_the_first_error_of_several_works_is_raised_as_it_is() -> None:
         raise ToolFailureError("down")
 
     with pytest.raises(ToolFailureError, match="down"):
-        await together([fail(), fail()])
+        await all_at_once([fail(), fail()])
 
 
 # The loop

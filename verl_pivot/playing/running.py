@@ -1,13 +1,12 @@
 """Problems -> PlayedProblems: several conversations at once, each with tools of its own, and each kept when it ends."""
 
-import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.messages import parse_message
 from verl_pivot.errors import ConfigError, DataError, ToolFailureError, UserCodeError
 from verl_pivot.playing.conversation import OnMessage, PlayedConversation, play_conversation, unbegun_conversation
@@ -20,8 +19,6 @@ from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.observations import with_opening
 from verl_pivot.tools.toolset import RolloutTools, Toolset, load_toolset
 from verl_pivot.types import Message
-
-ResultT = TypeVar("ResultT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,16 +154,6 @@ async def run_workers(work: Callable[[], Coroutine[None, None, None]], number: i
         await all_at_once(work() for _ in range(number))
     finally:
         await player.close()
-
-
-async def all_at_once(coroutines: Iterable[Coroutine[None, None, ResultT]]) -> list[ResultT]:
-    """[num_coroutines] results, in their order; the first error ends the others."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(each) for each in coroutines]
-    except BaseExceptionGroup as errors:  # the others are of the same cause, or were cancelled
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
 
 
 def _opened(prompt: Sequence[Message], opening: str) -> tuple[Message, ...]:

@@ -5,12 +5,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.json_values import equal
 from verl_pivot.data.rollout_records import SearchRecord
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.rollout.played_rollout import PlayedRollout, ToolLoopParts
 from verl_pivot.rollout.tool_rollout import RolloutSoFar, ToolRollout
-from verl_pivot.rollout.tree_search import search, together
+from verl_pivot.rollout.tree_search import search
 from verl_pivot.rollout.tree_search_settings import ScoredBy, TreeSearchSettings
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import JsonObject
@@ -90,10 +91,10 @@ class RolloutTree:
 
     async def grow(self, node: Branch, number: int) -> Sequence[Branch]:
         """Branches with one more turn, of which equal ones are one; those that the system failed only if all are."""
-        drawn = await together(self._rollouts.with_turn(node.rollout) for _ in range(number))
+        drawn = await all_at_once(self._rollouts.with_turn(node.rollout) for _ in range(number))
         self.num_sampled += sum(each.tokens.num_sampled - node.rollout.tokens.num_sampled for each in drawn)
         distinct = {tuple(each.tokens.token_ids): each for each in drawn}.values()
-        children = await together(self._observed(node, each) for each in distinct)
+        children = await all_at_once(self._observed(node, each) for each in distinct)
         kept = [child for child in children if not _is_masked(child)] or children[:1]
         for child in children:
             if child not in kept:

@@ -7,14 +7,14 @@ second alone. Differs from the released code, whose beam keeps one candidate of 
 A rollout that is chosen like this is not the policy's own draw, and nothing corrects an update for it.
 """
 
-import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
+from verl_pivot.all_at_once import all_at_once
+
 NodeT = TypeVar("NodeT")
-ResultT = TypeVar("ResultT")
 
 
 class SearchTree(Protocol[NodeT]):
@@ -70,9 +70,9 @@ async def search(tree: SearchTree[NodeT], root: NodeT, shape: SearchShape) -> Se
     while any(not tree.is_finished(each.node) for each in beam):
         finished = [each for each in beam if tree.is_finished(each.node)]
         parents = [each.node for each in beam if not tree.is_finished(each.node)]
-        grown = await together(tree.grow(parent, shape.num_candidates) for parent in parents)
+        grown = await all_at_once(tree.grow(parent, shape.num_candidates) for parent in parents)
         children = [child for children in grown for child in children]
-        scores = await together(_value(tree, child, shape.lookahead) for child in children)
+        scores = await all_at_once(_value(tree, child, shape.lookahead) for child in children)
         candidates = [*finished, *map(_Scored, children, scores)]
         order = ranking([each.score for each in candidates])
         beam = [candidates[number] for number in order[: shape.beam]]
@@ -115,17 +115,3 @@ def kept_gain(scores: Sequence[float | None], kept: Sequence[int]) -> float | No
     known = [score for score in scores if score is not None]
     of_kept = [score for number in kept if (score := scores[number]) is not None]
     return fmean(of_kept) - fmean(known) if of_kept else None
-
-
-async def together(works: Iterable[Awaitable[ResultT]]) -> list[ResultT]:
-    """Results of works that are done at once, in their order; the first that raises ends the others."""
-
-    async def result(work: Awaitable[ResultT]) -> ResultT:
-        return await work
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(result(work)) for work in works]
-    except BaseExceptionGroup as errors:  # the others of the group are of the same cause
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]

@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 from pydantic import Field
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.data.turns import turns
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
-from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.caller_turns import read_text
 from verl_pivot.synthesis.deviations import (
     Deviation,

@@ -5,10 +5,10 @@ from random import Random
 
 from pydantic import Field
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.trajectories import read_trajectories
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import ConfigError
-from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.greedy_walks import draw_path_to
 from verl_pivot.synthesis.hard_tools import probe, probed_turns, wrong_shares

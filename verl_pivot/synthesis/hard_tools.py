@@ -3,9 +3,9 @@
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.turns import turns
 from verl_pivot.playing.endpoint_player import sent_message
-from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.caller_turns import read_action
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion

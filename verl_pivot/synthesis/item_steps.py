@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import cast
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.errors import DataError, OutOfBudgetError, QuestionRefusedError, UserCodeError
-from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.drafts import Draft, StepKind, StepTrace, draft_as_dict
 from verl_pivot.synthesis.recipes import Recipe, RecipeStep
 from verl_pivot.synthesis.steps import CheckStep, ChooseStep, MakeStep, PreparedStep

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import Field
 
-from verl_pivot.playing.running import all_at_once
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.steps import CheckStep, check_step
 from verl_pivot.synthesis.workshop import Workshop

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pydantic import Field
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.tool_schemas import name_of
-from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.data_flow import is_name
 from verl_pivot.synthesis.tool_graph import MAX_NEIGHBOURS, EdgeOrigin, FieldEdge, parameters_of
 from verl_pivot.synthesis.workshop import Workshop

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from tempfile import TemporaryDirectory
 
-from verl_pivot.playing.running import all_at_once
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.synthesis.drafts import Draft, distinct_traces
 from verl_pivot.synthesis.item_steps import ItemRunner
 from verl_pivot.synthesis.recipes import items, num_items

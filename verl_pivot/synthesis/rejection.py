@@ -10,9 +10,9 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.playing.played_rows import PlayedProblem
-from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.drafts import PASS_RATE, Draft
 from verl_pivot.synthesis.rollouts import RolloutOptions, play_task, trajectory_of
 from verl_pivot.synthesis.steps import ChooseStep, choose_step, make_step

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.files import make_folder
 from verl_pivot.data.journal import Journal, input_identity, open_journal
 from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.retries import Retries
-from verl_pivot.playing.running import all_at_once
 from verl_pivot.synthesis.asking import AnswerGate
 from verl_pivot.synthesis.budget import Budget, BudgetLimits
 from verl_pivot.synthesis.draft_store import DraftStore
