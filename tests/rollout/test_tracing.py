@@ -17,6 +17,7 @@ from verl.utils.rollout_trace import RolloutTraceConfig, rollout_trace_attr
 from tests.support import notebook_loops
 from tests.support.fake_notebook import open_fake_notebook
 from tests.support.scripted_engine import call, loop_of, make_loop, pivot_config, row
+from verl_pivot.data.rollout_records import IS_VALIDATION
 from verl_pivot.rollout.pivot_turn import PivotTurnLoop
 from verl_pivot.rollout.tool_loop import ToolLoop
 from verl_pivot.tools.workspace import Workspace
@@ -199,7 +200,7 @@ async def test_a_step_in_a_notebook_has_spans_for_its_cell_and_the_calls_of_the_
     monkeypatch.setattr(Workspace, "open_session", open_fake_notebook)
     script = [notebook_loops.step("print(add(2))"), notebook_loops.step("submit_final_answer('5')")]
 
-    await run_as_verl_does(notebook_loops.make_loop(script, tmp_path), uid="a")
+    await run_as_verl_does(notebook_loops.make_loop(script, tmp_path), uid="a", **{IS_VALIDATION: False})
 
     (agent_loop,) = mlflow.root.children
     (rollout,) = agent_loop.children
