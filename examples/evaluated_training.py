@@ -1,7 +1,7 @@
 """EvaluatedTraining: an arm of a study with one seed, whose stock command trains and then asks held-out questions."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import typer
@@ -20,6 +20,8 @@ class EvaluatedTraining(Training):
     held_out: Path
     """Parquet file of the held-out questions."""
     tools: Path
+    only_evaluates: bool = False
+    """Whether the launch asks the trained policy alone; for a training that was ended behind its last checkpoint."""
 
     @property
     def is_trained(self) -> bool:
@@ -29,13 +31,14 @@ class EvaluatedTraining(Training):
     @property
     def dumps_and_evaluation(self) -> list[str]:
         """Overrides for the dumps, and for held-out questions that are asked as in training: sampled, once each."""
+        trains = self.is_trained and not self.only_evaluates
         return [
             f"data.val_files={self.held_out}",
             *(f"actor_rollout_ref.rollout.val_kwargs.{each}" for each in ("do_sample=True", "temperature=1.0", "n=1")),
             f"trainer.rollout_data_dir={self.rollouts}",
             f"trainer.validation_data_dir={self.validation}",
-            f"trainer.val_before_train={not self.is_trained}",
-            *(() if self.is_trained else ("trainer.val_only=True",)),
+            f"trainer.val_before_train={not trains}",
+            *(() if trains else ("trainer.val_only=True",)),
             "trainer.max_actor_ckpt_to_keep=1",
             f"trainer.experiment_name={self.name}",
         ]
@@ -50,6 +53,11 @@ class EvaluatedTraining(Training):
         return self.folder / "validation"
 
     @property
+    def has_last_checkpoint(self) -> bool:
+        latest = self.folder / "latest_checkpointed_iteration.txt"
+        return self.is_trained and latest.is_file() and latest.read_text() == str(self.num_steps)
+
+    @property
     def evaluated(self) -> Path:
         """Dump of the trajectories on the held-out questions."""
         return self.validation / FOLDER / f"{self.num_steps if self.is_trained else 0}.jsonl"
@@ -58,12 +66,15 @@ class EvaluatedTraining(Training):
 def train_and_evaluate(arm: EvaluatedTraining, console: Console) -> None:
     """Run the training command, which also asks the held-out questions, unless their answers are there.
 
+    A training that was ended between its last checkpoint and these questions asks them of that checkpoint.
+
     Raises:
         SystemExit: If it fails, or ends without having asked them.
     """
-    console.print(shell(arm.command), highlight=False, markup=False, soft_wrap=True, style="dim")
+    launch = replace(arm, only_evaluates=not arm.evaluated.is_file() and arm.has_last_checkpoint)
+    console.print(shell(launch.command), highlight=False, markup=False, soft_wrap=True, style="dim")
     if not arm.evaluated.is_file():
-        train(arm)
+        train(launch)
     if not arm.evaluated.is_file():
         raise SystemExit(f"{arm.folder} has no answers to the held-out questions: remove it, and run the command again")
 

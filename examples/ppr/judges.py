@@ -5,8 +5,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from statistics import fmean
 
-from examples.ppr.oracle import INFORMATION, QUERY, grade
+from examples.ppr.oracle import INFORMATION, QUALITY, QUERY, grade
 from examples.world.questions import WorldQuestion
 from verl_pivot.rewards.principles import ShownTurn, quotable
 from verl_pivot.types import Json, JsonObject
@@ -99,10 +100,11 @@ def oracle(questions: Mapping[str, WorldQuestion], wrong_share: float = 0.0) -> 
             raise UnknownTaskError(f"the oracle knows no task {asked.task[:80]!r}")
         grades = grade(questions[asked.task], asked.earlier, asked.turn)
         is_wrong = _draw(asked) < wrong_share
-        return {
+        by_name = {
             name: MAXIMUM * float(is_good != is_wrong)
             for name, is_good in ((QUERY, grades.query), (INFORMATION, grades.information))
         }
+        return {**by_name, QUALITY: fmean(by_name.values())}
 
     return scores
 

@@ -10,6 +10,8 @@ from verl_pivot.rewards.principles import ShownTurn
 
 QUERY, INFORMATION = "query", "information"
 """Names of the principles in principles.yaml."""
+QUALITY = "quality"
+"""Name of the one question in one_question.yaml: the mean of both."""
 
 
 class TurnGrades(NamedTuple):

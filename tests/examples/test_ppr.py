@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -378,6 +379,18 @@ def test_every_command_is_one_whose_judge_settings_are_right(name: str, tmp_path
     assert config.critic.ppo_mini_batch_size == config.actor_rollout_ref.actor.ppo_mini_batch_size == 8
     assert config.critic.model.path == str(tmp_path / "policy")
     assert "base_url" not in json.dumps(arm.settings)
+
+
+def test_a_training_that_was_ended_behind_its_last_checkpoint_only_asks_the_questions(tmp_path: Path) -> None:
+    arm = make_arm_of("outcome", tmp_path)
+    arm.folder.mkdir()
+    latest = arm.folder / "latest_checkpointed_iteration.txt"
+    for step, is_last in ((5, False), (10, True)):
+        latest.write_text(str(step))
+        assert arm.has_last_checkpoint == is_last
+    asked = {*replace(arm, only_evaluates=True).command} - {*arm.command}
+    assert asked == {"trainer.val_only=True", "trainer.val_before_train=True"}
+    assert not make_arm_of("base", tmp_path).has_last_checkpoint
 
 
 def test_arms_with_a_trained_judge_need_its_folder(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""A judge's questions with their answers -> a judge: the study's base policy, which learns by SFT how to answer them."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+from tokenizers import AddedToken
+from transformers import AutoTokenizer, GenerationConfig, Qwen2ForCausalLM, Qwen2Tokenizer
+
+from examples.quickstart.policy import SftConfig, encode, train
+from verl_pivot.types import Message, Role, Trajectory
+
+MAX_QUESTION_TOKENS = 1536
+"""Most tokens of a question to a judge, with its texts."""
+MAX_ANSWER_TOKENS = 192
+"""Most tokens of a judge's answer."""
+_FENCED = re.compile(r"<([0-9a-f]{16})>\n.*?\n</\1>", re.DOTALL)
+_QUOTED = re.compile(r'(?<="quotation": ").*?(?=", ")')
+_BETWEEN_PHRASES = re.compile(r"\d+|[0-9a-f]{16}|(?<=[.:,;] )|\n")
+_STAMP = "judge.json"
+
+
+def judge_sft_config(seed: int) -> SftConfig:
+    """Settings of a judge's SFT; what the base policy learnt before, copying first of all, is not taught again."""
+    return SftConfig(
+        seed=seed,
+        num_copy_steps=0,
+        num_careful_steps=900,
+        num_careless_steps=0,
+        learning_rate=1e-3,
+        head_size=32,
+    )
+
+
+def teach_judge(folder: Path, policy: Path, turns: Path, config: SftConfig) -> Path:
+    """Train a judge into `folder`, unless it is there already with the same settings.
+
+    Args:
+        folder: Folder of the judge.
+        policy: Folder of the policy that it begins as.
+        turns: What `verl-pivot process label` wrote: questions about turns, and answers.
+        config: Settings of the SFT; those of the model are the policy's.
+    """
+    settings = json.dumps({"policy": str(policy), "turns": str(turns), "sft": asdict(config)})
+    stamp = folder / _STAMP
+    if stamp.is_file() and stamp.read_text() == settings:
+        return folder
+    stamp.unlink(missing_ok=True)
+    dialogues = read_dialogues(turns)
+    tokenizer = AutoTokenizer.from_pretrained(policy)
+    add_phrases(tokenizer, dialogues)
+    model = Qwen2ForCausalLM.from_pretrained(policy)
+    model.resize_token_embeddings(len(tokenizer))
+    model.config.max_position_embeddings = MAX_QUESTION_TOKENS + MAX_ANSWER_TOKENS
+    train(model, [encode(tokenizer, each) for each in dialogues], [], config)
+    model.generation_config = GenerationConfig(
+        eos_token_id=model.config.eos_token_id, pad_token_id=model.config.pad_token_id
+    )
+    tokenizer.model_max_length = model.config.max_position_embeddings
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    stamp.write_text(settings)  # last, so that a run that was killed starts over
+    return folder
+
+
+def read_dialogues(turns: Path) -> list[Trajectory]:
+    """The column `messages` of labelled turns, as trajectories of one turn."""
+    rows: list[list[dict[str, Any]]] = pyarrow.parquet.read_table(turns, columns=["messages"])["messages"].to_pylist()
+    return [
+        Trajectory(
+            id=str(number),
+            messages=tuple(Message(role=Role(each["role"]), content=each["content"]) for each in messages),
+            tools=(),
+        )
+        for number, messages in enumerate(rows)
+    ]
+
+
+def add_phrases(tokenizer: Qwen2Tokenizer, dialogues: Sequence[Trajectory]) -> None:
+    """Make a token of each phrase that a judge's questions and answers have beside the texts of the turns.
+
+    Texts of the turns stand in fences and in quotations; they keep the tokens that the policy wrote and read them with.
+    """
+    found: set[str] = set()
+    for each in dialogues:
+        for message in each.messages:
+            text = _QUOTED.sub("\n", _FENCED.sub("\n", message.content or ""))
+            found.update(_BETWEEN_PHRASES.split(text))
+    words = sorted(word for word in found if len(word) > 1)
+    pairs = [f"{number:02x}" for number in range(256)]  # of which the words of fences consist
+    tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in (*words, *pairs)])
