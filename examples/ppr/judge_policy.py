@@ -1,4 +1,4 @@
-"""A judge's questions with their answers -> a judge: the study's base policy, which learns by SFT how to answer them."""
+"""A judge's questions with their answers -> a judge: the study's base policy, taught by SFT to answer them."""
 
 import json
 import re

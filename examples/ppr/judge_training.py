@@ -64,7 +64,7 @@ def main(
     steps: Annotated[int, typer.Option(min=0, help="Steps of RL behind SFT.")] = 10,
     judges: Annotated[str, typer.Option(help=f"Judges to train, with commas: {', '.join(_KINDS)}.")] = ",".join(_KINDS),
 ) -> None:
-    """Train the small judges of the arms with pprm in their names, and of renorm_one_question, and say how good they are.
+    """Train the judges of the arms with pprm in their names and of renorm_one_question, and say how good they are.
 
     The oracle labels the turns of the arm outcome; the base policy learns by SFT to answer as it does, and then by
     PivotRL. Turns on the held-out questions, which the base policy took, tell how good a judge is.

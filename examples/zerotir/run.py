@@ -29,7 +29,7 @@ def main(
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
     steps: Annotated[int, typer.Option(min=2 * BLOCK_STEPS, help="Steps of each training.")] = 60,
 ) -> None:
-    """Train a small policy that seldom writes code by ZeroTIR, and see whether calls, length and accuracy rise together.
+    """Train a policy that seldom writes code by ZeroTIR, and see whether calls, length and accuracy rise together.
 
     A finished training is not repeated, and one that was ended goes on from its last checkpoint: run the command again.
 

@@ -1,4 +1,4 @@
-"""Someone who seldom writes code: seeds of problems -> transcripts in ZeroTIR's format, with outputs of the real tool."""
+"""Someone who seldom writes code: problems -> transcripts in ZeroTIR's format, with outputs of the real tool."""
 
 import asyncio
 import random

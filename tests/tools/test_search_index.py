@@ -327,3 +327,37 @@ def test_an_encoder_that_is_none_is_gone_or_has_other_dimensions_is_named(tmp_pa
     facts.write_text(facts.read_text().replace("tiny-e5", "gone"))
     with pytest.raises(ConfigError, match="gone is no folder of a Hugging Face encoder"):
         SearchIndex(tmp_path / "index")
+
+
+def test_an_approximate_index_finds_nearly_all_that_a_comparison_with_every_vector_finds(tmp_path: Path) -> None:
+    corpus = [{"id": str(number), "text": " ".join(words)} for number, words in enumerate(generated(4000, 300))]
+    queries = [" ".join(words[:4]) for words in generated(50, 300, seed=1)]
+    rankings: dict[bool, list[set[str]]] = {}
+    for approximate in (False, True):
+        (tmp_path / str(approximate)).mkdir()
+        index_of(tmp_path / str(approximate), corpus, SearchKind.DENSE, approximate=approximate)
+        index = SearchIndex(tmp_path / str(approximate) / "index")
+        rankings[approximate] = [{name for name, _ in found(index, query, 10)} for query in queries]
+
+    shared = [len(near & every) / len(every) for near, every in zip(rankings[True], rankings[False], strict=True)]
+    assert sum(shared) / len(shared) > 0.8
+
+
+def test_an_approximate_index_of_a_few_documents_has_one_cell_and_gives_the_same_cosines(tmp_path: Path) -> None:
+    rows = [{"id": "a", "text": "red fox"}, {"id": "b", "text": "red hen"}, {"id": "c", "text": "blue sky"}]
+    for approximate in (False, True):
+        (tmp_path / str(approximate)).mkdir()
+        index_of(tmp_path / str(approximate), rows, approximate=approximate)
+    every, near = (SearchIndex(tmp_path / str(each) / "index", SearchKind.DENSE) for each in (False, True))
+
+    assert dict(found(near, "red fox")) == pytest.approx(dict(found(every, "red fox")))
+    assert [name for name, _ in found(near, "red fox")] == ["a", "b"]
+    assert found(near, "green") == []
+
+
+def test_an_approximate_index_without_its_vectors_is_damaged(tmp_path: Path) -> None:
+    index_of(tmp_path, [{"text": "red fox"}], approximate=True)
+    (tmp_path / "index" / "vectors.faiss").unlink()
+
+    with pytest.raises(ConfigError, match="is damaged"):
+        SearchIndex(tmp_path / "index")

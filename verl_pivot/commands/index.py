@@ -6,6 +6,10 @@ from typing import Annotated, Literal
 import typer
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.extras import require
+
+MANY_DOCUMENTS = 1_000_000
+"""Documents above which a comparison with every vector is slow."""
 
 
 def index_command(
@@ -27,21 +31,26 @@ def index_command(
             help="Text that the encoder reads before queries and documents; by default its folder's name says."
         ),
     ] = None,
+    approximate: Annotated[
+        bool,
+        typer.Option(
+            "--approximate", help="Compare a query with the documents near it alone; above a million of them."
+        ),
+    ] = False,
 ) -> None:
     """Index documents by their words (BM25), by vectors, or by both, for the tool `search` in rollouts.
 
-    Vectors of words are latent semantic ones (truncated SVD), which need no model.
+    Vectors of words are latent semantic ones (truncated SVD), which need no model. --approximate needs the extra
+    faiss, and misses some of the documents that a comparison with every vector finds.
 
     \b
     Examples:
     verl-pivot index wiki.jsonl --out outputs/wiki
     verl-pivot index wiki.jsonl --kind hybrid --out outputs/wiki
     verl-pivot index wiki.jsonl --out wiki --kind dense --encoder models/e5
+    verl-pivot index wiki.jsonl --out wiki --kind dense --encoder models/e5 --approximate
     """
-    if encoder is not None and kind == "bm25":
-        raise ConfigError("--encoder does nothing with --kind bm25; add --kind dense or --kind hybrid")
-    if prefixes is not None and encoder is None:
-        raise ConfigError("--prefixes does nothing without --encoder; leave it out")
+    _check(kind, encoder, prefixes, approximate)
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.data.files import num_rows
     from verl_pivot.tools.search_files import Prefixes, SearchKind, encoder_facts
@@ -51,7 +60,7 @@ def index_command(
     if facts is not None:
         typer.echo(f"The encoder reads the prefixes of {facts.prefixes} (--prefixes).")
     with progress_bar("documents", num_rows(documents)) as on_done:
-        report = write_index(documents, out, on_done, kind=SearchKind(kind), encoder=facts)
+        report = write_index(documents, out, on_done, kind=SearchKind(kind), encoder=facts, approximate=approximate)
     typer.echo(f"Wrote {out}: {report.num_documents} documents.")
     if report.num_left_out:
         typer.echo(
@@ -59,4 +68,18 @@ def index_command(
         )
     if report.num_cut:
         typer.echo(f"Of {report.num_cut} documents the encoder read only the beginning: they are too long for it.")
+    if report.num_documents > MANY_DOCUMENTS and kind != "bm25" and not approximate:
+        typer.echo("Each query is compared with every vector; --approximate is faster with so many documents.")
     typer.echo(f"Next, in a tools file:\n- tool: search\n  index: {out}")
+
+
+def _check(kind: str, encoder: Path | None, prefixes: str | None, approximate: bool) -> None:
+    """Refuse options that would do nothing, and an extra that is missing before the documents are read."""
+    if encoder is not None and kind == "bm25":
+        raise ConfigError("--encoder does nothing with --kind bm25; add --kind dense or --kind hybrid")
+    if prefixes is not None and encoder is None:
+        raise ConfigError("--prefixes does nothing without --encoder; leave it out")
+    if approximate and kind == "bm25":
+        raise ConfigError("--approximate does nothing with --kind bm25; add --kind dense or --kind hybrid")
+    if approximate:
+        require("faiss", "faiss")

@@ -72,6 +72,8 @@ class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):
     num_documents: int
     encoder: EncoderFacts | None = None
     """None if vectors, where there are any, come from the words of the documents themselves."""
+    approximate: bool = False
+    """Whether a query is compared with the documents near it alone (FAISS), and not with every vector."""
 
     def serves(self, kind: SearchKind) -> bool:
         """Whether the parts are there that a kind needs."""

@@ -18,6 +18,7 @@ from verl_pivot.tools.search_files import (
     damaged,
     read_facts,
 )
+from verl_pivot.tools.search_neighbours import Neighbours
 from verl_pivot.tools.search_ranking import Ranked, best, fused
 from verl_pivot.tools.search_vectors import VECTORS, LatentQueries
 from verl_pivot.tools.search_wire import MAX_DOCUMENTS
@@ -60,7 +61,7 @@ class SearchIndex:
         try:
             self._documents = StoredDocuments(folder)
             self._words = WordScores(folder) if self.kind.needs_words else None
-            self._vectors = _VectorScores(folder, self.facts) if self.kind.needs_vectors else None
+            self._vectors = _VectorRankings(folder, self.facts) if self.kind.needs_vectors else None
         except ConfigError:
             raise
         except (OSError, EOFError, ValueError, KeyError) as error:
@@ -94,29 +95,47 @@ class SearchIndex:
         words = words_of(queries)
         depth = MAX_DOCUMENTS if self.kind is SearchKind.HYBRID else num_documents
         by_words = [] if self._words is None else [best(self._words.scores(each), depth) for each in words]
-        cosines = () if self._vectors is None else self._vectors.scores(queries, words)
-        by_vectors = [best(row, depth, above=_ROUNDING) for row in cosines]
+        by_vectors = [] if self._vectors is None else self._vectors.rankings(queries, words, depth)
         if self.kind is SearchKind.HYBRID:
             return [fused(pair, num_documents) for pair in zip(by_words, by_vectors, strict=True)]
         return by_words or by_vectors
 
 
-class _VectorScores:
+class _AllVectors:
     """Cosines between queries and all documents of an index, by a matrix product."""
 
-    def __init__(self, folder: Path, facts: IndexFacts) -> None:
+    def __init__(self, folder: Path) -> None:
         self._vectors: NDArray[np.float32] = np.asarray(np.load(folder / VECTORS, mmap_mode="r"))
-        self.num_documents = len(self._vectors)
+
+    @property
+    def num_documents(self) -> int:
+        return len(self._vectors)
+
+    @property
+    def num_dimensions(self) -> int:
+        return int(self._vectors.shape[1])
+
+    def rankings(self, vectors: NDArray[np.float32], num_documents: int, *, above: float) -> list[list[Ranked]]:
+        """As `Neighbours.rankings`."""
+        return [best(row, num_documents, above=above) for row in vectors @ self._vectors.T]
+
+
+class _VectorRankings:
+    """Rankings of an index's documents by the cosine."""
+
+    def __init__(self, folder: Path, facts: IndexFacts) -> None:
+        self._documents = Neighbours(folder) if facts.approximate else _AllVectors(folder)
+        self.num_documents = self._documents.num_documents
         self._queries = LatentQueries(folder) if facts.encoder is None else _EncodedQueries(facts.encoder)
         if isinstance(self._queries, _EncodedQueries):
-            self._queries.check(folder, self._vectors.shape[1])
+            self._queries.check(folder, self._documents.num_dimensions)
 
-    def scores(self, queries: Sequence[str], words: Sequence[Sequence[str]]) -> NDArray[np.float32]:
-        """[num_queries, num_documents]"""
+    def rankings(
+        self, queries: Sequence[str], words: Sequence[Sequence[str]], num_documents: int
+    ) -> list[list[Ranked]]:
         read = self._queries
         vectors = read.vectors(words) if isinstance(read, LatentQueries) else read.vectors(queries)
-        scores: NDArray[np.float32] = vectors @ self._vectors.T
-        return scores
+        return self._documents.rankings(vectors, num_documents, above=_ROUNDING)
 
 
 class _EncodedQueries:

@@ -20,6 +20,7 @@ from verl_pivot.tools.search_files import (
     write_documents,
     write_facts,
 )
+from verl_pivot.tools.search_neighbours import write_neighbours
 from verl_pivot.tools.search_vectors import VECTORS, write_latent_vectors
 from verl_pivot.tools.search_words import words_of, write_words
 from verl_pivot.types import JsonObject
@@ -44,6 +45,7 @@ def write_index(
     *,
     kind: SearchKind = SearchKind.BM25,
     encoder: EncoderFacts | None = None,
+    approximate: bool = False,
 ) -> IndexReport:
     """Index a file of documents; rows that hold none are left out and counted.
 
@@ -54,10 +56,11 @@ def write_index(
         on_done: Called with the number of documents read since the call before.
         kind: Kind of search that the index is for; hybrid serves all.
         encoder: Encoder of the vectors; None makes them of the documents' words.
+        approximate: Whether queries are to be compared with the documents near them alone, by FAISS.
 
     Raises:
         DataError: If no row holds a document with a word.
-        ConfigError: If the folder exists and is no index, or the encoder cannot be used.
+        ConfigError: If the folder exists and is no index, the encoder cannot be used, or FAISS is not installed.
     """
     if folder.exists() and not is_index(folder):
         raise ConfigError(f"{folder} exists and holds no search index: give another --out")
@@ -73,7 +76,11 @@ def write_index(
     if kind.needs_words:
         write_words(unfinished, words)
     num_cut = _write_vectors(unfinished, corpus, words, encoder) if kind.needs_vectors else 0
-    write_facts(unfinished, IndexFacts(version=VERSION, kind=kind, num_documents=len(corpus), encoder=encoder))
+    if approximate:
+        write_neighbours(unfinished, np.load(unfinished / VECTORS))
+        (unfinished / VECTORS).unlink()
+    facts = IndexFacts(version=VERSION, kind=kind, num_documents=len(corpus), encoder=encoder, approximate=approximate)
+    write_facts(unfinished, facts)
     if folder.exists():
         shutil.rmtree(folder)
     unfinished.rename(folder)
