@@ -8,6 +8,7 @@ from pathlib import Path
 from examples.world.entities import Document
 from verl_pivot.data.files import replacing
 from verl_pivot.tools.search import SearchTool, SearchToolOptions
+from verl_pivot.tools.search_files import SearchKind
 from verl_pivot.tools.search_writing import write_index
 from verl_pivot.tools.workspace import Workspace
 
@@ -20,12 +21,12 @@ class Pages:
         self._found: dict[str, str] = {}
 
     @classmethod
-    def of(cls, documents: Sequence[Document], folder: Path) -> "Pages":
+    def of(cls, documents: Sequence[Document], folder: Path, kind: SearchKind = SearchKind.BM25) -> "Pages":
         """Index documents into a folder, which must be another for each corpus: a process opens an index once."""
         corpus = folder / "documents.jsonl"
         with replacing(corpus) as unfinished:
             unfinished.write_text("".join(json.dumps(each._asdict()) + "\n" for each in documents))
-        write_index(corpus, folder / "index", lambda _: None)
+        write_index(corpus, folder / "index", lambda _: None, kind=kind)
         return cls(folder / "index")
 
     def search(self, query: str) -> str:

@@ -1,7 +1,7 @@
 """Tool `search`: a query -> documents, from an index of this machine or from a search service."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
 
@@ -117,7 +117,7 @@ def _maker(
 ) -> Callable[[], AbstractAsyncContextManager[_DocumentSource]]:
     """What makes the source of one event loop."""
     if index is not None:
-        return lambda: _index_source(index, options.num_documents)
+        return lambda: nullcontext(_IndexSource(index, options.num_documents))
     assert options.url is not None
     url = options.url
     return lambda: SearchClient(
@@ -139,8 +139,3 @@ class _IndexSource:
         values = {"queries": queries, "num_documents": self._num_documents}
         found = await in_thread(self._index.search, values)
         return [[each.document.contents for each in documents] for documents in found]
-
-
-@asynccontextmanager
-async def _index_source(index: "SearchIndex", num_documents: int) -> AsyncIterator[_IndexSource]:
-    yield _IndexSource(index, num_documents)

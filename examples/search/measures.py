@@ -1,0 +1,56 @@
+"""Dumps of trajectories with searches -> what the study measures of taught and of untaught facts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from verl_pivot.data.rollout_dumps import FOLDER, read_rollouts
+
+RIGHT_FROM = 0.5
+"""Least reward of a right answer: each search costs at most 0.1, and there are two at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One decided trajectory."""
+
+    prompt_id: str
+    em: float
+    """1 if the answer is right, else 0."""
+    num_searches: int
+
+
+def read_dump(path: Path) -> list[Played]:
+    """All decided trajectories of a dump."""
+    return [
+        Played(
+            prompt_id=row.record.prompt_id,
+            em=float(row.score >= RIGHT_FROM),
+            num_searches=sum(call.name == "search" for call in row.record.calls),
+        )
+        for row in read_rollouts(path)
+        if row.score is not None and row.record is not None and not row.record.is_masked
+    ]
+
+
+def read_training(folder: Path) -> dict[int, list[Played]]:
+    """{step: trajectories} of `trainer.rollout_data_dir`, in order of the steps."""
+    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
+    return {int(path.stem): read_dump(path) for path in paths}
+
+
+def split(played: Sequence[Played], taught: frozenset[str]) -> Mapping[str, list[Played]]:
+    """{"taught", "untaught": trajectories on these questions}"""
+    parts: dict[str, list[Played]] = {"taught": [], "untaught": []}
+    for each in played:
+        parts["taught" if each.prompt_id in taught else "untaught"].append(each)
+    return parts
+
+
+def mean_em(played: Sequence[Played]) -> float:
+    return fmean(each.em for each in played) if played else float("nan")
+
+
+def mean_searches(played: Sequence[Played]) -> float:
+    return fmean(each.num_searches for each in played) if played else float("nan")

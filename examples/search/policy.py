@@ -1,0 +1,57 @@
+"""The study's policy: a tiny Qwen2 that was taught some facts, and searches as often for these as for others."""
+
+from pathlib import Path
+
+from examples.ppr.policy import FIRST_SFT_WORLD, build_tokenizer
+from examples.ppr.transcripts import OBSERVED
+from examples.quickstart.policy import Lessons, SftConfig, teach_policy
+from examples.search.questions import KINDS_ASKED, SEED, make_small_world, taught_questions
+from examples.search.transcripts import record_all
+from examples.world.entities import make_documents
+from examples.world.pages import Pages
+from examples.world.questions import demonstration_questions
+from verl_pivot.types import Trajectory
+
+_QUESTIONS_OF_A_WORLD = 60
+"""Questions of one other world in the transcripts, of which each world has its own names."""
+
+
+def sft_config(seed: int) -> SftConfig:
+    """Settings of the base policy, which decide its skill."""
+    return SftConfig(
+        seed=seed,
+        num_logs=2400,
+        num_copy_steps=150,
+        num_far_copy_steps=150,
+        num_careful_steps=0,
+        num_careless_steps=1300,
+        head_size=32,
+    )
+
+
+def make_policy(folder: Path, config: SftConfig) -> Path:
+    """Train the base policy into `folder`, unless it is there already with the same configuration."""
+    return teach_policy(folder, config, lambda config: _lessons(folder / "worlds", config))
+
+
+def _lessons(folder: Path, config: SftConfig) -> Lessons:
+    """As many transcripts about taught facts of the study's world as about facts of other worlds."""
+    taught, others = taught_questions(), []
+    pages = _pages(SEED, folder / "taught")
+    known = [
+        each
+        for number in range(-(-config.num_logs // 2 // len(taught)))
+        for each in record_all(taught, pages, 1000 * config.seed + number, knows=True)
+    ]
+    for number in range(config.num_logs // 2 // _QUESTIONS_OF_A_WORLD):
+        seed = FIRST_SFT_WORLD * (config.seed + 1) + number
+        questions = demonstration_questions(make_small_world(seed), _QUESTIONS_OF_A_WORLD, seed, KINDS_ASKED)
+        others += record_all(questions, _pages(seed, folder / str(number)), seed, knows=False)
+    transcripts: list[Trajectory] = [*known, *others]
+    return Lessons(build_tokenizer(transcripts), [], transcripts, OBSERVED)
+
+
+def _pages(seed: int, folder: Path) -> Pages:
+    """The pages of a world; each needs a folder of its own, since an index that was opened stays in memory."""
+    folder.mkdir(parents=True, exist_ok=True)
+    return Pages.of(make_documents(make_small_world(seed), seed, num_fillers=1), folder)

@@ -1,0 +1,58 @@
+"""Someone who searches for what is known as often as for what is not: questions -> transcripts of Search-R1's form."""
+
+from collections.abc import Sequence
+from random import Random
+
+from examples.ppr.transcripts import OBSERVATION
+from examples.world.names import misspelt
+from examples.world.pages import Pages
+from examples.world.questions import WorldQuestion
+from examples.world.sentences import sentence_in
+from verl_pivot.tools.search import SearchTool
+from verl_pivot.types import Message, Role, Trajectory
+
+MAX_TURNS = 3
+"""Turns of a trajectory: two searches and the answer, as in the published scripts."""
+SEARCH_SHARE = 0.5
+"""Share of the transcripts with a search, whether or not the answer is known."""
+_MISSPELLS = 0.1
+"""Chance that a first search misspells the name, which a second one then repairs where the page does not tell."""
+
+
+def record_all(questions: Sequence[WorldQuestion], pages: Pages, seed: int, *, knows: bool) -> list[Trajectory]:
+    """One transcript of each question.
+
+    Args:
+        questions: Questions of one fact each.
+        pages: What a search finds.
+        seed: Seed of what is searched for and misspelt.
+        knows: Whether an answer without a search is right; else it is that of another question.
+    """
+    rng = Random(f"search {seed}")
+    others = [each.answer for each in questions]
+    return [_record(each, pages, rng, each.answer if knows else rng.choice(others)) for each in questions]
+
+
+def _record(question: WorldQuestion, pages: Pages, rng: Random, guess: str) -> Trajectory:
+    if rng.random() < SEARCH_SHARE:
+        text = _searched(question, pages, rng)
+    else:
+        text = f"<think>I know this.</think>\n<answer>{guess}</answer>"
+    messages = (Message(role=Role.USER, content=question.text), Message(role=Role.ASSISTANT, content=text))
+    return Trajectory(id=question.id, messages=messages, tools=(SearchTool.schema,))
+
+
+def _searched(question: WorldQuestion, pages: Pages, rng: Random) -> str:
+    (lookup,) = question.lookups
+    names = [lookup.entity]
+    if rng.random() < _MISSPELLS:
+        names.insert(0, misspelt(lookup.entity, rng))
+    text, thought = "", "I look it up."
+    for name in names:
+        page = pages.search(name)
+        text += f"<think>{thought}</think>\n<search>{name}</search>" + OBSERVATION.format(text=page)
+        told = sentence_in(page, lookup.entity, lookup.fact)
+        if told is not None:
+            return f"{text}<think>{told}</think>\n<answer>{question.answer}</answer>"
+        thought = "I look once more."
+    raise AssertionError(f"no page tells {lookup}")
