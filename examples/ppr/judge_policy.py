@@ -29,7 +29,7 @@ def judge_sft_config(seed: int) -> SftConfig:
     return SftConfig(
         seed=seed,
         num_copy_steps=0,
-        num_careful_steps=900,
+        num_careful_steps=1500,
         num_careless_steps=0,
         learning_rate=1e-3,
         head_size=32,

@@ -34,7 +34,7 @@ from verl_pivot.local.supervision import run_supervised  # noqa: E402
 console = Console()
 _KINDS = {"pprm": PRINCIPLES, "pprm_one_question": ONE_QUESTION}
 """{name of the judge: what it goes by}"""
-_ANSWERS = ("--max-added-principles", "0", "--answer-format", "text")
+_ANSWERS = ("--max-added-principles", "0", "--answer-format", "text", "--max-tokens", str(MAX_ANSWER_TOKENS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

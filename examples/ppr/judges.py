@@ -15,6 +15,7 @@ from verl_pivot.types import Json, JsonObject
 MAXIMUM = 10
 FULL_LENGTH = 400
 """Characters of a turn to which the judge that likes length gives its best score; a plain turn has about 70."""
+_QUOTED_WORDS = 3
 _FENCE_WORD = re.compile(r"with the word ([0-9a-f]{16}),")
 _SEARCH = re.compile(r"<search>[^<]*</search>")
 _THOUGHT = re.compile(r"<think>[^<]*")
@@ -81,9 +82,12 @@ def answer(question: JudgeQuestion, scores: Scores) -> str:
 
 
 def _quotation(principle: str, text: str) -> str:
-    """The search of a turn for `query`, its thought for all else; its beginning if it has none."""
+    """First words of the turn's search for `query`, of its thought for all else; of the turn if it has none.
+
+    A small judge that learns from such answers copies few words, and so seldom copies one wrongly.
+    """
     found = (_SEARCH if principle == QUERY else _THOUGHT).search(text)
-    return quotable(found[0] if found else text)
+    return " ".join(quotable(found[0] if found else text).split()[:_QUOTED_WORDS])
 
 
 def oracle(questions: Mapping[str, WorldQuestion], wrong_share: float = 0.0) -> Scores:

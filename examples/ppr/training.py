@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from examples.evaluated_training import EvaluatedTraining
 from examples.machine import machine_overrides
+from examples.ppr.judge_policy import MAX_ANSWER_TOKENS
+from examples.ppr.judges import SCRIPTED
 from examples.ppr.serving import MODEL_NAME
 from examples.ppr.transcripts import MAX_TURNS
 
@@ -114,7 +116,8 @@ class Arm(EvaluatedTraining):
         url = () if self.judge_url is None else (f"pivot.process.base_url={self.judge_url}",)
         principles = f"pivot.process.principles={PRINCIPLES}"
         answers = (f"pivot.process.model={MODEL_NAME}", "pivot.process.answer_format=text")
-        return [mode, *url, *answers, principles, *self.kind.overrides]
+        limit = () if self.kind.judge in SCRIPTED else (f"pivot.process.max_tokens={MAX_ANSWER_TOKENS}",)
+        return [mode, *url, *answers, *limit, principles, *self.kind.overrides]
 
     @property
     def evaluations(self) -> dict[int, Path]:

@@ -83,7 +83,7 @@ def tools_file(folder: Path, environment: str) -> str:
 async def test_two_steps_with_a_server_of_openenv(tmp_path: Path) -> None:
     with served(interpreter("openenv-core", "VERL_PIVOT_OPENENV_PYTHON"), "openenv_counter.py", "/health") as url:
         tools = tools_file(tmp_path, f"openenv:{url}")
-        metrics = await two_steps(tmp_path, [call("step", by=3)], problem("Count to 3."), tools)
+        metrics = await two_steps(tmp_path, [call("step", by=2), call("step", by=1)], problem("Count to 3."), tools)
 
     assert_paid(metrics, 3.0)
     assert metrics[2]["rollout/stop_reason/environment_terminated"] == 1.0
