@@ -72,3 +72,11 @@ def test_without_one_the_cause_is_the_last_error_in_the_log() -> None:
     assert failure(log) == "verl-pivot: the launch failed: KeyError: 'a'"
     assert failure("Killed\n") == "verl-pivot: the launch failed; its log says why"
     assert TrialReport().failure(137).startswith("verl-pivot: the launch was killed (SIGKILL)")
+
+
+def test_workers_that_ray_ended_for_memory_are_the_cause_whatever_follows() -> None:
+    report = TrialReport()
+    for line in ("Ray killed 3 worker(s) based on the killing policy", *["ActorDiedError: x"] * 60):
+        report.read(line, 1.0)
+
+    assert report.failure().startswith("verl-pivot: the launch failed: the machine's memory was nearly full, and Ray")

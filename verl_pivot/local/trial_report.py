@@ -42,6 +42,7 @@ _DROPPED = {
 }
 _CAUSE = re.compile(r"^verl-pivot: .*|^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)\b.*")
 _KILLED = 128 + 9
+_KILLED_BY_RAY = re.compile(r"Ray killed \d+ worker\(s\) based on the killing policy")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -52,6 +53,7 @@ class TrialReport:
         self._num_phases = 0
         self._num_steps: int | None = None
         self._tail: list[str] = []
+        self._is_out_of_memory = False
         self.moments: dict[str, float] = {}
         """{phase: seconds after the launch began at which it ended}, in their order."""
 
@@ -69,6 +71,7 @@ class TrialReport:
         """
         line = _ESCAPES.sub("", line).rstrip()
         self._tail = [*self._tail[-39:], line]
+        self._is_out_of_memory = self._is_out_of_memory or bool(_KILLED_BY_RAY.search(line))
         if match := _NUM_STEPS.search(line):
             self._num_steps = int(match[1])
         said = self._phase(line, seconds) or self._step(line)
@@ -92,6 +95,11 @@ class TrialReport:
         Args:
             exit_code: Exit code of the launch, 128 + the number of a signal that killed it.
         """
+        if self._is_out_of_memory:
+            return (
+                "verl-pivot: the launch failed: the machine's memory was nearly full, and Ray ended workers of the launch; "
+                "end other programs, or use a smaller model, shorter sequences or smaller batches"
+            )
         causes = [line for line in self._tail if _CAUSE.match(line)]
         if exit_code == _KILLED and not causes:
             return "verl-pivot: the launch was killed (SIGKILL), as Linux does where the memory is full"
