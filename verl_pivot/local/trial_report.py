@@ -97,8 +97,8 @@ class TrialReport:
         """
         if self._is_out_of_memory:
             return (
-                "verl-pivot: the launch failed: the machine's memory was nearly full, and Ray ended workers of the launch; "
-                "end other programs, or use a smaller model, shorter sequences or smaller batches"
+                "verl-pivot: the launch failed: the machine's memory was nearly full, and Ray ended workers of the "
+                "launch; end other programs, or use a smaller model, shorter sequences or smaller batches"
             )
         causes = [line for line in self._tail if _CAUSE.match(line)]
         if exit_code == _KILLED and not causes:
