@@ -8,12 +8,11 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.quality.contract import Names
-from verl_pivot.synthesis.caller_turns import read_action
+from verl_pivot.synthesis.caller_turns import is_plain, read_action
 from verl_pivot.synthesis.data_flow import result_value, scalars
 from verl_pivot.synthesis.draws import DrawnT, first_good
 from verl_pivot.synthesis.magnet_prompts import (
@@ -38,7 +37,6 @@ USER, CALLER_ROLE, TOOLS = "user", "caller", "tools"
 
 _NOT_A_WORD = re.compile(r"[\W\d_]|[a-z][A-Z]")
 """What a tool's name has if it cannot stand in a sentence by chance."""
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
 FormT = TypeVar("FormT", bound=BaseModel)
 
 
@@ -142,7 +140,7 @@ class Cast:
             if isinstance(said, Malformed):
                 return said
             text = said.text.strip()
-            if not text or not _is_plain(text):
+            if not text or not is_plain(text):
                 return Malformed(reason="bad_request", detail=f"no text, or markers of the chat in it: {text!r}")
             if named := [name for name in self._telling_names if name.casefold() in text.casefold()]:
                 return Malformed(reason="request_names_tool", detail=f"the user knows no {named[0]}: {text!r}")
@@ -182,7 +180,7 @@ class Cast:
                 text = written.result if isinstance(written.result, str) else encode_json(written.result)
             except BadRowError as error:
                 return Malformed(reason="bad_result", detail=str(error))
-            if not _is_plain(text):
+            if not is_plain(text):
                 return Malformed(reason="bad_result", detail=f"markers of the chat in it: {text!r}")
             return _missing_field(text, fields) or text
 
@@ -208,11 +206,6 @@ class Cast:
         if isinstance(drawn, Malformed):
             raise BadRowError(drawn.reason, drawn.detail)
         return drawn
-
-
-def _is_plain(text: str) -> bool:
-    """Whether a text has neither markers of a chat template nor half of a surrogate pair, which no model can read."""
-    return without_chat_tokens(text) == text and not _HALF_PAIR.search(text)
 
 
 def _missing_field(result: str, fields: Sequence[str]) -> Malformed | None:

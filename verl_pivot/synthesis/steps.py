@@ -81,11 +81,14 @@ _SHIPPED = {
     "achieved": "hindsight",
     "arena_tools": "arena_tools",
     "calibrated": "calibration",
+    "borderline": "greedy_probe",
+    "error_variations": "error_variations",
     "expert_accepted": "expert_accepted",
     "fewest_calls": "rejection",
     "fewest_calls_of_goal": "hindsight",
     "filter": "program_checks",
     "graph_checks": "graph_checks",
+    "greedy_probe": "greedy_probe",
     "hard_path": "hard_samples",
     "hinted_pairs": "hinted_pairs",
     "judge": "judging",
@@ -95,6 +98,7 @@ _SHIPPED = {
     "rollouts": "rejection",
     "still_hard": "hard_samples",
     "tool_path": "path_source",
+    "verified_label": "label_verification",
 }
 """{name of a step: its module here}"""
 _steps: Registry[RegisteredStep] = Registry(
