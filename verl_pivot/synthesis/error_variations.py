@@ -82,7 +82,10 @@ class ErrorVariations:
             return [draft]
         return [
             draft.made(0),
-            *[await self._varied(draft.made(number), turn, number, workshop) for number in range(1, self._options.num + 1)],
+            *[
+                await self._varied(draft.made(number), turn, number, workshop)
+                for number in range(1, self._options.num + 1)
+            ],
         ]
 
     async def _varied(self, draft: Draft, turn: Turn, number: int, workshop: Workshop) -> Draft:
@@ -147,7 +150,7 @@ def _as_turn(sample: VariedSample, draft: Draft, turn: Turn) -> Turn:
         index=0,
         state=(*system, Message(role=Role.USER, content=sample.request.strip())),
         expert=Message(role=Role.ASSISTANT, tool_calls=calls),
-        metadata={PROVENANCE: {"split_by": split_key(turn.trajectory_id, turn.metadata)}},
+        metadata={PROVENANCE: {"split_by": split_key(draft.item, turn.metadata)}},
     )
 
 
@@ -188,10 +191,10 @@ def _prompt(turn: Turn, action: Message | None, variation: _Variation) -> list[J
         f"A weaker assistant did this instead of the last turn, which is wrong:\n{wrong}",
         "Its tools:",
         *(encode_json(tool["function"]) for tool in turn.tools),
-        "Write a new request of a user on which the weaker assistant could make the same kind of mistake, and the right "
-        "calls for it, all of which can be made at once.",
+        "Write a new request of a user on which the weaker assistant could make the same kind of mistake, and the "
+        "right calls for it, all of which can be made at once.",
         variation.told,
-        "The request says every value that the calls need, word for word, and names no tool and no argument. It differs "
-        "from the conversation above in what is asked for.",
+        "The request says every value that the calls need, word for word, and names no tool and no argument. It asks "
+        "for something else than the conversation above.",
     ]
     return [{"role": "user", "content": "\n".join(lines)}]

@@ -26,9 +26,10 @@ from verl_pivot.types import JsonObject, Malformed, Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.scoring import score_message
 
-_PROBE, _PERPLEXITY, _ACTION = "probe", "perplexity", "policy_action"
+PROBE = "probe"
+"""Key of a draft's values that says how the policy did at its turn."""
 _RIGHT, _FAILED = "right", "failed"
-"""What a draft's `values` say of the policy at its turn."""
+_PERPLEXITY, _ACTION = "perplexity", "policy_action"
 _RIGHT_ANSWERS = "right answers"
 """Group of the drafts whose perplexities are compared."""
 
@@ -52,9 +53,7 @@ class GreedyProbe:
         calls = [turn for turn in labelled if turn.expert.tool_calls]
         if not calls:
             return [draft.rejected("no_label", "no turn of the expert makes a call")]
-        return await all_at_once(
-            self._probed(draft.made(number), turn, workshop) for number, turn in enumerate(calls)
-        )
+        return await all_at_once(self._probed(draft.made(number), turn, workshop) for number, turn in enumerate(calls))
 
     async def _probed(self, draft: Draft, turn: Turn, workshop: Workshop) -> Draft:
         assert draft.trajectory is not None, draft.id
@@ -72,7 +71,7 @@ class GreedyProbe:
             return draft.rejected(verdict.reason, verdict.detail)
         is_right = verdict.score == 1.0
         values: JsonObject = {
-            _PROBE: _RIGHT if is_right else _FAILED,
+            PROBE: _RIGHT if is_right else _FAILED,
             _PERPLEXITY: perplexity(answer.logprobs),
             _ACTION: None if isinstance(action, Malformed) else action.as_dict(),
             "probe_reason": verdict.reason,
@@ -88,7 +87,7 @@ def perplexity(logprobs: Sequence[TokenLogprob]) -> float | None:
 
 def failed_turn(draft: Draft) -> Turn | None:
     """The labelled turn of a draft at which the policy was wrong; None if it was right, or nobody has asked it."""
-    if draft.trajectory is None or draft.values.get(_PROBE) != _FAILED:
+    if draft.trajectory is None or draft.values.get(PROBE) != _FAILED:
         return None
     return turns(draft.trajectory)[-1]
 
@@ -123,11 +122,11 @@ def quantile(ascending: Sequence[float], share: float) -> float:
 
 def _right_perplexity(draft: Draft) -> float | None:
     found = draft.values.get(_PERPLEXITY)
-    return found if draft.values.get(_PROBE) == _RIGHT and isinstance(found, float) else None
+    return found if draft.values.get(PROBE) == _RIGHT and isinstance(found, float) else None
 
 
 def _chosen(draft: Draft, limit: float) -> Draft:
-    if draft.values.get(_PROBE) != _RIGHT:
+    if draft.values.get(PROBE) != _RIGHT:
         return draft
     found = _right_perplexity(draft)
     if found is None:

@@ -16,7 +16,7 @@ from verl_pivot.data.turns import PROVENANCE
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.greedy_probe import failed_turn, policy_action
+from verl_pivot.synthesis.greedy_probe import PROBE, failed_turn, policy_action
 from verl_pivot.synthesis.guided_rollouts import guided_row, play_guided, prompt_of
 from verl_pivot.synthesis.judging import THREE_JUDGES, PairVerdict, judged_pair
 from verl_pivot.synthesis.rollouts import RolloutOptions
@@ -24,12 +24,12 @@ from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.turn_trajectories import ending_in
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.tools.tool_response import is_same_result
-from verl_pivot.types import Malformed, Message, Role, Turn
+from verl_pivot.types import JsonObject, Malformed, Message, Role, Turn
 from verl_pivot.verifiers.judge_prompts import text_of
 
 _CRITERION = (
-    "An answer is the assistant's next turn. It is right if its calls do what the user wants next, with the values that "
-    "the conversation gives. It is wrong if it calls another tool, lacks a call, or has a wrong or invented value."
+    "An answer is the assistant's next turn. It is right if its calls do what the user wants next, with the values "
+    "that the conversation gives. It is wrong if it calls another tool, lacks a call, or has a wrong or invented value."
 )
 
 
@@ -94,7 +94,8 @@ class VerifiedLabel:
             return [draft.rejected("repair_not_accepted", shown)]
         assert draft.trajectory is not None, draft.id
         repaired = ending_in(draft.trajectory, turn, action, id=draft.id)
-        return [replace(draft, trajectory=repaired).with_values(replaced_label=turn.expert.as_dict())]
+        values: JsonObject = {PROBE: "repaired", "replaced_label": turn.expert.as_dict()}
+        return [replace(draft, trajectory=repaired).with_values(**values)]
 
     async def _judged(self, turn: Turn, action: Message, workshop: Workshop) -> PairVerdict | None:
         """Whether the label and the action are right, by the majority of the judges."""

@@ -80,8 +80,8 @@ class RegisteredStep:
 _SHIPPED = {
     "achieved": "hindsight",
     "arena_tools": "arena_tools",
-    "calibrated": "calibration",
     "borderline": "greedy_probe",
+    "calibrated": "calibration",
     "error_variations": "error_variations",
     "expert_accepted": "expert_accepted",
     "fewest_calls": "rejection",
