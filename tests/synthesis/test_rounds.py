@@ -1,4 +1,4 @@
-"""`synthesize closed_loop`, and its rounds: what is repaired, the training that is printed, and where a loop goes on."""
+"""`synthesize closed_loop` and its rounds: what is repaired, the training that is printed, and where a loop goes on."""
 
 import json
 from pathlib import Path

@@ -14,7 +14,7 @@ from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.quality.contract import Names
 from verl_pivot.synthesis.caller_turns import is_plain, read_action
 from verl_pivot.synthesis.data_flow import result_value, scalars
-from verl_pivot.synthesis.draws import DrawnT, first_good
+from verl_pivot.synthesis.draws import DrawnT, first_good, good
 from verl_pivot.synthesis.magnet_prompts import (
     CALLER,
     HINT,
@@ -202,10 +202,7 @@ class Cast:
 
     async def _drawn(self, draw: Callable[[int], Awaitable[DrawnT | Malformed]]) -> DrawnT:
         """The first draw without a problem."""
-        drawn = await first_good(draw, islice(self._draws, self._options.attempts))
-        if isinstance(drawn, Malformed):
-            raise BadRowError(drawn.reason, drawn.detail)
-        return drawn
+        return good(await first_good(draw, islice(self._draws, self._options.attempts)))
 
 
 def _missing_field(result: str, fields: Sequence[str]) -> Malformed | None:

@@ -82,6 +82,7 @@ _SHIPPED = {
     "arena_tools": "arena_tools",
     "borderline": "greedy_probe",
     "calibrated": "calibration",
+    "director_actor": "director_actor",
     "error_variations": "error_variations",
     "expert_accepted": "expert_accepted",
     "fewest_calls": "rejection",
