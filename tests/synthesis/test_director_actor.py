@@ -121,11 +121,14 @@ async def refused(answers: Sequence[Answer], row: JsonObject | None = None, **op
     return draft.finding.reason
 
 
+AGAIN = (*GOOD[:4], DONE)
+
+
 @pytest.mark.parametrize(
     ("answers", "reason"),
     [
-        ([*GOOD[:-1], checked(False), planned(*LINES), said(ASK), SAYS, said(DO), DONE, checked(False)], "goal_not_reached"),
-        ([*GOOD[:-1], said("Sure!"), planned(*LINES), said(ASK), SAYS, said(DO), DONE, said("?")], "goal_not_reached"),
+        ([*GOOD[:-1], checked(False), *AGAIN, checked(False)], "goal_not_reached"),
+        ([*GOOD[:-1], said("Sure!"), *AGAIN, said("?")], "goal_not_reached"),
         ([planned(*LINES, *LINES, *LINES)], "script_too_long"),
         ([planned(LINES[1])], "speakers_not_in_turn"),
         ([planned(LINES[0], LINES[0])], "speakers_not_in_turn"),

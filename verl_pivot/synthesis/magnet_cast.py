@@ -65,7 +65,13 @@ class Cast:
     """
 
     def __init__(
-        self, options: MagnetOptions, workshop: Workshop, tools: Sequence[JsonObject], toolbox: Toolbox | None
+        self,
+        options: MagnetOptions,
+        workshop: Workshop,
+        tools: Sequence[JsonObject],
+        toolbox: Toolbox | None,
+        *,
+        user_role: str = USER,
     ) -> None:
         """Draw nothing yet.
 
@@ -74,8 +80,10 @@ class Cast:
             workshop: Has the writers.
             tools: Schemas of all tools that the caller has.
             toolbox: Runs the calls; None if a writer gives the results.
+            user_role: Role of the writer that plays the user.
         """
         self._options, self._workshop, self._tools, self._toolbox = options, workshop, tools, toolbox
+        self._user_role = user_role
         self._draws = count()
         self._telling_names = [name for tool in tools if _NOT_A_WORD.search(name := name_of(tool))]
 
@@ -136,7 +144,7 @@ class Cast:
 
     async def _user(self, prompt: Sequence[JsonObject]) -> Message:
         async def draw(k: int) -> Message | Malformed:
-            said = await self._ask_for(UserMessage, prompt, USER, k)
+            said = await self._ask_for(UserMessage, prompt, self._user_role, k)
             if isinstance(said, Malformed):
                 return said
             text = said.text.strip()

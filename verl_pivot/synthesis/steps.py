@@ -98,6 +98,7 @@ _SHIPPED = {
     "replay": "program_checks",
     "rollouts": "rejection",
     "still_hard": "hard_samples",
+    "tool_chain": "tool_chains",
     "tool_path": "path_source",
     "verified_label": "label_verification",
 }
