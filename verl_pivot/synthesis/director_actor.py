@@ -55,6 +55,7 @@ class DirectorActorOptions(Options):
     attempts: int = Field(default=2, ge=1)
     """Draws of a script, an instruction or a user's line, of which the first one without a problem stays."""
     temperature: float = Field(default=0.6, ge=0.0)
+    """Sampling temperature of what is written."""
     max_tokens: int = Field(default=1024, ge=16)
     """Most tokens of one answer."""
 

@@ -42,6 +42,7 @@ class HintedPairsOptions(Options):
     attempts: int = Field(default=2, ge=1)
     """Draws after a hint, of which the first one stays that does as it says."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature of what is written."""
     max_tokens: int = Field(default=1024, ge=16)
     """Most tokens of one answer."""
 

@@ -52,6 +52,7 @@ class MagnetOptions(Options):
     may_write: Names = ()
     """Arguments, as tool.argument, whose text the caller composes itself, such as send_mail.body."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature of what is written."""
     max_tokens: int = Field(default=1024, ge=16)
     """Most tokens of one answer."""
 

@@ -75,6 +75,7 @@ class QuestionGraphOptions(Options):
     attempts: int = Field(default=2, ge=1)
     """Draws of a graph, of which the first one without a problem stays."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature of what is written."""
     max_tokens: int = Field(default=4096, ge=16)
     """Most tokens of one answer."""
 

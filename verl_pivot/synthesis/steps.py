@@ -162,6 +162,20 @@ def get_step(name: str, options: JsonObject) -> RegisteredStep:
     return _steps.make(name, options)
 
 
+def known_steps() -> tuple[str, ...]:
+    """Every name that recipes can use, in alphabetical order."""
+    return _steps.names
+
+
+def step_options(name: str) -> type[BaseModel] | None:
+    """Type of a step's options.
+
+    Raises:
+        ConfigError: If no step has that name.
+    """
+    return _steps.find(name).options
+
+
 def load_step_modules(modules: Iterable[str]) -> None:
     """Import modules that register steps: dotted names, or paths of Python files.
 
