@@ -133,12 +133,19 @@ def labelled(label: int, *, result: str = "1", metadata: JsonObject | None = Non
     )
 
 
+def goes_on(question: WriterQuestion) -> str:
+    """The policy, which tells a 5 behind a sum of 1, and is done else."""
+    results = [each["content"] for each in question.messages if each["role"] == "tool"]
+    call = '<tool_call>\n{"name": "tell", "arguments": {"number": 5}}\n</tool_call>'
+    return call if results[-1:] == ["1"] else "It is done."
+
+
 def judging(first: bool, second: bool) -> Any:
-    """Judges that say this of the label and of the policy's action, which tells a number more than nine."""
+    """The policy, and judges that say this of the label and of the policy's action."""
 
     def respond(question: WriterQuestion) -> str:
         if "Answer 1:" not in str(question.messages[-1]["content"]):
-            return "It is done."  # the policy, which goes on
+            return goes_on(question)
         is_label_first = "label" in shown(question)[0]
         answers = (first, second) if is_label_first else (second, first)
         return json.dumps({"reason": "", "first_is_right": answers[0], "second_is_right": answers[1]})
@@ -211,6 +218,15 @@ def test_a_label_that_solves_the_task_is_right_whatever_judges_would_say() -> No
     draft, num_calls = verified(labelled(RIGHT), tells(WRONG), LABEL_WRONG)
 
     assert (draft.values["label"], num_calls) == ("model_incorrect", 2)  # the policy, behind both
+
+
+def test_of_two_that_solve_the_task_the_one_in_more_turns_is_a_detour() -> None:
+    """Behind a 0 the policy tells the 5 as well, and then it is done."""
+    detour, _ = verified(labelled(0), tells(RIGHT), NOBODY, roles=())
+    wasted, _ = verified(labelled(RIGHT), tells(0), NOBODY, roles=())
+
+    assert detour.values["label"] == "original_incorrect"
+    assert wasted.values["label"] == "model_incorrect"
 
 
 def test_without_judges_the_outcomes_alone_decide() -> None:

@@ -2,7 +2,8 @@
 
 LoopTool (arXiv:2511.09148, section 3) calls it judgement-guided label verification: a judge's majority says which of
 the two is right, and the policy's action takes the place of a label that is wrong. Here both are run in an environment
-before a judge is asked, and a label is replaced only by an action that leads to an outcome of 1.
+before a judge is asked: the policy goes on behind each. A label is replaced only by an action that leads to an outcome
+of 1, in no more turns than the label does.
 """
 
 from collections.abc import Sequence
@@ -56,6 +57,8 @@ class _Outcome:
     solves: bool | None
     """Whether the outcome is 1; None if a system failed."""
     detail: str
+    num_turns: int = 0
+    """Turns of the whole conversation."""
 
 
 @make_step("verified_label", options=VerifiedLabelOptions)
@@ -80,7 +83,7 @@ class VerifiedLabel:
         shown = f"label: {label_run.detail}; policy: {action_run.detail}"
         if label_run.solves is None or action_run.solves is None:
             return [draft.rejected("system_failed", shown)]
-        solves = PairVerdict(first=label_run.solves, second=action_run.solves)
+        solves = PairVerdict(first=_is_way(label_run, action_run), second=_is_way(action_run, label_run))
         found = solves if solves.first or not self._options.roles else await self._judged(turn, action, workshop)
         if found is None:
             return [draft.rejected("judges_undecided", "no majority of the judges says which is right")]
@@ -118,7 +121,9 @@ class VerifiedLabel:
         if not played.outcome.is_masked and not _is_state(played, turn.state):
             return _Outcome(solves=False, detail="the calls before it are not answered as recorded")
         outcome = played.outcome
-        return _Outcome(solves=None if outcome.is_masked else outcome.passed is True, detail=outcome.reason)
+        solves = None if outcome.is_masked else outcome.passed is True
+        num_turns = len(played.played.turns)
+        return _Outcome(solves=solves, detail=f"{outcome.reason} in {num_turns} turns", num_turns=num_turns)
 
 
 _VERDICTS = {
@@ -127,6 +132,11 @@ _VERDICTS = {
     PairVerdict(first=True, second=True): LabelVerdict.BOTH_CORRECT,
     PairVerdict(first=False, second=False): LabelVerdict.BOTH_INCORRECT,
 }
+
+
+def _is_way(run: _Outcome, other: _Outcome) -> bool:
+    """Whether an action leads to an outcome of 1, and is no detour: the other one does not do so in fewer turns."""
+    return run.solves is True and not (other.solves and other.num_turns < run.num_turns)
 
 
 def _is_state(played: PlayedProblem, state: Sequence[Message]) -> bool:
