@@ -59,17 +59,16 @@ class LabelReport:
         ]
 
 
-async def write_labels(path: Path, num: int) -> list[bool]:
-    """Write a row for each label; returns which ones are broken."""
-    broken, rows = [], []
+async def labelled_rows(num: int) -> tuple[list[bool], list[Trajectory]]:
+    """[num] whether each label is broken, and its row."""
+    broken: list[bool] = []
+    rows: list[Trajectory] = []
     for number, task in enumerate(tasks(num)):
         turn = labelled_turn(task)
         wrong = await _broken(turn) if number % BROKEN_SHARE == 0 else None
         broken.append(wrong is not None)
         rows.append(_row(turn, wrong or turn.expert))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(encode_json(trajectory_as_dict(row)) + "\n" for row in rows))
-    return broken
+    return broken, rows
 
 
 async def _broken(turn: Turn) -> Message | None:
@@ -102,7 +101,9 @@ def repair_labels(out: Path, num: int, *, with_judges: bool) -> LabelReport:
         with_judges: Whether three judges are asked where the label does not solve its task.
     """
     labels = out / "labels.jsonl"
-    broken = asyncio.run(write_labels(labels, num))
+    broken, rows = asyncio.run(labelled_rows(num))
+    labels.parent.mkdir(parents=True, exist_ok=True)
+    labels.write_text("".join(encode_json(trajectory_as_dict(row)) + "\n" for row in rows))
     roles = [*_ROLES] if with_judges else []
     made = out / ("with_judges" if with_judges else "by_outcomes")
     job = SynthesisJob(
