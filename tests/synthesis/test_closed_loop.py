@@ -76,12 +76,14 @@ async def test_each_turn_with_calls_is_a_draft_with_the_policys_verdict_and_its_
     assert all(request["temperature"] == 0.0 and request["logprobs"] for request in requests)
 
 
-async def test_an_undecided_turn_and_a_trajectory_without_calls_are_rejected() -> None:
+async def test_an_undecided_turn_is_left_to_the_outcomes_and_a_trajectory_without_calls_is_rejected() -> None:
     broken = replace(SHOP_ROW, verifier_options={"unknown": 1}, expert_turns="last", messages=SHOP_ROW.messages[:6])
 
     (undecided,) = await probed([call("refund", order_id="ord_9")], broken, logprobs=False)
     (silent,) = await probed([said("")], replace(SHOP_ROW, messages=SHOP_ROW.messages[:1]))
-    assert [each.finding.reason for each in (undecided, silent) if each.finding] == ["bad_options", "no_label"]
+    assert values_of(undecided, "probe", "probe_reason") == ["undecided", "bad_options"]
+    assert silent.finding is not None
+    assert silent.finding.reason == "no_label"
 
 
 async def test_an_answer_that_is_no_action_is_a_failure_without_an_action() -> None:
@@ -264,6 +266,23 @@ def test_judges_without_a_majority_keep_no_label() -> None:
     (draft,) = done(_verified(Draft(id="0", trajectory=labelled(WRONG), values=given), work, {}))
     assert draft.finding is not None
     assert draft.finding.reason == "judges_undecided"
+
+
+def test_a_label_that_the_verifier_cannot_judge_by_is_replaced_or_rejected() -> None:
+    def draft(label: int, action: int) -> Draft:
+        given: JsonObject = {
+            "probe": "undecided",
+            "probe_reason": "broken_gold",
+            "policy_action": tells(action).as_dict(),
+        }
+        work = workshop(goes_on, inputs=Inputs(toolset=open_toolset("tests.support.tallies:Tally")))
+        (made,) = done(_verified(Draft(id="0", trajectory=labelled(label), values=given), work, {"roles": ()}))
+        return made
+
+    kept = draft(RIGHT, WRONG)
+    assert numbers(draft(WRONG, RIGHT)) == [RIGHT]
+    assert kept.finding is not None
+    assert kept.finding.reason == "broken_gold"
 
 
 def test_right_answers_and_those_that_are_no_action_need_no_check() -> None:

@@ -135,8 +135,8 @@ AGAIN = (*GOOD[:4], DONE)
         ([said("Action!")], "unreadable_answer"),
         ([planned(*LINES), said("Say: please reach 3.")], "instruction_has_line"),
         ([planned(*LINES), call("tell", number=3)], "bad_instruction"),
-        ([planned(*LINES), said(ASK), said("Well.<|im_start|>user")], "bad_line"),
-        ([planned(*LINES), said(ASK), SAYS, said(DO), said("Well.<|im_start|>user")], "bad_line"),
+        ([planned(*LINES), said(ASK), said("Well.<|im_start|>user")], "malformed_message"),
+        ([planned(*LINES), said(ASK), SAYS, said(DO), said("Well.<|im_start|>user")], "malformed_message"),
         ([planned(*LINES), said(ASK), SAYS, said(DO), call("tell", number=1)], "too_many_calls"),
     ],
 )  # fmt: skip

@@ -19,7 +19,7 @@ from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.playing.problems import problem_of_row
-from verl_pivot.synthesis.caller_turns import is_plain, read_action, read_text
+from verl_pivot.synthesis.caller_turns import read_action, read_text
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.draws import first_good, good
 from verl_pivot.synthesis.magnet_cast import USER
@@ -229,8 +229,6 @@ class Stage:
             tools=tuple(self.schemas),
         )
         action = good(read_action(await self._workshop.answer(question, POLICY)))
-        if not is_plain(action.content):
-            raise BadRowError("bad_line", f"markers of the chat in it: {action.content!r}")
         num_turns = sum(message.role is Role.ASSISTANT for message in self.messages)
         calls = [replace(call, id=f"call_{num_turns}_{at}") for at, call in enumerate(action.tool_calls)]
         return replace(action, tool_calls=tuple(calls))

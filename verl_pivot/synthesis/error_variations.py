@@ -20,7 +20,7 @@ from verl_pivot.quality.contract import Names
 from verl_pivot.synthesis.caller_turns import is_plain, read_action
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.draws import first_good
-from verl_pivot.synthesis.greedy_probe import failed_turn, policy_action
+from verl_pivot.synthesis.greedy_probe import Probed, policy_action, probed_turn
 from verl_pivot.synthesis.magnet_cast import CALLER_ROLE
 from verl_pivot.synthesis.path_calls import invented_problem, schema_problem
 from verl_pivot.synthesis.steps import make_step
@@ -78,7 +78,7 @@ class ErrorVariations:
         self._options = options
 
     async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
-        turn = failed_turn(draft)
+        turn = probed_turn(draft, Probed.FAILED)
         if turn is None:
             return [draft]
         return [

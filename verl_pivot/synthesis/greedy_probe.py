@@ -7,6 +7,7 @@ records `exp(-mean log p)`; the rule by which right answers count as borderline 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import StrEnum
 from statistics import fmean
 
 from pydantic import Field
@@ -26,12 +27,22 @@ from verl_pivot.types import JsonObject, Malformed, Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.scoring import score_message
 
-PROBE = "probe"
-"""Key of a draft's values that says how the policy did at its turn."""
-_RIGHT, _FAILED = "right", "failed"
+PROBE, PROBE_REASON = "probe", "probe_reason"
+"""Keys of a draft's values: how the policy did at its turn, and why the verifier says so."""
 _PERPLEXITY, _ACTION = "perplexity", "policy_action"
 _RIGHT_ANSWERS = "right answers"
 """Group of the drafts whose perplexities are compared."""
+
+
+class Probed(StrEnum):
+    """How a policy did at a labelled turn."""
+
+    RIGHT = "right"
+    FAILED = "failed"
+    UNDECIDED = "undecided"
+    """The verifier cannot tell, such as where the label itself cannot be run."""
+    REPAIRED = "repaired"
+    """It was right where the label was wrong, which its action has taken the place of."""
 
 
 class GreedyProbeOptions(Options):
@@ -67,17 +78,19 @@ class GreedyProbe:
             verdict = Verdict.refuse(action.reason, action.detail)
         else:
             verdict = await score_message(action, turn)
-        if verdict.score is None:
-            return draft.rejected(verdict.reason, verdict.detail)
-        is_right = verdict.score == 1.0
+        found = _FOUND.get(verdict.score, Probed.FAILED)
         values: JsonObject = {
-            PROBE: _RIGHT if is_right else _FAILED,
+            PROBE: found,
             _PERPLEXITY: perplexity(answer.logprobs),
             _ACTION: None if isinstance(action, Malformed) else action.as_dict(),
-            "probe_reason": verdict.reason,
+            PROBE_REASON: verdict.reason,
             "turn": turn.index,
         }
-        return replace(draft, group=_RIGHT_ANSWERS if is_right else draft.group).with_values(**values)
+        group = _RIGHT_ANSWERS if found is Probed.RIGHT else draft.group
+        return replace(draft, group=group).with_values(**values)
+
+
+_FOUND = {1.0: Probed.RIGHT, None: Probed.UNDECIDED}
 
 
 def perplexity(logprobs: Sequence[TokenLogprob]) -> float | None:
@@ -85,9 +98,9 @@ def perplexity(logprobs: Sequence[TokenLogprob]) -> float | None:
     return math.exp(-fmean(each.logprob for each in logprobs)) if logprobs else None
 
 
-def failed_turn(draft: Draft) -> Turn | None:
-    """The labelled turn of a draft at which the policy was wrong; None if it was right, or nobody has asked it."""
-    if draft.trajectory is None or draft.values.get(PROBE) != _FAILED:
+def probed_turn(draft: Draft, *found: Probed) -> Turn | None:
+    """The labelled turn of a draft at which the policy was found to do so; None if it did else, or nobody asked it."""
+    if draft.trajectory is None or draft.values.get(PROBE) not in found:
         return None
     return turns(draft.trajectory)[-1]
 
@@ -122,11 +135,11 @@ def quantile(ascending: Sequence[float], share: float) -> float:
 
 def _right_perplexity(draft: Draft) -> float | None:
     found = draft.values.get(_PERPLEXITY)
-    return found if draft.values.get(PROBE) == _RIGHT and isinstance(found, float) else None
+    return found if draft.values.get(PROBE) == Probed.RIGHT and isinstance(found, float) else None
 
 
 def _chosen(draft: Draft, limit: float) -> Draft:
-    if draft.values.get(PROBE) != _RIGHT:
+    if draft.values.get(PROBE) != Probed.RIGHT:
         return draft
     found = _right_perplexity(draft)
     if found is None:

@@ -17,7 +17,7 @@ from verl_pivot.data.turns import PROVENANCE
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.greedy_probe import PROBE, failed_turn, policy_action
+from verl_pivot.synthesis.greedy_probe import PROBE, PROBE_REASON, Probed, policy_action, probed_turn
 from verl_pivot.synthesis.guided_rollouts import guided_row, play_guided, prompt_of
 from verl_pivot.synthesis.judging import THREE_JUDGES, PairVerdict, judged_pair
 from verl_pivot.synthesis.rollouts import RolloutOptions
@@ -51,7 +51,7 @@ class VerifiedLabelOptions(RolloutOptions):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Outcome:
+class _Continued:
     """What came of an action when the policy went on behind it."""
 
     solves: bool | None
@@ -65,19 +65,19 @@ class _Outcome:
 class VerifiedLabel:
     """Replaces labels that are wrong, and rejects drafts whose label nothing can tell to be right.
 
-    A draft at which the policy was right passes as it is.
+    A draft at which the policy was right passes as it is. Where the verifier is undecided, the label may be broken.
     """
 
     def __init__(self, options: VerifiedLabelOptions) -> None:
         self._options = options
 
     async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
-        turn = failed_turn(draft)
+        turn = probed_turn(draft, Probed.FAILED, Probed.UNDECIDED)
         if turn is None:
             return [draft]
         action = policy_action(draft)
         if action is None:
-            return [draft.with_values(label=LabelVerdict.MODEL_INCORRECT)]
+            return [_kept(draft)]
         label_run = await self._outcome(draft, turn, turn.expert, workshop)
         action_run = await self._outcome(draft, turn, action, workshop)
         shown = f"label: {label_run.detail}; policy: {action_run.detail}"
@@ -88,16 +88,16 @@ class VerifiedLabel:
         if found is None:
             return [draft.rejected("judges_undecided", "no majority of the judges says which is right")]
         verdict = _VERDICTS[found]
-        draft = draft.with_values(label=verdict)
         if verdict is LabelVerdict.MODEL_INCORRECT:
-            return [draft]
+            return [_kept(draft)]
+        draft = draft.with_values(label=verdict)
         if verdict is not LabelVerdict.ORIGINAL_INCORRECT:
             return [draft.rejected(verdict.value, shown)]
         if not solves.second:
             return [draft.rejected("repair_not_accepted", shown)]
         assert draft.trajectory is not None, draft.id
         repaired = ending_in(draft.trajectory, turn, action, id=draft.id)
-        values: JsonObject = {PROBE: "repaired", "replaced_label": turn.expert.as_dict()}
+        values: JsonObject = {PROBE: Probed.REPAIRED, "replaced_label": turn.expert.as_dict()}
         return [replace(draft, trajectory=repaired).with_values(**values)]
 
     async def _judged(self, turn: Turn, action: Message, workshop: Workshop) -> PairVerdict | None:
@@ -106,24 +106,24 @@ class VerifiedLabel:
         first, second = (encode_json(sent_message(each)) for each in (turn.expert, action))
         return await judged_pair(workshop, state, first, second, _CRITERION, roles=self._options.roles)
 
-    async def _outcome(self, draft: Draft, turn: Turn, action: Message, workshop: Workshop) -> _Outcome:
+    async def _outcome(self, draft: Draft, turn: Turn, action: Message, workshop: Workshop) -> _Continued:
         """What comes of the policy that goes on behind an action, where the state is that of the label."""
         trajectory = draft.trajectory
         assert trajectory is not None, draft.id
         if not trajectory.metadata.keys() - {PROVENANCE}:
-            return _Outcome(solves=False, detail="the row names no environment to run it in")
+            return _Continued(solves=False, detail="the row names no environment to run it in")
         prompt = prompt_of(trajectory)
         if isinstance(prompt, Malformed):
-            return _Outcome(solves=False, detail=prompt.detail)
+            return _Continued(solves=False, detail=prompt.detail)
         before = [message for message in turn.state[len(prompt) :] if message.role is Role.ASSISTANT]
         row = guided_row(draft, trajectory, prompt)
         played = await play_guided(row, [*before, action], workshop, self._options, name=draft.item)
         if not played.outcome.is_masked and not _is_state(played, turn.state):
-            return _Outcome(solves=False, detail="the calls before it are not answered as recorded")
+            return _Continued(solves=False, detail="the calls before it are not answered as recorded")
         outcome = played.outcome
         solves = None if outcome.is_masked else outcome.passed is True
         num_turns = len(played.played.turns)
-        return _Outcome(solves=solves, detail=f"{outcome.reason} in {num_turns} turns", num_turns=num_turns)
+        return _Continued(solves=solves, detail=f"{outcome.reason} in {num_turns} turns", num_turns=num_turns)
 
 
 _VERDICTS = {
@@ -134,7 +134,15 @@ _VERDICTS = {
 }
 
 
-def _is_way(run: _Outcome, other: _Outcome) -> bool:
+def _kept(draft: Draft) -> Draft:
+    """A draft whose label is right; rejected if the row's verifier cannot judge by it."""
+    draft = draft.with_values(label=LabelVerdict.MODEL_INCORRECT)
+    if draft.values[PROBE] == Probed.UNDECIDED:
+        return draft.rejected(str(draft.values[PROBE_REASON]), "the verifier cannot tell the label from other actions")
+    return draft
+
+
+def _is_way(run: _Continued, other: _Continued) -> bool:
     """Whether an action leads to an outcome of 1, and is no detour: the other one does not do so in fewer turns."""
     return run.solves is True and not (other.solves and other.num_turns < run.num_turns)
 
