@@ -55,6 +55,17 @@ def test_the_recipe_repairs_a_broken_label_and_leaves_out_what_is_mastered(tmp_p
     assert provenance["split_by"] == "labelled-2"
 
 
+def test_without_an_environment_the_command_says_so_before_anybody_is_asked(tmp_path: Path) -> None:
+    rows = tmp_path / "labelled.jsonl"
+    rows.write_text(encode_json(trajectory_as_dict(labelled(WRONG))) + "\n")
+
+    result = synthesize(
+        "closed_loop", "--trajectories", rows, "--program", f"{__file__}:tells_5", "--out", tmp_path / "out"
+    )
+    assert result.exit_code == 1
+    assert "step verified_label runs labels: give --tools" in " ".join(result.output.split())
+
+
 def finished(loop: Path, number: int) -> Path:
     """The folder of a round that is done and kept something."""
     folder = loop / f"round-{number}"

@@ -71,6 +71,9 @@ class VerifiedLabel:
     def __init__(self, options: VerifiedLabelOptions) -> None:
         self._options = options
 
+    async def prepare(self, workshop: Workshop) -> None:
+        workshop.toolset("runs labels")
+
     async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
         turn = probed_turn(draft, Probed.FAILED, Probed.UNDECIDED)
         if turn is None:
