@@ -10,12 +10,15 @@ from pydantic import ValidationError
 from tests.support.chat_server import chat_server, said
 from tests.support.direct_workshop import direct_workshop
 from tests.support.fake_engine import Answer
+from tests.support.workshops import workshop
 from tests.synthesis.test_magnet import call
 from verl_pivot.data.json_values import BadRowError
 from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.director_actor import DirectorActor, DirectorActorOptions
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.workshop import Inputs
+from verl_pivot.tools.calls import Toolbox
+from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import Json, JsonObject
 
 TALLY = "tests.support.tallies:Tally"
@@ -151,6 +154,29 @@ async def test_an_environment_has_the_last_word() -> None:
 @pytest.mark.parametrize("goals", [[""], ["Reach 3.", 7]])
 async def test_goals_that_are_no_texts_are_refused(goals: list[Json]) -> None:
     assert await refused(GOOD, task(*goals)) == "bad_goals"
+
+
+class Greeting:
+    """An environment of a framework that begins with a text."""
+
+    async def begin(self) -> str:
+        return "You stand before a door."
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class GreetingToolset:
+    def open(self, row: JsonObject) -> RolloutTools:
+        return RolloutTools(Toolbox(tools={}), [Greeting()])  # type: ignore[list-item]
+
+
+async def test_an_environment_that_speaks_first_is_refused() -> None:
+    work = workshop(inputs=Inputs(toolset=GreetingToolset()))  # type: ignore[arg-type]
+
+    (draft,) = await DirectorActor(DirectorActorOptions())(Draft(id="0", task=task()), work)
+    assert draft.finding is not None
+    assert draft.finding.reason == "environment_speaks_first"
 
 
 def test_a_goal_has_at_most_as_many_turns_as_it_needs() -> None:

@@ -99,6 +99,8 @@ class DirectorActor:
         toolset = workshop.toolset("runs the assistant's calls")
         try:
             async with toolset.open(draft.task) as tools:
+                if tools.opening:
+                    return [draft.rejected("environment_speaks_first", f"no line answers {tools.opening!r}")]
                 stage = Stage(self._options, workshop, tools, system)
                 turns_per_goal = [await stage.reach(goal) for goal in goals]
                 verdict = await tools.score(stage.messages[-1])
@@ -139,7 +141,7 @@ class Stage:
         """
         self._options, self._workshop, self._toolbox = options, workshop, tools.toolbox
         self.messages: list[Message] = [*system]
-        self.schemas = [tool.schema for tool in tools.toolbox.tools.values()]
+        self.schemas = tools.toolbox.schemas
         self._draws = count()
 
     async def reach(self, goal: str) -> int:

@@ -134,7 +134,8 @@ class ErrorVariations:
             return answer
         verdict = await score_message(answer, made)
         if verdict.score != 1.0:
-            return Malformed(reason="caller_disagrees", detail=f"{verdict.reason}: {verdict.detail}")
+            reason = verdict.reason if verdict.score is None else "caller_disagrees"
+            return Malformed(reason=reason, detail=f"{verdict.reason}: {verdict.detail}")
         return _as_trajectory(made)
 
 
