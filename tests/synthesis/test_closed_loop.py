@@ -28,7 +28,7 @@ from verl_pivot.synthesis.greedy_probe import (
     quantile,
 )
 from verl_pivot.synthesis.label_verification import VerifiedLabel, VerifiedLabelOptions
-from verl_pivot.synthesis.workshop import Inputs
+from verl_pivot.synthesis.workshop import Inputs, Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
 from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
 
@@ -308,13 +308,16 @@ NEW_CALL = said(None, NEW_REFUND)
 
 async def varied(answers: Sequence[Answer], **options: Any) -> tuple[list[Draft], Any]:
     """The drafts at the refund, which the policy did not make, and the requests of the server."""
-    given: JsonObject = {"probe": "failed", "policy_action": {"role": "assistant", "content": "No."}}
-    row = replace(SHOP_ROW, messages=SHOP_ROW.messages[:6], expert_turns="last")
     with chat_server(answers) as server:
         async with direct_workshop(server.url) as work:
-            step = ErrorVariations(VariationsOptions(**options))
-            drafts = await step(Draft(id="0", trajectory=row, values=given), work)
+            drafts = await ErrorVariations(VariationsOptions(**options))(failed_at_refund(), work)
         return list(drafts), server.requests
+
+
+def failed_at_refund() -> Draft:
+    given: JsonObject = {"probe": "failed", "policy_action": {"role": "assistant", "content": "No."}}
+    row = replace(SHOP_ROW, messages=SHOP_ROW.messages[:6], expert_turns="last")
+    return Draft(id="0", trajectory=row, values=given)
 
 
 async def test_a_variation_is_a_request_whose_calls_a_caller_makes_too() -> None:
@@ -358,10 +361,15 @@ async def test_the_next_draw_may_be_better() -> None:
     assert drafts[1].finding is None
 
 
-async def test_the_four_variations_are_drawn_uniformly() -> None:
-    """1,000 draws; each count is within four standard deviations of 250."""
-    drafts, _ = await varied([said("Sure!")], attempts=1, num=1000)
+def test_the_four_variations_are_drawn_uniformly() -> None:
+    """400 draws; each count is within four standard deviations of 100."""
+    step = ErrorVariations(VariationsOptions(attempts=1, num=400))
 
+    drafts = done(_made(step, failed_at_refund(), workshop(lambda question: "Sure!")))
     counts = Counter(draft.values["variation"] for draft in drafts[1:])
     assert len(counts) == 4
-    assert all(abs(count - 250) < 4 * (1000 * 0.25 * 0.75) ** 0.5 for count in counts.values())
+    assert all(abs(count - 100) < 4 * (400 * 0.25 * 0.75) ** 0.5 for count in counts.values())
+
+
+async def _made(step: ErrorVariations, draft: Draft, work: Workshop) -> Sequence[Draft]:
+    return await step(draft, work)
