@@ -17,6 +17,7 @@ from tests.support.tallies import DownTally, Tally
 from tests.support.workshops import done, workshop
 from tests.synthesis.test_judging import shown
 from tests.synthesis.test_magnet import call
+from verl_pivot.errors import EngineError
 from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.error_variations import ErrorVariations, VariationsOptions
@@ -84,6 +85,12 @@ async def test_an_undecided_turn_is_left_to_the_outcomes_and_a_trajectory_withou
     assert values_of(undecided, "probe", "probe_reason") == ["undecided", "bad_options"]
     assert silent.finding is not None
     assert silent.finding.reason == "no_label"
+
+
+@pytest.mark.parametrize("logprob", [-9999.0, 0.5])
+async def test_logprobs_that_no_model_has_end_the_run(logprob: float) -> None:
+    with pytest.raises(EngineError, match="which no model has; set greedy_probe.logprobs=false"):
+        await probed([sure(said("No."), logprob)])
 
 
 async def test_an_answer_that_is_no_action_is_a_failure_without_an_action() -> None:

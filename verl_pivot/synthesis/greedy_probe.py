@@ -16,6 +16,7 @@ from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.messages import parse_message
 from verl_pivot.data.turns import turns
 from verl_pivot.engines.chat import TokenLogprob
+from verl_pivot.errors import EngineError
 from verl_pivot.synthesis.caller_turns import read_action
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.hard_tools import greedy_question
@@ -30,6 +31,8 @@ from verl_pivot.verifiers.scoring import score_message
 PROBE, PROBE_REASON = "probe", "probe_reason"
 """Keys of a draft's values: how the policy did at its turn, and why the verifier says so."""
 _PERPLEXITY, _ACTION = "perplexity", "policy_action"
+_LEAST_LOGPROB = -100.0
+"""Mean below which no model's own tokens are: one of a million tokens at random has -14."""
 _RIGHT_ANSWERS = "right answers"
 """Group of the drafts whose perplexities are compared."""
 
@@ -94,8 +97,20 @@ _FOUND = {1.0: Probed.RIGHT, None: Probed.UNDECIDED}
 
 
 def perplexity(logprobs: Sequence[TokenLogprob]) -> float | None:
-    """exp(-mean log p) of an answer's tokens; None if there are none."""
-    return math.exp(-fmean(each.logprob for each in logprobs)) if logprobs else None
+    """exp(-mean log p) of an answer's tokens; None if there are none.
+
+    Raises:
+        EngineError: If the server gives what no probabilities are.
+    """
+    if not logprobs:
+        return None
+    mean = fmean(each.logprob for each in logprobs)
+    if not _LEAST_LOGPROB < mean <= 0.0:
+        raise EngineError(
+            f"the policy's server gives logprobs with a mean of {mean:g}, which no model has; set "
+            "greedy_probe.logprobs=false to do without them"
+        )
+    return math.exp(-mean)
 
 
 def probed_turn(draft: Draft, *found: Probed) -> Turn | None:
