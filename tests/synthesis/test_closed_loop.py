@@ -89,7 +89,7 @@ async def test_an_undecided_turn_is_left_to_the_outcomes_and_a_trajectory_withou
 
 @pytest.mark.parametrize("logprob", [-9999.0, 0.5])
 async def test_logprobs_that_no_model_has_end_the_run(logprob: float) -> None:
-    with pytest.raises(EngineError, match="which no model has; set greedy_probe.logprobs=false"):
+    with pytest.raises(EngineError, match=r"which no model has; set greedy_probe\.logprobs=false"):
         await probed([sure(said("No."), logprob)])
 
 

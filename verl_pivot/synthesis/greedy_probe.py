@@ -33,6 +33,8 @@ PROBE, PROBE_REASON = "probe", "probe_reason"
 _PERPLEXITY, _ACTION = "perplexity", "policy_action"
 _LEAST_LOGPROB = -100.0
 """Mean below which no model's own tokens are: one of a million tokens at random has -14."""
+_ROUNDING = 1e-3
+"""Mean above 0 that rounding may give."""
 _RIGHT_ANSWERS = "right answers"
 """Group of the drafts whose perplexities are compared."""
 
@@ -105,7 +107,7 @@ def perplexity(logprobs: Sequence[TokenLogprob]) -> float | None:
     if not logprobs:
         return None
     mean = fmean(each.logprob for each in logprobs)
-    if not _LEAST_LOGPROB < mean <= 0.0:
+    if not _LEAST_LOGPROB < mean <= _ROUNDING:
         raise EngineError(
             f"the policy's server gives logprobs with a mean of {mean:g}, which no model has; set "
             "greedy_probe.logprobs=false to do without them"
