@@ -40,7 +40,7 @@ class LabelReport:
     fates: dict[str, dict[str, int]]
     """{broken, or right: {what became of them: number}}"""
     num_solved: int
-    """Broken labels in whose place the policy does the right thing."""
+    """Broken labels in whose place the policy does the right thing, and then solves the task."""
     num_repaired: int
     """Those of them that it replaced."""
 
@@ -53,7 +53,7 @@ class LabelReport:
         return [
             f"judges: {self.judges}",
             f"  broken labels: {self.fates['broken']}; repaired {self.num_repaired} of the {self.num_solved} that the "
-            f"policy has right ({100 * low:.1f} to {100 * high:.1f} %)",
+            f"policy solves ({100 * low:.1f} to {100 * high:.1f} %)",
             f"  right labels: {self.fates['right']}; {num_broken_now} of {num_right} were made wrong (at most "
             f"{100 * worst:.1f} %)",
         ]
@@ -138,7 +138,7 @@ async def _count(made: Path, broken: list[bool], *, judges: int) -> LabelReport:
             fate = "right label" if await is_right(label, turn) else "wrong label"
         fates["broken" if broken[number] else "right"][fate] += 1
         action = values.get("policy_action")
-        if broken[number] and action is not None and await is_right(parse_message(action), turn):
+        if broken[number] and values.get("policy_solves") and await is_right(parse_message(action), turn):
             num_solved += 1
             num_repaired += fate == "right label"
     counts = {kind: dict(each.most_common()) for kind, each in fates.items()}

@@ -201,6 +201,7 @@ def test_a_wrong_label_is_replaced_by_an_action_that_solves_the_task() -> None:
     assert draft.finding is None
     assert numbers(draft) == [RIGHT]
     assert values_of(draft, "label", "probe") == ["original_incorrect", "repaired"]
+    assert values_of(draft, "label_solves", "policy_solves") == [False, True]
     assert draft.values["replaced_label"] == replace(tells(WRONG), content="label").as_dict()
 
 

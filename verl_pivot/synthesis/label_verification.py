@@ -86,6 +86,7 @@ class VerifiedLabel:
         shown = f"label: {label_run.detail}; policy: {action_run.detail}"
         if label_run.solves is None or action_run.solves is None:
             return [draft.rejected("system_failed", shown)]
+        draft = draft.with_values(label_solves=label_run.solves, policy_solves=action_run.solves)
         solves = PairVerdict(first=_is_way(label_run, action_run), second=_is_way(action_run, label_run))
         found = solves if solves.first or not self._options.roles else await self._judged(turn, action, workshop)
         if found is None:
