@@ -66,7 +66,7 @@ def careful(task: Task, messages: Sequence[Message]) -> Message:
     if task.family == "email":
         return _say(f"It is {task.email}.")
     if task.answer is not None:
-        told = [value[0][0] for call, value in results if call.name == "run_sql" and _is_one_number(value)]
+        told = [found for call, value in results if call.name == "run_sql" for found in _only_number(value)]
         return _say(f"It is {told[-1]}.") if told else _act("run_sql", {"query": _query(task, customer)})
     for item in (each.item for each in task.requested):
         order = next((row[1] for row in rows if len(row) == 3 and row[0] == item), None)
@@ -140,8 +140,12 @@ def _results(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, Json]]:
         yield call, result_value(text)
 
 
-def _is_one_number(value: Json) -> bool:
-    return isinstance(value, list) and len(value) == 1 and isinstance(value[0], list) and len(value[0]) == 1
+def _only_number(value: Json) -> list[Json]:
+    """The value of a result that has one row with one column, and nothing else."""
+    match value:
+        case [[found]]:
+            return [found]
+    return []
 
 
 def _amount(task: Task, arguments: JsonObject) -> JsonObject:

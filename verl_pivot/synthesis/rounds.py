@@ -57,7 +57,8 @@ def next_of_loop(out: Path, num_rounds: int, policy: WriterSettings) -> LoopRoun
         DataError: If a checkpoint holds no policy, or only a part of it.
         ConfigError: If a folder cannot be written, or a round kept no trajectory to train on.
     """
-    model, trajectories = None, None
+    model: Path | None = None
+    trajectories: Path | None = None
     for number in range(1, num_rounds + 1):
         folder = out / f"round-{number}"
         if not is_finished(folder):
