@@ -134,7 +134,7 @@ async def _count(made: Path, broken: list[bool], *, judges: int) -> LabelReport:
         if "reason" in row:
             fate = f"left out as {row['reason']}"
         else:
-            label = parse_message(row["messages"][-1])  # type: ignore[index,call-overload]
+            label = parse_message(row["messages"][-1])  # type: ignore[index]
             fate = "right label" if await is_right(label, turn) else "wrong label"
         fates["broken" if broken[number] else "right"][fate] += 1
         action = values.get("policy_action")
