@@ -47,7 +47,7 @@ class Probed(StrEnum):
     UNDECIDED = "undecided"
     """The verifier cannot tell, such as where the label itself cannot be run."""
     REPAIRED = "repaired"
-    """It was right where the label was wrong, which its action has taken the place of."""
+    """The policy was right where the label was wrong, and its action has taken the place of the label."""
 
 
 class GreedyProbeOptions(Options):
