@@ -1,4 +1,4 @@
-"""Writes docs/options.md: options of verifiers, filters and tools, from their models; docs/reference.py calls it."""
+"""Writes docs/options.md: options of verifiers, filters, tools and synthesis steps; docs/reference.py calls it."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -8,15 +8,16 @@ from option_tables import options_of, table
 from pydantic import BaseModel
 
 from verl_pivot.quality.registry import filter_options, known_filters
+from verl_pivot.synthesis.steps import known_steps, step_options
 from verl_pivot.tools.registry import known_tools, tool_options
 from verl_pivot.verifiers.registry import known_verifiers, verifier_options
 
 ROOT = Path(__file__).resolve().parents[1]
 INTRODUCTION = """# Options
 
-What rows, rules files and tools files may say about a verifier, a filter or a tool, written by
-`python docs/reference.py` from the models that check it. An option without a default must be given. An unknown option
-is refused with the known ones. Entries of tools files that are no built-in tools stand in the
+What rows, rules files, tools files and recipes may say about a verifier, a filter, a tool or a step of synthesis,
+written by `python docs/reference.py` from the models that check it. An option without a default must be given. An
+unknown option is refused with the known ones. Entries of tools files that are no built-in tools stand in the
 [Reference](api.md#a-tool).
 """
 
@@ -49,6 +50,14 @@ KINDS = (
         "quality.md",
     ),
     Kind("Tools", "Entries `- tool: NAME` of a [tools file]({page}).", known_tools, tool_options, "tools.md"),
+    Kind(
+        "Synthesis steps",
+        "A recipe of `verl-pivot synthesize` lists steps as `- NAME: {{...}}`. [Synthesis]({page}) says what they are, "
+        "and the pages of the methods say what each does.",
+        known_steps,
+        step_options,
+        "synthesis.md",
+    ),
 )
 
 
@@ -67,7 +76,7 @@ def chapter(kind: Kind) -> Iterator[str]:
     for name in kind.names():
         model = kind.options(name)
         yield from (f"### `{name}`", "")
-        yield from table(options_of(model)) if model else ("It takes no options.",)
+        yield from table(options_of(model)) if model and model.model_fields else ("It takes no options.",)
         yield ""
 
 

@@ -9,6 +9,7 @@ from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.synthesis.outputs import SynthesisReport
+    from verl_pivot.synthesis.rounds import TrainingBetween
     from verl_pivot.synthesis.running import SynthesisJob
     from verl_pivot.synthesis.workshop import Inputs
     from verl_pivot.synthesis.writer_settings import WriterSettings
@@ -49,6 +50,10 @@ def synthesize_command(
         bool,
         typer.Option("--plan", help=f"Make {_NUM_PLANNED} items only, and say what all of them will take."),
     ] = False,
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Rounds with a training between two of them, each in a folder of --out."),
+    ] = None,
     budget_tokens: Annotated[int | None, typer.Option(min=0, help="Most tokens of all questions and answers.")] = None,
     budget_calls: Annotated[int | None, typer.Option(min=0, help="Most questions to models and programs.")] = None,
     budget_seconds: Annotated[float | None, typer.Option(min=0.0, help="Most seconds of the run.")] = None,
@@ -71,34 +76,56 @@ def synthesize_command(
     Examples:
       verl-pivot synthesize rejection --tasks tasks.parquet --tools tools.yaml \\
           --openai http://gpu1:8000 --out synthetic/
+      verl-pivot synthesize closed_loop --trajectories labelled.jsonl --tools shop.py:Shop \\
+          --writers writers.yaml --rounds 3 --out loop/
       verl-pivot synthesize my-recipe.yaml --tasks tasks.parquet --plan \\
           --program clerk.py:answer --tools shop.py:Shop --out synthetic/
     """
+    from verl_pivot.data.files import make_folder
     from verl_pivot.engines.retries import Retries
     from verl_pivot.synthesis.budget import BudgetLimits
     from verl_pivot.synthesis.recipes import read_recipe
+    from verl_pivot.synthesis.rollouts import POLICY
+    from verl_pivot.synthesis.rounds import LoopRound, check_loop, next_of_loop
     from verl_pivot.synthesis.running import SynthesisJob
     from verl_pivot.synthesis.writer_settings import open_writers
     from verl_pivot.verifiers.registry import load_verifier_modules
 
     load_verifier_modules(verifier_module or [])
     recipe = read_recipe(method, _changes(set_option or []), step_module or [])
-    inputs = _inputs(tasks, trajectories, tools)
     chosen = _writers(writers, openai, model, program, answer_format)
     retries = Retries(num_attempts=attempts)
-    with open_writers(chosen, retries, logs=out, seed=seed) as opened:
-        job = SynthesisJob(
-            recipe=recipe,
-            inputs=inputs,
-            writers=opened,
-            out=out,
-            identity={"tools": _tools_text(tools)},
-            seed=seed,
-            limits=BudgetLimits(tokens=budget_tokens, calls=budget_calls, seconds=budget_seconds),
-            retries=retries,
-            concurrency=concurrency,
-        )
-        _run(job, is_plan=plan)
+
+    def run(out: Path, trajectories: Path | None, chosen: "dict[str, WriterSettings]") -> None:
+        inputs = _inputs(tasks, trajectories, tools)
+        with open_writers(chosen, retries, logs=out, seed=seed) as opened:
+            job = SynthesisJob(
+                recipe=recipe,
+                inputs=inputs,
+                writers=opened,
+                out=out,
+                identity={"tools": _tools_text(tools)},
+                seed=seed,
+                limits=BudgetLimits(tokens=budget_tokens, calls=budget_calls, seconds=budget_seconds),
+                retries=retries,
+                concurrency=concurrency,
+            )
+            _run(job, is_plan=plan)
+
+    if rounds is None:
+        run(out, trajectories, chosen)
+        return
+    policy = check_loop(recipe, chosen)
+    while isinstance(next_one := next_of_loop(out, rounds, policy), LoopRound):
+        make_folder(out)
+        served = {**chosen, POLICY: policy if next_one.model is None else policy.serving(next_one.model)}
+        run(next_one.out, next_one.trajectories or trajectories, served)
+        if plan:
+            return
+    if next_one is None:
+        typer.echo(f"All {rounds} rounds are done; the last one is in {out / f'round-{rounds}'}.")
+    else:
+        _print_training(next_one)
 
 
 def _changes(options: list[str]) -> dict[str, object]:
@@ -180,6 +207,26 @@ def _run(job: "SynthesisJob", *, is_plan: bool) -> None:
         typer.echo(f"Stopped; run the same command again to go on with {job.out}.", err=True)
         raise typer.Exit(130) from None
     _print_report(job, report)
+
+
+def _print_training(training: "TrainingBetween") -> None:
+    from verl_pivot.commands.next_steps import next_command
+    from verl_pivot.planning.overrides import override_value
+
+    settings = {
+        "data.train_files": str(training.pivots),
+        "actor_rollout_ref.model.path": training.model,
+        "trainer.default_local_dir": str(training.checkpoints),
+    }
+    words = ["+method=pivotrl", *(f"{key}={override_value(value)}" for key, value in settings.items())]
+    select = ["select", str(training.trajectories), "--keep", "all", "--max-prompt-tokens", "0"]
+    typer.echo(
+        f"Train before the next round, with your lengths and batch size, and save (trainer.save_freq):\n"
+        f"  {next_command([*select, '--out', str(training.pivots)])}\n"
+        f"  {next_command(words, ('python', '-m', 'verl.trainer.main_ppo'))}\n"
+        f"Then run the same command again: round {training.number + 1} goes on with the policy in "
+        f"{training.checkpoints}."
+    )
 
 
 def _print_report(job: "SynthesisJob", report: "SynthesisReport") -> None:

@@ -44,6 +44,7 @@ class ArenaToolsOptions(Options):
     attempts: int = Field(default=3, ge=1)
     """Draws of each tool, of which the first one without a problem stays."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature of what is written."""
     max_tokens: int = Field(default=2048, ge=16)
     """Most tokens of one answer."""
 

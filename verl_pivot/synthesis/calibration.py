@@ -28,7 +28,7 @@ from verl_pivot.synthesis.deviations import (
     recovering_turns,
 )
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.guided_rollouts import play_guided
+from verl_pivot.synthesis.guided_rollouts import guided_row, play_guided, prompt_of
 from verl_pivot.synthesis.rollouts import RolloutOptions
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.workshop import Workshop
@@ -169,12 +169,10 @@ def _guided_task(draft: Draft, max_turns: int) -> _GuidedTask | Malformed:
     trajectory = draft.trajectory
     if trajectory is None or trajectory.passed is False:
         return Malformed(reason="not_passed", detail="calibration is about trajectories that solve their task")
-    messages = trajectory.messages
-    begin = max((number for number, each in enumerate(messages, start=1) if each.role is Role.USER), default=0)
-    prompt = messages[:begin]
-    if not prompt or any(message.tool_calls for message in prompt):
-        return Malformed(reason="several_requests", detail="the calls must follow the last message of the user")
-    taken = tuple(message for message in messages[begin:] if message.role is Role.ASSISTANT)
+    prompt = prompt_of(trajectory)
+    if isinstance(prompt, Malformed):
+        return prompt
+    taken = tuple(message for message in trajectory.messages[len(prompt) :] if message.role is Role.ASSISTANT)
     num_prompt_turns = sum(message.role is Role.ASSISTANT for message in prompt)
     by_index = {turn.index - num_prompt_turns: turn for turn in turns(trajectory)}
     candidates = {
@@ -187,11 +185,7 @@ def _guided_task(draft: Draft, max_turns: int) -> _GuidedTask | Malformed:
         return Malformed(reason="too_many_turns", detail=detail)
     return _GuidedTask(
         id=draft.item,
-        row={
-            "metadata": encode_json(trajectory.metadata),
-            **(draft.task or {}),
-            "prompt": [message.as_dict() for message in prompt],
-        },
+        row=guided_row(draft, trajectory, prompt),
         trajectory=trajectory,
         prompt=prompt,
         turns=taken,

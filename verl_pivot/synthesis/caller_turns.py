@@ -1,11 +1,15 @@
 """Answer of a writer -> its turn as an action, or its text alone; or what is wrong with it."""
 
+import re
+
 from verl_pivot.data.actions import TRUNCATED
 from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.playing.endpoint_player import read_answer
 from verl_pivot.types import Malformed, Message
+
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def read_action(answer: ChatAnswer) -> Message | Malformed:
@@ -46,3 +50,8 @@ def read_text(answer: ChatAnswer, *, reason: str = "bad_text") -> str | Malforme
     if action.tool_calls or not text or without_chat_tokens(text) != text:
         return Malformed(reason=reason, detail=f"a call, no text, or markers of the chat in it: {text!r}")
     return text
+
+
+def is_plain(text: str) -> bool:
+    """Whether a text has neither markers of a chat template nor half of a surrogate pair, which no model can read."""
+    return without_chat_tokens(text) == text and not _HALF_PAIR.search(text)

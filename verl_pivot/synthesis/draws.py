@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from verl_pivot.data.json_values import BadRowError
 from verl_pivot.types import Malformed
 
 DrawnT = TypeVar("DrawnT")
@@ -25,3 +26,14 @@ async def first_good(
         problem = drawn
     assert problem is not None, "there is at least one attempt"
     return problem
+
+
+def good(drawn: DrawnT | Malformed) -> DrawnT:
+    """What was drawn.
+
+    Raises:
+        BadRowError: If it has a problem.
+    """
+    if isinstance(drawn, Malformed):
+        raise BadRowError(drawn.reason, drawn.detail)
+    return drawn

@@ -3,13 +3,34 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from verl_pivot.data.json_values import encode_json
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.errors import QuestionRefusedError
 from verl_pivot.playing.played_rows import PlayedProblem
+from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.rollouts import POLICY, RolloutOptions, play_task
 from verl_pivot.synthesis.workshop import Spending, Workshop
 from verl_pivot.synthesis.writer import Writer, WriterQuestion
-from verl_pivot.types import JsonObject, Message, Role
+from verl_pivot.types import JsonObject, Malformed, Message, Role, Trajectory
+
+
+def prompt_of(trajectory: Trajectory) -> tuple[Message, ...] | Malformed:
+    """The messages up to the last one of the user, or why nobody can play the rest, in which nobody plays the user."""
+    messages = trajectory.messages
+    begin = max((number for number, each in enumerate(messages, start=1) if each.role is Role.USER), default=0)
+    prompt = messages[:begin]
+    if not prompt or any(message.tool_calls for message in prompt):
+        return Malformed(reason="several_requests", detail="the calls must follow the last message of the user")
+    return prompt
+
+
+def guided_row(draft: Draft, trajectory: Trajectory, prompt: Sequence[Message]) -> JsonObject:
+    """Columns of the task of a trajectory: those of the draft's task, if it has one, with this prompt."""
+    return {
+        "metadata": encode_json(trajectory.metadata),
+        **(draft.task or {}),
+        "prompt": [message.as_dict() for message in prompt],
+    }
 
 
 @dataclass(slots=True, kw_only=True)

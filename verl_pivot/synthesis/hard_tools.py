@@ -53,14 +53,19 @@ async def _verdicts(probes: Sequence[Turn], workshop: Workshop, role: str, max_t
 
 async def probe(turn: Turn, workshop: Workshop, role: str, max_tokens: int) -> Verdict:
     """Verdict of a turn's verifier about what a model does there, greedily; an answer that is no action is wrong."""
-    question = WriterQuestion(
+    action = read_action(await workshop.answer(greedy_question(turn, workshop, max_tokens), role))
+    if isinstance(action, Malformed):
+        return Verdict.refuse(action.reason, action.detail)
+    return await score_message(action, turn)
+
+
+def greedy_question(turn: Turn, workshop: Workshop, max_tokens: int, *, logprobs: bool = False) -> WriterQuestion:
+    """What a model is asked that takes a turn greedily, in place of the expert."""
+    return WriterQuestion(
         messages=tuple(map(sent_message, turn.state)),
         seed=workshop.seed(0),
         max_tokens=max_tokens,
         temperature=0.0,
         tools=turn.tools,
+        logprobs=logprobs,
     )
-    action = read_action(await workshop.answer(question, role))
-    if isinstance(action, Malformed):
-        return Verdict.refuse(action.reason, action.detail)
-    return await score_message(action, turn)

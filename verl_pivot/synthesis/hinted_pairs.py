@@ -18,10 +18,11 @@ from verl_pivot.synthesis.caller_turns import read_action
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.draws import first_good
 from verl_pivot.synthesis.steps import make_step
+from verl_pivot.synthesis.turn_trajectories import ending_in
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
 from verl_pivot.synthesis.wrong_calls import wrong_calls
-from verl_pivot.types import JsonObject, Malformed, Message, ToolCall, Trajectory, Turn
+from verl_pivot.types import JsonObject, Malformed, Message, ToolCall, Turn
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.scoring import score_message
 
@@ -41,6 +42,7 @@ class HintedPairsOptions(Options):
     attempts: int = Field(default=2, ge=1)
     """Draws after a hint, of which the first one stays that does as it says."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature of what is written."""
     max_tokens: int = Field(default=1024, ge=16)
     """Most tokens of one answer."""
 
@@ -76,7 +78,7 @@ class HintedPairs:
         if verdict.score != 0.0:
             return draft.rejected("wrong_action_not_refused", f"{verdict.reason}: {verdict.detail}")
         assert draft.trajectory is not None, draft.id
-        better, worse = (_ending(draft.trajectory, draft.id, turn, each) for each in (right_action, wrong_action))
+        better, worse = (ending_in(draft.trajectory, turn, each, id=draft.id) for each in (right_action, wrong_action))
         return replace(draft, trajectory=better, worse=worse)
 
     async def _hinted(self, turn: Turn, hinted: Message, workshop: Workshop, *, side: int) -> Message | Malformed:
@@ -115,8 +117,3 @@ async def _refused_call(turn: Turn, rng: Random) -> ToolCall | None:
         if verdict.score == 0.0:
             return call
     return None
-
-
-def _ending(trajectory: Trajectory, id: str, turn: Turn, action: Message) -> Trajectory:
-    """The trajectory up to a turn, with this action there."""
-    return replace(trajectory, id=id, messages=(*turn.state, action), expert_turns="last")

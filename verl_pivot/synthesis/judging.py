@@ -105,6 +105,7 @@ class JudgeCheckOptions(Options):
     roles: tuple[str, ...] = Field(default=THREE_JUDGES, min_length=1)
     """Roles of the judges; a role that stands several times is asked with several seeds."""
     max_tokens: int = Field(default=1024, ge=16)
+    """Most tokens of one answer."""
 
 
 class JudgedText(NamedTuple):

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from verl_pivot.data.turns import PROVENANCE
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.magnet_cast import Cast, MagnetOptions
-from verl_pivot.synthesis.path_source import PATH
+from verl_pivot.synthesis.magnet_cast import USER, Cast, MagnetOptions
+from verl_pivot.synthesis.path_source import PATH, USER_ROLE
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.tool_paths import ToolPath
 from verl_pivot.synthesis.workshop import Workshop
@@ -37,7 +37,7 @@ class MagnetStep:
             raise ConfigError(f"step {workshop.step} needs a path: put step tool_path before it")
         path = ToolPath.model_validate(draft.values[PATH])
         try:
-            messages = await self._conversation(path, start.tools, workshop)
+            messages = await self._conversation(path, start.tools, workshop, str(draft.values.get(USER_ROLE, USER)))
         except ToolFailureError as error:
             return [draft.rejected("tool_failed", str(error))]
         trajectory = Trajectory(
@@ -49,13 +49,14 @@ class MagnetStep:
         return [draft.made(0, trajectory=trajectory).with_values(results=self._options.results)]
 
     async def _conversation(
-        self, path: ToolPath, tools: Sequence[JsonObject], workshop: Workshop
+        self, path: ToolPath, tools: Sequence[JsonObject], workshop: Workshop, user_role: str
     ) -> tuple[Message, ...]:
         toolset = workshop.inputs.toolset
         if self._options.results == "writer" or toolset is None:
-            return await conversation(path, Cast(self._options, workshop, tools, None))
+            return await conversation(path, Cast(self._options, workshop, tools, None, user_role=user_role))
         async with toolset.open({}) as opened:
-            return await conversation(path, Cast(self._options, workshop, tools, opened.toolbox))
+            cast = Cast(self._options, workshop, tools, opened.toolbox, user_role=user_role)
+            return await conversation(path, cast)
 
 
 async def conversation(path: ToolPath, cast: Cast) -> tuple[Message, ...]:

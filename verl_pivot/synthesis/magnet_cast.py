@@ -8,14 +8,13 @@ from typing import Literal, TypeVar
 
 from pydantic import BaseModel, Field
 
-from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.quality.contract import Names
-from verl_pivot.synthesis.caller_turns import read_action
+from verl_pivot.synthesis.caller_turns import is_plain, read_action
 from verl_pivot.synthesis.data_flow import result_value, scalars
-from verl_pivot.synthesis.draws import DrawnT, first_good
+from verl_pivot.synthesis.draws import DrawnT, first_good, good
 from verl_pivot.synthesis.magnet_prompts import (
     CALLER,
     HINT,
@@ -38,7 +37,6 @@ USER, CALLER_ROLE, TOOLS = "user", "caller", "tools"
 
 _NOT_A_WORD = re.compile(r"[\W\d_]|[a-z][A-Z]")
 """What a tool's name has if it cannot stand in a sentence by chance."""
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
 FormT = TypeVar("FormT", bound=BaseModel)
 
 
@@ -54,6 +52,7 @@ class MagnetOptions(Options):
     may_write: Names = ()
     """Arguments, as tool.argument, whose text the caller composes itself, such as send_mail.body."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature of what is written."""
     max_tokens: int = Field(default=1024, ge=16)
     """Most tokens of one answer."""
 
@@ -67,7 +66,13 @@ class Cast:
     """
 
     def __init__(
-        self, options: MagnetOptions, workshop: Workshop, tools: Sequence[JsonObject], toolbox: Toolbox | None
+        self,
+        options: MagnetOptions,
+        workshop: Workshop,
+        tools: Sequence[JsonObject],
+        toolbox: Toolbox | None,
+        *,
+        user_role: str = USER,
     ) -> None:
         """Draw nothing yet.
 
@@ -76,8 +81,10 @@ class Cast:
             workshop: Has the writers.
             tools: Schemas of all tools that the caller has.
             toolbox: Runs the calls; None if a writer gives the results.
+            user_role: Role of the writer that plays the user.
         """
         self._options, self._workshop, self._tools, self._toolbox = options, workshop, tools, toolbox
+        self._user_role = user_role
         self._draws = count()
         self._telling_names = [name for tool in tools if _NOT_A_WORD.search(name := name_of(tool))]
 
@@ -138,11 +145,11 @@ class Cast:
 
     async def _user(self, prompt: Sequence[JsonObject]) -> Message:
         async def draw(k: int) -> Message | Malformed:
-            said = await self._ask_for(UserMessage, prompt, USER, k)
+            said = await self._ask_for(UserMessage, prompt, self._user_role, k)
             if isinstance(said, Malformed):
                 return said
             text = said.text.strip()
-            if not text or not _is_plain(text):
+            if not text or not is_plain(text):
                 return Malformed(reason="bad_request", detail=f"no text, or markers of the chat in it: {text!r}")
             if named := [name for name in self._telling_names if name.casefold() in text.casefold()]:
                 return Malformed(reason="request_names_tool", detail=f"the user knows no {named[0]}: {text!r}")
@@ -182,7 +189,7 @@ class Cast:
                 text = written.result if isinstance(written.result, str) else encode_json(written.result)
             except BadRowError as error:
                 return Malformed(reason="bad_result", detail=str(error))
-            if not _is_plain(text):
+            if not is_plain(text):
                 return Malformed(reason="bad_result", detail=f"markers of the chat in it: {text!r}")
             return _missing_field(text, fields) or text
 
@@ -204,15 +211,7 @@ class Cast:
 
     async def _drawn(self, draw: Callable[[int], Awaitable[DrawnT | Malformed]]) -> DrawnT:
         """The first draw without a problem."""
-        drawn = await first_good(draw, islice(self._draws, self._options.attempts))
-        if isinstance(drawn, Malformed):
-            raise BadRowError(drawn.reason, drawn.detail)
-        return drawn
-
-
-def _is_plain(text: str) -> bool:
-    """Whether a text has neither markers of a chat template nor half of a surrogate pair, which no model can read."""
-    return without_chat_tokens(text) == text and not _HALF_PAIR.search(text)
+        return good(await first_good(draw, islice(self._draws, self._options.attempts)))
 
 
 def _missing_field(result: str, fields: Sequence[str]) -> Malformed | None:

@@ -75,6 +75,11 @@ class SynthesisReport:
         return cls(**json.loads((out / _REPORT).read_text(encoding="utf-8")))
 
 
+def is_finished(out: Path) -> bool:
+    """Whether a folder holds the output of a run that has ended."""
+    return (out / _REPORT).is_file()
+
+
 def write_outputs(
     recipe: Recipe, seed: int, journal: Journal, store: DraftStore, prepared: Iterable[StepTrace]
 ) -> None:

@@ -38,7 +38,7 @@ def call_problem(
     call = action.tool_calls[0]
     if call.name != planned.tool:
         return Malformed(reason="other_tool", detail=f"{call.name}, the path has {planned.tool}")
-    if problem := _schema_problem(call, tools):
+    if problem := schema_problem(call, tools):
         return problem
     for link in planned.links:
         given = {each.value for each in scalars(result_value(results[link.call].content)) if each.path == link.result}
@@ -46,10 +46,7 @@ def call_problem(
         if not given & taken:
             detail = f"{call.name}.{link.argument} has no value of {link.result or 'the text'} of call {link.call}"
             return Malformed(reason="value_not_passed_on", detail=detail)
-    tool = next(tool for tool in tools if name_of(tool) == call.name)
-    if unsourced := unsourced_values(call, messages, tool, may_write):
-        return Malformed(reason="invented_value", detail="; ".join(unsourced))
-    return None
+    return invented_problem(call, messages, tools, may_write)
 
 
 def text_problem(action: Message, withheld: str | None) -> Malformed | None:
@@ -77,7 +74,8 @@ def withheld_problem(call: ToolCall, argument: str, before: Sequence[Message]) -
     return None
 
 
-def _schema_problem(call: ToolCall, tools: Sequence[JsonObject]) -> Malformed | None:
+def schema_problem(call: ToolCall, tools: Sequence[JsonObject]) -> Malformed | None:
+    """Why the schema of a call's tool, which is one of the tools, does not take its arguments; None if it does."""
     if is_too_deep(call.arguments):
         return Malformed(reason="bad_arguments", detail=f"{call.name}: the arguments are nested too deeply")
     schema = schemas_by_name(encode_json(list(tools)))[call.name]
@@ -87,3 +85,12 @@ def _schema_problem(call: ToolCall, tools: Sequence[JsonObject]) -> Malformed | 
     if (unnamed := schema.first_unknown(call.arguments)) is not None:
         return Malformed(reason="unnamed_argument", detail=f"{call.name}: {unnamed} is not in its schema")
     return None
+
+
+def invented_problem(
+    call: ToolCall, messages: Sequence[Message], tools: Sequence[JsonObject], may_write: Sequence[str]
+) -> Malformed | None:
+    """Which values of a call no message and no schema has; None if there are none. Arguments as in `call_problem`."""
+    tool = next(tool for tool in tools if name_of(tool) == call.name)
+    unsourced = unsourced_values(call, messages, tool, may_write)
+    return Malformed(reason="invented_value", detail="; ".join(unsourced)) if unsourced else None

@@ -22,6 +22,8 @@ from verl_pivot.validation import Options
 
 PATH = "path"
 """Key of a draft's values that holds its path."""
+USER_ROLE = "user_role"
+"""Key of a draft's values that names the writer which translates its path back, if that is not `user`."""
 
 
 class GraphOptions(Options):
@@ -64,9 +66,9 @@ class ToolPathStep:
         return [with_path(draft, path, drawn_tools(self._graph, path, rng, self._options.num_other_tools))]
 
 
-def with_path(draft: Draft, path: ToolPath, tools: Sequence[JsonObject]) -> Draft:
+def with_path(draft: Draft, path: ToolPath, tools: Sequence[JsonObject], *, number: int = 0) -> Draft:
     """A draft with a path, and a trajectory that has tools and no messages yet."""
-    made = draft.made(0, trajectory=Trajectory(id=draft.id, messages=(), tools=tuple(tools)))
+    made = draft.made(number, trajectory=Trajectory(id=draft.id, messages=(), tools=tuple(tools)))
     return made.with_values(**{PATH: path.model_dump(mode="json")})
 
 

@@ -47,6 +47,7 @@ class ReplayOptions(Options):
     same_results: bool = True
     """Whether each call must be answered as in the trajectory; false asks for the score alone."""
     max_calls_per_turn: int = Field(default=16, ge=1)
+    """Calls of a turn that are run."""
 
 
 @check_step("replay", options=ReplayOptions)

@@ -13,7 +13,7 @@ from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.errors import ConfigError
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.draws import first_good
+from verl_pivot.synthesis.draws import first_good, good
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.types import JsonObject, Malformed
@@ -75,6 +75,7 @@ class QuestionGraphOptions(Options):
     attempts: int = Field(default=2, ge=1)
     """Draws of a graph, of which the first one without a problem stays."""
     temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature of what is written."""
     max_tokens: int = Field(default=4096, ge=16)
     """Most tokens of one answer."""
 
@@ -111,9 +112,7 @@ class QuestionGraphStep:
             except BadRowError as error:  # half of a surrogate pair
                 return Malformed(reason=error.reason, detail=str(error))
 
-        graph = await first_good(draw, range(1, options.attempts + 1))
-        if isinstance(graph, Malformed):
-            raise BadRowError(graph.reason, graph.detail)
+        graph = good(await first_good(draw, range(1, options.attempts + 1)))
         return [draft.made(0).with_values(**{GRAPH: graph.model_dump(mode="json"), "topic": topic})]
 
 

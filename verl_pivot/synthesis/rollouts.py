@@ -30,7 +30,9 @@ class RolloutOptions(Options):
     """How conversations are played; the limits have the names and defaults of pivot.rollout."""
 
     temperature: float = Field(default=1.0, ge=0.0)
+    """Sampling temperature of the policy."""
     max_turns: int = Field(default=10, ge=1)
+    """Most turns of the assistant."""
     max_turn_tokens: int | None = Field(default=1024, ge=1)
     """Tokens of one turn, which the budget sets aside for each; None: all that are left of the response."""
     max_response_tokens: int = Field(default=8192, ge=1)
@@ -38,7 +40,9 @@ class RolloutOptions(Options):
     max_observation_tokens: int = Field(default=1024, ge=16)
     """Tokens of one observation, at 4 characters each."""
     max_wall_seconds: float = Field(default=1800.0, gt=0.0)
+    """Seconds after which a conversation ends."""
     max_calls_per_turn: int = Field(default=16, ge=1)
+    """Calls of a turn that are run."""
     parallel_calls: bool = False
     """Whether the calls of one turn run at once."""
     reward_function: str | None = None

@@ -80,12 +80,16 @@ class RegisteredStep:
 _SHIPPED = {
     "achieved": "hindsight",
     "arena_tools": "arena_tools",
+    "borderline": "greedy_probe",
     "calibrated": "calibration",
+    "director_actor": "director_actor",
+    "error_variations": "error_variations",
     "expert_accepted": "expert_accepted",
     "fewest_calls": "rejection",
     "fewest_calls_of_goal": "hindsight",
     "filter": "program_checks",
     "graph_checks": "graph_checks",
+    "greedy_probe": "greedy_probe",
     "hard_path": "hard_samples",
     "hinted_pairs": "hinted_pairs",
     "judge": "judging",
@@ -94,7 +98,9 @@ _SHIPPED = {
     "replay": "program_checks",
     "rollouts": "rejection",
     "still_hard": "hard_samples",
+    "tool_chain": "tool_chains",
     "tool_path": "path_source",
+    "verified_label": "label_verification",
 }
 """{name of a step: its module here}"""
 _steps: Registry[RegisteredStep] = Registry(
@@ -154,6 +160,20 @@ def get_step(name: str, options: JsonObject) -> RegisteredStep:
         ConfigError: If no step has that name, or it does not take the options; the message lists what it takes.
     """
     return _steps.make(name, options)
+
+
+def known_steps() -> tuple[str, ...]:
+    """Every name that recipes can use, in alphabetical order."""
+    return _steps.names
+
+
+def step_options(name: str) -> type[BaseModel] | None:
+    """Type of a step's options.
+
+    Raises:
+        ConfigError: If no step has that name.
+    """
+    return _steps.find(name).options
 
 
 def load_step_modules(modules: Iterable[str]) -> None:

@@ -147,6 +147,32 @@ def draw_walk(graph: ToolGraph, rng: Random, length: int) -> list[WalkStep]:
     return walk
 
 
+def draw_chain(graph: ToolGraph, rng: Random, length: int) -> ToolPath | None:
+    """A path of one request whose calls each take a value from the one before; no tool occurs twice.
+
+    ASTRA (arXiv:2601.21558, section 3) takes chains of 2 to 5 calls; in its released code a tool may come again.
+
+    Args:
+        graph: The tools.
+        rng: Source of all draws.
+        length: Most calls; a chain ends earlier where no new tool follows.
+
+    Returns:
+        None if the graph has no edges.
+    """
+    if not graph.starts:
+        return None
+    calls = [PathCall(tool=rng.choice(graph.starts))]
+    while len(calls) < length:
+        last, known = calls[-1].tool, {call.tool for call in calls}
+        following = [tool for tool in graph.after(last) if tool not in known]
+        if not following:
+            break
+        tool = rng.choice(following)
+        calls.append(PathCall(tool=tool, links=(drawn_link(graph.fields(last, tool), len(calls) - 1, rng),)))
+    return ToolPath(turns=(PathTurn(calls=tuple(calls)),))
+
+
 def drawn_link(edges: Sequence[FieldEdge], call: int, rng: Random) -> ValueLink:
     """One of the edges from a call, in proportion to the recorded calls; edges without recordings count as one call."""
     edge = rng.choices(edges, [max(1, edge.num_calls) for edge in edges])[0]

@@ -49,6 +49,10 @@ class WriterSettings(Options):
             raise ValueError("answer_format is for a model; a program is told the form by the last message")
         return self
 
+    def serving(self, model: Path) -> Self:
+        """These settings with another checkpoint that SGLang serves."""
+        return self.model_copy(update={"model": str(model)})
+
 
 def read_writers(path: Path) -> dict[str, WriterSettings]:
     """{role: settings} of a YAML file.

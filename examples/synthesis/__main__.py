@@ -1,0 +1,9 @@
+"""`python -m examples.synthesis --help`; Ctrl-C gives one line and exit code 130 from the first import on."""
+
+from verl_pivot.interrupts import ended_by_interrupt
+
+if __name__ == "__main__":
+    with ended_by_interrupt("synthesis"):
+        from examples.synthesis.run import start
+
+        start()
