@@ -1,7 +1,7 @@
-"""Seconds and memory of a step's rollouts in the trainer's process, from the dataset to the metrics, without an engine.
+"""Seconds and memory that a step of many rollouts takes in the trainer's process, without an engine.
 
-Run by `make bench-resampling`, or with other sizes by `python -m benchmarks.bench_step --help`. The rows are pivots of a
-real file, read by verl's dataset and collated as verl does; the rollouts lie in a real TransferQueue, where another
+Run by `make bench-resampling`, or with other sizes by `python -m benchmarks.bench_step --help`. The rows are pivots of
+a real file, read by verl's dataset and collated as verl does; the rollouts lie in a real TransferQueue, where another
 process writes them with records and texts. The memory is what the trainer's process has more at its peak than before.
 """
 

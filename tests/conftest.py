@@ -80,7 +80,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     names it. What hypothesis finds fails again, since it begins with what it found.
     """
     on_demand = [
-        item for name in ON_DEMAND if name not in config.option.markexpr for item in items if item.get_closest_marker(name)
+        item
+        for name in ON_DEMAND
+        if name not in config.option.markexpr
+        for item in items
+        if item.get_closest_marker(name)
     ]
     if on_demand:
         items[:] = [item for item in items if item not in on_demand]

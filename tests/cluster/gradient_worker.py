@@ -1,7 +1,7 @@
 """One of verl's training workers: a folder, its rank and their number -> the gradient of each case, written by rank 0.
 
-Reads `cases.json` of `tests/cluster/test_gradients.py` and writes `NUMBER-CASE.pt`. The workers are verl's own, over gloo
-and without Ray, and all cases have the same rows.
+Reads `cases.json` of `tests/cluster/test_gradients.py` and writes `NUMBER-CASE.pt`. The workers are verl's own, over
+gloo and without Ray, and all cases have the same rows.
 """
 
 import json
@@ -14,7 +14,11 @@ from typing import Any
 folder, rank, world_size = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 cases = json.loads((folder / "cases.json").read_text())
 os.environ |= cases["variables"]
-os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world_size), "DIST_INIT_METHOD": f"file://{folder}/meet-{world_size}"}
+os.environ |= {
+    "RANK": str(rank),
+    "WORLD_SIZE": str(world_size),
+    "DIST_INIT_METHOD": f"file://{folder}/meet-{world_size}",
+}
 os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
 
 import torch  # noqa: E402
@@ -95,7 +99,9 @@ def main() -> None:
             continue
         if case["kind"] not in workers:
             torch.manual_seed(0)  # of the first weights of an adapter
-            worker = workers[case["kind"]] = ActorRolloutRefWorker(OmegaConf.load(folder / f"{name}.yaml"), role="actor")
+            worker = workers[case["kind"]] = ActorRolloutRefWorker(
+                OmegaConf.load(folder / f"{name}.yaml"), role="actor"
+            )
             worker.init_model()
         found = gradient(workers[case["kind"]], case, OmegaConf.load(folder / f"{name}.yaml"))
         if rank == 0:

@@ -217,7 +217,7 @@ def test_the_options_of_the_tool_loop_are_those_of_the_config(tool_format: str) 
         ("pivot.rollout.max_turns=0", r"pivot\.rollout\.max_turns: Input should be greater"),
         ("pivot.rollout.parser=tags", "parser=tags needs tags"),
         ("pivot.rollout.observation_template=x", "must hold {text} exactly once, got 'x'"),
-        ("pivot.rollout.tools=nowhere.yaml", r"nowhere\.yaml cannot be read"),
+        ("pivot.rollout.tools=nowhere.yaml", r"nowhere\.yaml cannot be read in /"),
         ("+tool_format=search_r1", "has no tool 'search', only python_code_with_standard_io, jupyter_code"),
         (
             "pivot.rollout={parser: tags, tools: ${verl_pivot.config:tools/python.yaml}, "

@@ -66,6 +66,18 @@ def test_the_cause_of_a_failure_is_our_own_last_sentence() -> None:
     )
 
 
+def test_a_full_memory_is_the_cause_however_much_ray_says_of_it_afterwards() -> None:
+    log = (
+        "ray.exceptions.OutOfMemoryError: 6 worker(s) were killed due to the node running low on memory. Memory on the "
+        "node (IP: 10.0.0.1, ID: c9) was 23.12GB used / 23.54GB limit (0.982324)\n" + "Considered workers: [\n" * 60
+    )
+
+    assert failure(log) == (
+        "verl-pivot: the memory of the machine was full (23.12GB of 23.54GB), so that Ray ended processes of the "
+        "launch: end other programs there, or take fewer workers"
+    )
+
+
 def test_without_one_the_cause_is_the_last_error_in_the_log() -> None:
     log = "Traceback:\n  File x\nray.exceptions.RayTaskError(KeyError): ray::run()\nKeyError: 'a'\n\nSet HYDRA=1"
 

@@ -13,7 +13,7 @@ from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.gpus import check_engine_size
 from verl_pivot.launch_checks.groups import check_choices
 from verl_pivot.launch_checks.process import needs_critic
-from verl_pivot.launch_checks.resuming import check_critic, check_resume, resumed_step
+from verl_pivot.launch_checks.resuming import check_critic, check_num_gpus, check_resume, resumed_step
 from verl_pivot.launch_checks.reward_functions import check_reward_function
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
 from verl_pivot.launch_checks.sampling import check_sampling
@@ -198,6 +198,7 @@ def _check_resume(config: DictConfig, step: int, steps_per_epoch: int | None) ->
     if total is None and steps_per_epoch is not None:
         total = steps_per_epoch * trainer.total_epochs
     check_resume(step, total, str(trainer.default_local_dir))
+    check_num_gpus(step, _resumed_folder(config, step), int(trainer.nnodes) * int(trainer.n_gpus_per_node))
     if needs_critic(config):
         check_critic(step, _resumed_folder(config, step))
 

@@ -41,6 +41,8 @@ _DROPPED = {
     "down_sampling/groups_equal_rewards": "groups of equal rewards",
 }
 _CAUSE = re.compile(r"^verl-pivot: .*|^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)\b.*")
+_MEMORY_FULL = re.compile(r"^ray\.exceptions\.OutOfMemoryError: .* was (\S+) used / (\S+) limit")
+"""What Ray says where it ended processes to free memory, sixty lines before the log's end."""
 _KILLED = 128 + 9
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -52,6 +54,7 @@ class TrialReport:
         self._num_phases = 0
         self._num_steps: int | None = None
         self._tail: list[str] = []
+        self._memory: re.Match[str] | None = None
         self.moments: dict[str, float] = {}
         """{phase: seconds after the launch began at which it ended}, in their order."""
 
@@ -69,6 +72,7 @@ class TrialReport:
         """
         line = _ESCAPES.sub("", line).rstrip()
         self._tail = [*self._tail[-39:], line]
+        self._memory = _MEMORY_FULL.match(line) or self._memory
         if match := _NUM_STEPS.search(line):
             self._num_steps = int(match[1])
         said = self._phase(line, seconds) or self._step(line)
@@ -92,6 +96,11 @@ class TrialReport:
         Args:
             exit_code: Exit code of the launch, 128 + the number of a signal that killed it.
         """
+        if self._memory is not None:
+            return (
+                f"verl-pivot: the memory of the machine was full ({self._memory[1]} of {self._memory[2]}), so that Ray "
+                "ended processes of the launch: end other programs there, or take fewer workers"
+            )
         causes = [line for line in self._tail if _CAUSE.match(line)]
         if exit_code == _KILLED and not causes:
             return "verl-pivot: the launch was killed (SIGKILL), as Linux does where the memory is full"
