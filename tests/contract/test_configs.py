@@ -17,6 +17,8 @@ from verl_pivot.data.curriculum import CurriculumOptions, parse_options
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
 from verl_pivot.launch_checks.groups import check_choices, chosen_groups, shipped_settings
+from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
+from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
 from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
 from verl_pivot.rewards.ruler_settings import RulerSettings, parse_ruler
@@ -119,6 +121,26 @@ def test_every_key_that_we_set_exists_in_verl(group: str, option: str) -> None:
     unknown = [path for path in leaves(ours) if not path.startswith(NEW_KEYS) and not has_key(config, path)]
 
     assert unknown == [], f"typo in configs/{group}/{option}.yaml, or verl moved the key"
+
+
+@pytest.mark.parametrize("engine", ["megatron", "veomni", "torchtitan"])
+def test_what_methods_set_are_keys_of_each_engine_of_training_and_the_launch_is_checked_with_it(engine: str) -> None:
+    config = OmegaConf.to_container(stock(f"model_engine={engine}"))
+    unknown = {
+        method: [
+            path
+            for path in leaves(set_by_us("method", method))
+            if not path.startswith(NEW_KEYS) and not has_key(config, path)
+        ]
+        for method in config_groups()["method"]
+    }
+    chosen = stock("+method=grpo_roc", f"model_engine={engine}", "data.train_files=a.parquet")
+
+    assert {method: paths for method, paths in unknown.items() if paths} == {}
+    assert (chosen.actor_rollout_ref.actor.strategy, chosen.critic.strategy) == (engine, engine)
+    check_config(chosen, ["+method=grpo_roc"])
+    check_owned_settings(chosen, owning_parts({"method": "grpo_roc"}), ["+method=grpo_roc"])
+    check_void_settings(chosen, ["+method=grpo_roc"])
 
 
 def test_the_precision_of_fsdp_is_a_field_of_verls_engine_config_which_its_yaml_leaves_out() -> None:
