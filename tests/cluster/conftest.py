@@ -1,7 +1,7 @@
 """Writes what the tests of this folder showed, and when, into docs/cluster.json, for docs/compatibility.md."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator
 from datetime import UTC, datetime
 
 import pytest
@@ -12,9 +12,9 @@ RESULTS = ROOT / "docs" / "cluster.json"
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Write down the outcome of a test at once: the next one may take minutes."""
-    report: pytest.TestReport = yield
+    report = yield
     if report.when == "call":
         results = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
         today = datetime.now(UTC).date().isoformat()

@@ -7,6 +7,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.engine import check_sequence_parallel
 from verl_pivot.launch_checks.gpus import check_engine_size, check_gpus
 from verl_pivot.launch_checks.resuming import check_num_gpus
 
@@ -109,3 +110,11 @@ def test_a_checkpoint_of_fsdp_is_resumed_by_as_many_gpus_as_saved_it_and_one_wit
         "which verl cannot resume it: take as many, or begin anew with trainer.resume_mode=disable and the policy that "
         "`verl-pivot next-stage` writes from it"
     )
+
+
+def test_sequences_are_split_over_gpus_with_flash_attention_alone() -> None:
+    check_sequence_parallel(1, "sdpa")
+    check_sequence_parallel(2, None)
+    check_sequence_parallel(2, "flash_attention_3")
+    with pytest.raises(ConfigError, match=r"^ulysses_sequence_parallel_size=2 splits .* attn_implementation=sdpa each"):
+        check_sequence_parallel(2, "sdpa")

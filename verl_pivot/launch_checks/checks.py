@@ -8,7 +8,13 @@ from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.agent_loops import check_agent_loops
-from verl_pivot.launch_checks.engine import check_adapter, check_context, check_engine, check_model
+from verl_pivot.launch_checks.engine import (
+    check_adapter,
+    check_context,
+    check_engine,
+    check_model,
+    check_sequence_parallel,
+)
 from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.gpus import check_engine_size
 from verl_pivot.launch_checks.groups import check_choices
@@ -55,6 +61,7 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     if "resampling" in config.pivot:
         check_batch(config, parse_resampling(config))
     check_verl_names(config)
+    _check_sequence_parallel(config)
     if _is_remote(config):
         return
     load_verifier_modules(config.pivot.get("verifier_modules", ()))  # a router beside stock verl has none
@@ -185,6 +192,13 @@ def _check_reward_function(path: str | None, splits: Sequence[SplitSize]) -> Non
             "data.val_files are pivots, which the verifier of each row scores: leave it out, or register a verifier of "
             "your own with pivot.verifier_modules and name it with `verl-pivot import --verifier`"
         )
+
+
+def _check_sequence_parallel(config: DictConfig) -> None:
+    model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
+    engine = actor.get("fsdp_config", {})  # which verl reads where the actor's own key is left at 1
+    sizes = (each.get("ulysses_sequence_parallel_size", 1) for each in (actor, engine))
+    check_sequence_parallel(max(map(int, sizes)), model.get("override_config", {}).get("attn_implementation"))
 
 
 def _resumed_step(config: DictConfig) -> int:
