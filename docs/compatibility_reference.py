@@ -37,7 +37,7 @@ What ran with which versions, and how it is known; written by `python docs/refer
 | Python | 3.11 | the suite |
 | Python | 3.12 | as far as [Installing](installing.md#python-312) says |
 | machine | Linux on x86_64 | the suite; for aarch64 see [System calls](sandbox.md#system-calls) |
-| several machines | several Ray nodes on one | tests of `profile` and of sandboxes; no training |
+| several machines | several Ray nodes on one | tests of `profile` and of sandboxes; no training. No clock of a node is compared with another's, by a test |
 | OpenEnv, NeMo Gym | 0.3.0, 0.7.0 | tests against the real packages, where they are installed ([Environments](environments.md)) |
 | environments of verifiers | 0.1.14, and task sets of 0.4.0 | [Environments](environments.md#verifiers) |
 
