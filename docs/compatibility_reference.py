@@ -28,7 +28,8 @@ What ran with which versions, and how it is known; written by `python docs/refer
 | rollouts on a GPU | SGLang 0.5.12, torch 2.11 for CUDA 13, one H100 | the profile's server and two engines behind the router ran; no training step was seen ([Routing](routing.md#measured-on-real-engines)) |
 | vLLM | 0.24 | its installation is resolved by a test; its server is compared by verl's source with what our loops send and expect, and the router reads the form of its `/metrics`; no rollout was seen |
 | two workers with an engine each | on one machine's CPU | two steps of `pivotrl` and of `grpo_roc` ([Smoke](smoke.md#seen-to-run)) |
-| the update of two workers | FSDP2 over gloo, on one machine's CPU | every method's gradient, with padded, masked and unequal rows, is that of one worker within 1e-7 of its largest component ([Several workers](#several-workers)) |
+| the update of two workers | FSDP2 over gloo, on one machine's CPU | every method's gradient, with padded, masked and unequal rows, is that of one worker within 1e-7 of its largest component, with an adapter of LoRA and with micro-batches by tokens too; seen once on 2026-11-26 |
+| sequences split over GPUs (Ulysses) | not on a CPU | verl splits flash attention alone; with torch's own the gradient was another one (by 0.8 of its largest component), so that a launch is refused |
 | engines of training | FSDP2 | the suite |
 | | Megatron, veomni, torchtitan | a method's settings are keys of their configs, by a test; no launch was tried, nor with FSDP |
 | trainer modes | `sync` | the suite |
