@@ -3,6 +3,7 @@
 #   make test         formatting, types and the whole test suite; half an hour on two cores
 #   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 3 minutes
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
+#   make test-cluster  launches with several workers, one after the other; before a release, an hour on two idle cores
 #   make docs         the documentation as a site, in outputs/site
 #   make lock         requirements/sglang.txt, resolved anew
 #   make bench-sandbox    figures of the sandbox beside their targets; for a quiet machine with two cores
@@ -32,7 +33,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test check soak lint docs bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
+.PHONY: quickstart test test-cluster check soak lint docs bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -45,6 +46,10 @@ check: lint
 
 soak: .venv/ready
 	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile=soak $(PARALLEL) 3
+
+test-cluster: .venv/ready
+	$(BIN)/python -m pytest -m cluster
+	$(BIN)/python docs/reference.py
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

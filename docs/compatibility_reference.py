@@ -2,6 +2,7 @@
 
 # ruff: noqa: E501  rows of a table stand on one line
 
+import json
 import re
 from pathlib import Path
 
@@ -27,11 +28,17 @@ What ran with which versions, and how it is known; written by `python docs/refer
 | rollouts on a GPU | SGLang 0.5.12, torch 2.11 for CUDA 13, one H100 | the profile's server and two engines behind the router ran; no training step was seen ([Routing](routing.md#measured-on-real-engines)) |
 | vLLM | 0.24 | its installation is resolved by a test; its server is compared by verl's source with what our loops send and expect, and the router reads the form of its `/metrics`; no rollout was seen |
 | two workers with an engine each | on one machine's CPU | two steps of `pivotrl` and of `grpo_roc` ([Smoke](smoke.md#seen-to-run)) |
-| engines of training | FSDP2 | the suite; FSDP, Megatron, veomni and torchtitan were not tried |
+| the update of two workers | FSDP2 over gloo, on one machine's CPU | every method's gradient, with padded, masked and unequal rows, is that of one worker within 1e-7 of its largest component, with an adapter of LoRA and with micro-batches by tokens too; seen once on 2026-11-26 |
+| sequences split over GPUs (Ulysses) | not on a CPU | verl splits flash attention alone; with torch's own the gradient was another one (by 0.8 of its largest component), so that a launch is refused |
+| engines of training | FSDP2 | the suite |
+| | Megatron, veomni, torchtitan | a method's settings are keys of their configs, by a test; no launch was tried, nor with FSDP |
+| trainer modes | `sync` | the suite |
+| | `colocate_async` | launches of `grpo_roc` and `l0` with `+tail=partial` in the suite, with their staleness ([Routing](routing.md)) |
+| | `separate_async` | the buffers and verl's switch of hybrid rollout on a real TransferQueue, without a launch: verl hands its engines weights by NCCL, HCCL, NIXL, Mooncake or Kimi's engine, none of which the CPU packages have |
 | Python | 3.11 | the suite |
 | Python | 3.12 | as far as [Installing](installing.md#python-312) says |
 | machine | Linux on x86_64 | the suite; for aarch64 see [System calls](sandbox.md#system-calls) |
-| several machines | several Ray nodes on one | tests |
+| several machines | several Ray nodes on one | tests of `profile` and of sandboxes; no training. No clock of a node is compared with another's, by a test |
 | OpenEnv, NeMo Gym | 0.3.0, 0.7.0 | tests against the real packages, where they are installed ([Environments](environments.md)) |
 | environments of verifiers | 0.1.14, and task sets of 0.4.0 | [Environments](environments.md#verifiers) |
 
@@ -41,6 +48,15 @@ Of the suite, which runs without a GPU, and of the file for SGLang on GPUs:
 
 | package | `requirements/cpu.txt` | `requirements/sglang.txt` |
 |---|---|---|
+"""
+SEVERAL = """
+## Several workers
+
+`make test-cluster` launches several workers on one machine and writes the outcome of each test here. Without a line below, a
+test was not run since it was written.
+
+| what | outcome | date | seconds |
+|---|---|---|---|
 """
 NAMES = """
 ## Names of verl
@@ -63,10 +79,25 @@ def page() -> str:
         head
         + "\n".join(versions)
         + "\n"
+        + SEVERAL
+        + "".join(row(*cells) + "\n" for cells in cluster_results())
         + NAMES.format(release=TESTED_RELEASE, count=len(HOOKS))
         + "\n".join(names)
         + "\n"
     )
+
+
+def cluster_results() -> list[tuple[str, str, str, str]]:
+    """[num_tests] fact, outcome, date and seconds of each test of tests/cluster that was run."""
+    results = json.loads((ROOT / "docs" / "cluster.json").read_text())
+    return [(_fact(name), found["outcome"], found["date"], str(found["seconds"])) for name, found in results.items()]
+
+
+def _fact(test: str) -> str:
+    """The name of a test as words."""
+    name, _, parameter = test.removesuffix("]").partition("[")
+    words = name.removeprefix("test_").replace("_", " ")
+    return f"{words}: `{parameter}`" if parameter else words
 
 
 def pins(path: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Settings of the suite: soaks on demand only, tests of one file in one process, all launches one after the other."""
+"""Settings of the suite: some tests on demand only, tests of one file in one process, launches one after the other."""
 
 import os
 import signal
@@ -43,6 +43,9 @@ LAUNCHES = (
 )
 """Files that start the stock trainer, SGLang or Ray: each of them wants both cores, so one process takes them all."""
 
+ON_DEMAND = ("soak", "cluster")
+"""Markers of tests that run only where `-m` names them."""
+
 LONGEST = (
     "tests/hostile/test_sandbox_failures.py",
     "tests/verifiers/test_shell_execution.py",
@@ -76,10 +79,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     Thousands of tests start processes on a machine that others use too: one that fails runs once more, and the summary
     names it. What hypothesis finds fails again, since it begins with what it found.
     """
-    if "soak" not in config.option.markexpr:
-        soaks = [item for item in items if item.get_closest_marker("soak") is not None]
-        items[:] = [item for item in items if item not in soaks]
-        config.hook.pytest_deselected(items=soaks)
+    on_demand = [
+        item
+        for name in ON_DEMAND
+        if name not in config.option.markexpr
+        for item in items
+        if item.get_closest_marker(name)
+    ]
+    if on_demand:
+        items[:] = [item for item in items if item not in on_demand]
+        config.hook.pytest_deselected(items=on_demand)
     for item in items:
         item.add_marker(pytest.mark.flaky(reruns=1))
     ranks = {group: rank for rank, group in enumerate(("launches", *LONGEST))}

@@ -26,9 +26,9 @@ ROOMS = (
         "off_loop",
         "all_at_once",
         "extras",
+        "validation",
         "user_code",
         "user_modules",
-        "validation",
         "registry",
         "objective",
         "configuration",
@@ -208,6 +208,17 @@ for module in sys.argv[1:]:
     if found := {"torch", "ray", "verl", "sglang", "transformers"} & set(sys.modules):
         sys.exit(f"{module} imports {found}")
 """
+
+
+def test_no_module_can_compare_the_clocks_of_two_nodes_since_hardly_any_asks_for_the_time_of_day() -> None:
+    asks = re.compile(r"\b(?:time\.time(?:_ns)?|datetime\.now|utcnow)\b")
+    found = {str(path.relative_to(PACKAGE)) for path in modules().values() if asks.search(path.read_text())}
+
+    assert found == {
+        "rollout/chat_completions.py", "rollout/responses_api.py",  # which OpenAI's answers have
+        "routing/router_actor.py",  # a number that no other start of the actor has
+        "sandbox/bench/run.py",  # the date of its figures
+    }  # fmt: skip
 
 
 def test_sglang_and_vllm_are_imported_nowhere_in_the_package() -> None:

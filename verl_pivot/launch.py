@@ -38,6 +38,8 @@ _PIVOT_KEYS = {
     "process", "resampling", "rollout", "router", "ruler", "tree_search", "trial_steps", "verifier_modules",
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
+_WORKER = re.compile(r"\(pid=\d+, ip=([^,)]+)")
+"""What Ray writes before the traceback of a worker."""
 
 
 class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
@@ -59,11 +61,11 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
         """Make the cause of a failed launch its last line, if the cause is an error of this package."""
         if job_return.status is not JobStatus.FAILED:
             return
-        sentence = own_sentence(job_return._return_value)
-        if sentence is None:
-            return
         import ray
 
+        sentence = own_sentence(job_return._return_value, ray.util.get_node_ip_address())
+        if sentence is None:
+            return
         ray.shutdown()  # after which no worker prints any more
         sys.stdout.flush()
         raise SystemExit(f"verl-pivot: {sentence}")
@@ -91,15 +93,23 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
     remember_run(config, chosen)
 
 
-def own_sentence(error: BaseException) -> str | None:
+def own_sentence(error: BaseException, address: str) -> str | None:
     """Text of the error of this package that a failed launch comes from; None if it comes from another one.
 
-    Ray gives the errors of its workers as errors of its own, with the traceback as their text.
+    Ray gives the errors of its workers as errors of its own, with the traceback as their text. The sentence of a worker
+    on another node begins with the address of that node, on which a package or a file may be missing.
+
+    Args:
+        error: What ended the launch.
+        address: IP address of this machine.
     """
-    sentences: list[str] = _OWN_ERROR.findall(str(error))
-    if sentences:
-        return sentences[-1]
-    return str(error) if isinstance(error, PivotError) else None
+    text = str(error)
+    sentences = list(_OWN_ERROR.finditer(text))
+    if not sentences:
+        return text if isinstance(error, PivotError) else None
+    nodes = _WORKER.findall(text, 0, sentences[-1].start(1))
+    place = f"on {nodes[-1]}: " if nodes and nodes[-1] != address else ""
+    return f"{place}{sentences[-1][1]}"
 
 
 def check_config(config: DictConfig, overrides: Sequence[str]) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from verl_pivot.errors import ConfigError, PivotError
+from verl_pivot.validation import place_of
 
 
 def load_modules(modules: Iterable[str], kind: str) -> None:
@@ -66,7 +67,10 @@ def _import_file(path: Path, kind: str) -> None:
     if name in sys.modules:
         return
     if not path.is_file():
-        raise ConfigError(f"{kind} module {str(path)!r} is not a file; give the path of a .py file")
+        raise ConfigError(
+            f"{kind} module {str(path)!r} is not a file{place_of(path)}; give the path of a .py file, on a cluster an "
+            "absolute one that every node has"
+        )
     spec = importlib.util.spec_from_file_location(name, path)
     loader = spec.loader if spec else None
     assert spec is not None, path

@@ -1,6 +1,7 @@
 """Validation of what users write in commands, YAML and rows: checked values, or a sentence that names the wrong key."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -9,6 +10,11 @@ from pydantic_core import CoreSchema, ErrorDetails, core_schema
 from verl_pivot.errors import ConfigError
 
 ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def place_of(path: Path) -> str:
+    """Where a path was looked for, behind its name in a message: workers of Ray may run in another folder."""
+    return "" if path.is_absolute() else f" in {Path.cwd()}"
 
 
 class Options(BaseModel):

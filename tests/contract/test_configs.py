@@ -17,6 +17,8 @@ from verl_pivot.data.curriculum import CurriculumOptions, parse_options
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
 from verl_pivot.launch_checks.groups import check_choices, chosen_groups, shipped_settings
+from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
+from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
 from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
 from verl_pivot.rewards.ruler_settings import RulerSettings, parse_ruler
@@ -121,6 +123,26 @@ def test_every_key_that_we_set_exists_in_verl(group: str, option: str) -> None:
     assert unknown == [], f"typo in configs/{group}/{option}.yaml, or verl moved the key"
 
 
+@pytest.mark.parametrize("engine", ["megatron", "veomni", "torchtitan"])
+def test_what_methods_set_are_keys_of_each_engine_of_training_and_the_launch_is_checked_with_it(engine: str) -> None:
+    config = OmegaConf.to_container(stock(f"model_engine={engine}"))
+    unknown = {
+        method: [
+            path
+            for path in leaves(set_by_us("method", method))
+            if not path.startswith(NEW_KEYS) and not has_key(config, path)
+        ]
+        for method in config_groups()["method"]
+    }
+    chosen = stock("+method=grpo_roc", f"model_engine={engine}", "data.train_files=a.parquet")
+
+    assert {method: paths for method, paths in unknown.items() if paths} == {}
+    assert (chosen.actor_rollout_ref.actor.strategy, chosen.critic.strategy) == (engine, engine)
+    check_config(chosen, ["+method=grpo_roc"])
+    check_owned_settings(chosen, owning_parts({"method": "grpo_roc"}), ["+method=grpo_roc"])
+    check_void_settings(chosen, ["+method=grpo_roc"])
+
+
 def test_the_precision_of_fsdp_is_a_field_of_verls_engine_config_which_its_yaml_leaves_out() -> None:
     from verl.workers.config import FSDPEngineConfig
 
@@ -217,7 +239,7 @@ def test_the_options_of_the_tool_loop_are_those_of_the_config(tool_format: str) 
         ("pivot.rollout.max_turns=0", r"pivot\.rollout\.max_turns: Input should be greater"),
         ("pivot.rollout.parser=tags", "parser=tags needs tags"),
         ("pivot.rollout.observation_template=x", "must hold {text} exactly once, got 'x'"),
-        ("pivot.rollout.tools=nowhere.yaml", r"nowhere\.yaml cannot be read"),
+        ("pivot.rollout.tools=nowhere.yaml", r"nowhere\.yaml cannot be read in /"),
         ("+tool_format=search_r1", "has no tool 'search', only python_code_with_standard_io, jupyter_code"),
         (
             "pivot.rollout={parser: tags, tools: ${verl_pivot.config:tools/python.yaml}, "

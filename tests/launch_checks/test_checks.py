@@ -399,11 +399,23 @@ def test_a_model_that_can_be_downloaded_passes() -> None:
             ),
             "turn a:0: verifier 'x' raised KeyError: 'y'",
         ),
+        (
+            RuntimeError(
+                "\x1b[36mray::TaskRunnerV1.run()\x1b[39m (pid=1, ip=10.0.0.1, actor_id=a)\n  File x, line 1\n"
+                "ray.exceptions.RayTaskError(ConfigError): ray::AgentLoopWorkerTQ.run() (pid=2, ip=10.0.0.2)\n"
+                "verl_pivot.errors.ConfigError: the Python package mcp is not installed"
+            ),
+            "on 10.0.0.2: the Python package mcp is not installed",
+        ),
+        (
+            RuntimeError("ray::TaskRunnerV1.run() (pid=1, ip=10.0.0.1)\nverl_pivot.errors.ConfigError: a is not b"),
+            "a is not b",
+        ),
         (RuntimeError("something else"), None),
     ],
 )
 def test_the_last_line_is_the_sentence_of_the_error_that_it_comes_from(error: Exception, sentence: str | None) -> None:
-    assert own_sentence(error) == sentence
+    assert own_sentence(error, "10.0.0.1") == sentence
 
 
 @pytest.mark.heavy

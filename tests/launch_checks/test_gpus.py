@@ -7,7 +7,9 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.engine import check_sequence_parallel
 from verl_pivot.launch_checks.gpus import check_engine_size, check_gpus
+from verl_pivot.launch_checks.resuming import check_num_gpus
 
 ROLLOUT = "actor_rollout_ref.rollout"
 
@@ -88,3 +90,31 @@ def test_a_launch_that_can_have_its_gpus_passes(tmp_path: Path) -> None:
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:6379")
     check_gpus(composed(), 0, alone)
+
+
+def test_a_checkpoint_of_fsdp_is_resumed_by_as_many_gpus_as_saved_it_and_one_without_shards_by_any(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "global_step_3"
+    check_num_gpus(3, folder, 2)
+    (folder / "actor").mkdir(parents=True)
+    (folder / "actor" / "fsdp_config.json").write_text('{"FSDP_version": 2, "world_size": 2}')
+
+    check_num_gpus(3, folder, 2)
+    check_num_gpus(0, folder, 1)
+    with pytest.raises(ConfigError) as caught:
+        check_num_gpus(3, folder, 1)
+
+    assert str(caught.value) == (
+        f"{folder} was saved by 2 GPUs and the launch trains on 1 (trainer.nnodes x trainer.n_gpus_per_node), with "
+        "which verl cannot resume it: take as many, or begin anew with trainer.resume_mode=disable and the policy that "
+        "`verl-pivot next-stage` writes from it"
+    )
+
+
+def test_sequences_are_split_over_gpus_with_flash_attention_alone() -> None:
+    check_sequence_parallel(1, "sdpa")
+    check_sequence_parallel(2, None)
+    check_sequence_parallel(2, "flash_attention_3")
+    with pytest.raises(ConfigError, match=r"^ulysses_sequence_parallel_size=2 splits .* attn_implementation=sdpa each"):
+        check_sequence_parallel(2, "sdpa")

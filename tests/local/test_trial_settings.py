@@ -10,6 +10,7 @@ OF_A_CLUSTER = (
     "trainer.total_training_steps=500", "trainer.save_freq=20", "trainer.default_local_dir=runs/a", "trainer.nnodes=4",
     "trainer.resume_mode=auto", "trainer.rollout_data_dir=runs/a/rollouts", "trainer.n_gpus_per_node=8",
     "trainer.logger=[console,wandb]", "actor_rollout_ref.rollout.tensor_model_parallel_size=4",
+    "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=2",
 )  # fmt: skip
 
 
@@ -35,6 +36,7 @@ def test_a_trial_of_a_clusters_command_saves_and_resumes_nothing_and_leaves_its_
     )  # fmt: skip
     assert (trainer.nnodes, trainer.n_gpus_per_node, trainer.logger) == (1, 1, ["console"])
     assert config.actor_rollout_ref.rollout.tensor_model_parallel_size == 1
+    assert config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size == 1
     assert sorted(without_effect) == sorted(OF_A_CLUSTER)
 
 

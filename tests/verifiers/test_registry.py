@@ -147,7 +147,9 @@ async def test_a_users_file_registers_its_verifier(tmp_path: Path) -> None:
 def test_a_missing_module_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"verifier module 'no.such.module' cannot be imported"):
         load_verifier_modules(["no.such.module"])
-    with pytest.raises(ConfigError, match=r"'no_such_file.py' is not a file"):
+    with pytest.raises(
+        ConfigError, match=rf"'no_such_file.py' is not a file in {Path.cwd()}; give the path of a .py file"
+    ):
         load_verifier_modules(["no_such_file.py"])
 
 

@@ -21,6 +21,7 @@ from verl_pivot.data.json_values import (
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.extras import extra
 from verl_pivot.types import JsonObject
+from verl_pivot.validation import place_of
 
 with extra("data"):
     import ijson
@@ -100,8 +101,7 @@ def check_file(path: Path) -> None:
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the files in it, such as {path}/*.jsonl")
     if not path.exists():
-        place = "" if path.is_absolute() else f" in {Path.cwd()}"
-        raise DataError(f"there is no file {path}{place}; name files of JSON lines, JSON or parquet")
+        raise DataError(f"there is no file {path}{place_of(path)}; name files of JSON lines, JSON or parquet")
 
 
 def num_rows(path: Path) -> int | None:

@@ -8,12 +8,18 @@ from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.agent_loops import check_agent_loops
-from verl_pivot.launch_checks.engine import check_adapter, check_context, check_engine, check_model
+from verl_pivot.launch_checks.engine import (
+    check_adapter,
+    check_context,
+    check_engine,
+    check_model,
+    check_sequence_parallel,
+)
 from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.gpus import check_engine_size
 from verl_pivot.launch_checks.groups import check_choices
 from verl_pivot.launch_checks.process import needs_critic
-from verl_pivot.launch_checks.resuming import check_critic, check_resume, resumed_step
+from verl_pivot.launch_checks.resuming import check_critic, check_num_gpus, check_resume, resumed_step
 from verl_pivot.launch_checks.reward_functions import check_reward_function
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
 from verl_pivot.launch_checks.sampling import check_sampling
@@ -55,6 +61,7 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     if "resampling" in config.pivot:
         check_batch(config, parse_resampling(config))
     check_verl_names(config)
+    _check_sequence_parallel(config)
     if _is_remote(config):
         return
     load_verifier_modules(config.pivot.get("verifier_modules", ()))  # a router beside stock verl has none
@@ -187,6 +194,13 @@ def _check_reward_function(path: str | None, splits: Sequence[SplitSize]) -> Non
         )
 
 
+def _check_sequence_parallel(config: DictConfig) -> None:
+    model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
+    engine = actor.get("fsdp_config", {})  # which verl reads where the actor's own key is left at 1
+    sizes = (each.get("ulysses_sequence_parallel_size", 1) for each in (actor, engine))
+    check_sequence_parallel(max(map(int, sizes)), model.get("override_config", {}).get("attn_implementation"))
+
+
 def _resumed_step(config: DictConfig) -> int:
     trainer = config.trainer
     return resumed_step(str(trainer.resume_mode), str(trainer.default_local_dir), trainer.resume_from_path)
@@ -198,6 +212,7 @@ def _check_resume(config: DictConfig, step: int, steps_per_epoch: int | None) ->
     if total is None and steps_per_epoch is not None:
         total = steps_per_epoch * trainer.total_epochs
     check_resume(step, total, str(trainer.default_local_dir))
+    check_num_gpus(step, _resumed_folder(config, step), int(trainer.nnodes) * int(trainer.n_gpus_per_node))
     if needs_critic(config):
         check_critic(step, _resumed_folder(config, step))
 

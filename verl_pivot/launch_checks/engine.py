@@ -13,6 +13,7 @@ _MODULES = {
     "trtllm": ("tensorrt_llm", "see the documentation of verl"),
 }
 """{name of verl's rollout engine: its package, and how it is installed}"""
+_UNSPLIT_ATTENTIONS = ("eager", "flex_attention", "sdpa")
 
 
 def check_engine(name: str) -> None:
@@ -91,6 +92,27 @@ def check_adapter(path: str | None) -> None:
         raise ConfigError(
             f"actor_rollout_ref.model.lora_adapter_path={path} has no adapter_config.json: name the folder of a LoRA "
             "adapter"
+        )
+
+
+def check_sequence_parallel(num_gpus: int, attention: str | None) -> None:
+    """Refuse to split sequences over GPUs with an attention of which each GPU would compute its own part alone.
+
+    verl exchanges the parts inside flash attention (`verl/models/transformers/monkey_patch.py`), and with another one
+    trains on without a word.
+
+    Args:
+        num_gpus: `ulysses_sequence_parallel_size` of the actor.
+        attention: `attn_implementation` in the model's `override_config`; None: verl's default, flash attention.
+
+    Raises:
+        ConfigError: Naming both settings.
+    """
+    if num_gpus > 1 and attention in _UNSPLIT_ATTENTIONS:
+        raise ConfigError(
+            f"ulysses_sequence_parallel_size={num_gpus} splits sequences over GPUs, which verl does inside flash "
+            f"attention alone: with attn_implementation={attention} each GPU would read its own part only; install "
+            "flash-attn and leave the setting out, or set actor_rollout_ref.actor.ulysses_sequence_parallel_size=1"
         )
 
 

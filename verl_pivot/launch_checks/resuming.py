@@ -1,5 +1,6 @@
 """Checkpoints that verl would resume from -> an error if the launch would then train no step."""
 
+import json
 from pathlib import Path
 
 from verl_pivot.errors import ConfigError
@@ -70,6 +71,29 @@ def check_critic(step: int, folder: Path) -> None:
             f"{folder} holds no critic, and the launch trains one: resume from a checkpoint that a launch with a "
             "critic saved, or begin anew with trainer.resume_mode=disable, and with its policy as "
             "actor_rollout_ref.model.path"
+        )
+
+
+def check_num_gpus(step: int, folder: Path, num_gpus: int) -> None:
+    """Refuse to resume shards of FSDP with another number of GPUs: verl asks for files with that number in their names.
+
+    Args:
+        step: Step of the checkpoint; 0 if there is none.
+        folder: Folder of the checkpoint.
+        num_gpus: GPUs that the launch trains on.
+
+    Raises:
+        ConfigError: Naming both numbers.
+    """
+    facts = folder / "actor" / "fsdp_config.json"
+    if not step or not facts.is_file():
+        return
+    saved_by = json.loads(facts.read_text()).get("world_size")
+    if saved_by not in (None, num_gpus):
+        raise ConfigError(
+            f"{folder} was saved by {saved_by} GPUs and the launch trains on {num_gpus} (trainer.nnodes x "
+            "trainer.n_gpus_per_node), with which verl cannot resume it: take as many, or begin anew with "
+            "trainer.resume_mode=disable and the policy that `verl-pivot next-stage` writes from it"
         )
 
 

@@ -41,8 +41,9 @@ _DROPPED = {
     "down_sampling/groups_equal_rewards": "groups of equal rewards",
 }
 _CAUSE = re.compile(r"^verl-pivot: .*|^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)\b.*")
+_MEMORY_FULL = re.compile(r"^ray\.exceptions\.OutOfMemoryError: .* was (\S+) used / (\S+) limit")
+"""What Ray says where it ended processes to free memory, sixty lines before the log's end."""
 _KILLED = 128 + 9
-_KILLED_BY_RAY = re.compile(r"Ray killed \d+ worker\(s\) based on the killing policy")
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -53,7 +54,7 @@ class TrialReport:
         self._num_phases = 0
         self._num_steps: int | None = None
         self._tail: list[str] = []
-        self._is_out_of_memory = False
+        self._memory: re.Match[str] | None = None
         self.moments: dict[str, float] = {}
         """{phase: seconds after the launch began at which it ended}, in their order."""
 
@@ -71,7 +72,7 @@ class TrialReport:
         """
         line = _ESCAPES.sub("", line).rstrip()
         self._tail = [*self._tail[-39:], line]
-        self._is_out_of_memory = self._is_out_of_memory or bool(_KILLED_BY_RAY.search(line))
+        self._memory = _MEMORY_FULL.match(line) or self._memory
         if match := _NUM_STEPS.search(line):
             self._num_steps = int(match[1])
         said = self._phase(line, seconds) or self._step(line)
@@ -95,10 +96,10 @@ class TrialReport:
         Args:
             exit_code: Exit code of the launch, 128 + the number of a signal that killed it.
         """
-        if self._is_out_of_memory:
+        if self._memory is not None:
             return (
-                "verl-pivot: the launch failed: the machine's memory was nearly full, and Ray ended workers of the "
-                "launch; end other programs, or use a smaller model, shorter sequences or smaller batches"
+                f"verl-pivot: the memory of the machine was full ({self._memory[1]} of {self._memory[2]}), so that Ray "
+                "ended processes of the launch: end other programs there, or take fewer workers"
             )
         causes = [line for line in self._tail if _CAUSE.match(line)]
         if exit_code == _KILLED and not causes:

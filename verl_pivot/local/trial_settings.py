@@ -10,7 +10,9 @@ FOLDER_VARIABLE = "VERL_PIVOT_RUN_FOLDER"
 _FOLDER = f"${{oc.env:{FOLDER_VARIABLE},outputs/local}}"
 PARALLEL_SIZES = (
     "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
     "actor_rollout_ref.ref.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size",
     "actor_rollout_ref.rollout.tensor_model_parallel_size",
     "actor_rollout_ref.rollout.pipeline_model_parallel_size",
     "actor_rollout_ref.rollout.data_parallel_size",

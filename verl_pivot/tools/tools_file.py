@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.tools.contract import OnTimeout
-from verl_pivot.validation import Options
+from verl_pivot.validation import Options, place_of
 
 
 class FunctionEntry(Options):
@@ -59,7 +59,8 @@ def read_entries(path: str) -> list[object]:
         entries = yaml.safe_load(Path(path).read_text())
     except OSError as error:
         raise ConfigError(
-            f"the tools file {path} cannot be read: {error.strerror}; give its path (pivot.rollout.tools in training)"
+            f"the tools file {path} cannot be read{place_of(Path(path))}: {error.strerror}; give its path, on a "
+            "cluster an absolute one that every node has (pivot.rollout.tools in training)"
         ) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
