@@ -55,8 +55,8 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Trainings with each router, taken in turn.")] = 3,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of a step, with 8 conversations each.")] = 15,
     budgets: Annotated[
-        str, typer.Option(help="Tokens of the longest response, for one table each; turns have a 24th on average.")
-    ] = "512,1024",
+        str, typer.Option(help="Tokens of the longest response, for one table each; a turn has 1/23 of them.")
+    ] = "448,1056",
     capacity: Annotated[int, typer.Option(min=1, help="KV tokens of each engine, in longest responses.")] = 6,
     seed: Annotated[int, typer.Option(help="Seed of the conversations.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the logs.")] = Path("outputs/bench-trainer"),
@@ -100,7 +100,7 @@ def compare(model: Path, scenario: Scenario, capacity: int, steps: int, rounds: 
             console.print(results[router][-1], style="dim")
     turn_tokens = statistics.fmean(turn.generated for each in conversations for turn in each.turns)
     title = (
-        f"{steps} steps of {batch_size} conversations, turns of {turn_tokens:.0f} tokens, engines of {capacity} tokens, "
+        f"{steps} steps of {batch_size} conversations, turns of {turn_tokens:.0f} tokens, engines of {capacity}, "
         f"medians of {rounds} rounds"
     )
     show(results, title, console)
