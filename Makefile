@@ -115,12 +115,14 @@ bench-resampling: .venv/ready
 
 bench-router: .venv/ready
 	$(BIN)/python -m benchmarks.bench_router
+	$(BIN)/python -m benchmarks.bench_router_step
 	$(BIN)/python -m benchmarks.bench_engines
 	$(BIN)/python -m benchmarks.bench_trainer
 	$(BIN)/python -m benchmarks.bench_calibration
 
 bench-tail: .venv/ready
-	$(BIN)/python -m benchmarks.bench_tail
+	mkdir -p outputs
+	$(BIN)/python -m benchmarks.bench_tail --out outputs/bench-tail.jsonl
 
 gpu:
 	python -m benchmarks.gpu

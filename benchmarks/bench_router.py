@@ -1,4 +1,4 @@
-"""Milliseconds of the router's decisions, of its releases while thousands of acquires wait, and of a step's turns.
+"""Milliseconds of the router's decisions, and of its releases while thousands of acquires wait.
 
 Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_router --help`. Each routing policy is
 timed alone, call by call. The router's actor runs on a Ray of its own, as verl makes it, and reads the loads of its
@@ -11,7 +11,6 @@ import statistics
 import tempfile
 import threading
 import time
-from array import array
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,17 +23,14 @@ from rich.console import Console
 from rich.table import Table
 
 from verl_pivot.routing.client import REPORTS_END
-from verl_pivot.routing.router_state import RouterStatus
 from verl_pivot.routing.routing_policy import ConversationEnd, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.settings import make_routing_policy, parse_router
 
 ROUTING_POLICIES = ("static", "least_inflight", "cache_aware", "kv_admission", "kv_forecast")
 TARGET_DECISION_MS = 1.0
 TARGET_RELEASE_MS = 10.0
-_SETTLE_SECONDS = 10.0
-"""Seconds from the moment that all rollouts of a step have begun to the first measured turn."""
-_PROMPT_TOKENS = 1_024
-_BUDGET = 12_288
+PROMPT_TOKENS = 1_024
+BUDGET = 12_288
 
 
 def main(
@@ -43,41 +39,34 @@ def main(
         int, typer.Option(min=1, help="Conversations under way, and acquires that wait.")
     ] = 16_384,
     turns: Annotated[int, typer.Option(min=1, help="Turns for which each policy is timed.")] = 20_000,
-    rollouts: Annotated[int, typer.Option(min=0, help="Rollouts of a whole step, 131072 for 512 engines.")] = 0,
-    processes: Annotated[int, typer.Option(min=1, help="Processes of agent loops in that step.")] = 4,
-    seconds: Annotated[float, typer.Option(min=1.0, help="Time for which that step is measured.")] = 60.0,
-    turn_seconds: Annotated[float, typer.Option(min=0.1, help="Mean time of a turn, and of its tools.")] = 30.0,
-    engines_per_shard: Annotated[int, typer.Option(min=1, help="Engines of each actor in that step.")] = 64,
 ) -> None:
-    """Print milliseconds of the calls of each policy, of releases while all acquires wait, and of a step's turns."""
+    """Print milliseconds of the calls of each policy, and of releases while all acquires wait."""
     console = Console()
     table = Table(title=f"{engines} engines, {conversations} conversations: milliseconds", title_justify="left")
     for column in ("policy", "acquire median", "99 %", "release median", "99 %", "end median", "99 %"):
         table.add_column(column, justify="right" if column != "policy" else "left")
     for name in ROUTING_POLICIES:
         times = decide(name, engines, conversations, turns)
-        table.add_row(name, *(f"{value:.3f}" for each in times.values() for value in _quantiles(each)))
+        table.add_row(name, *(f"{value:.3f}" for each in times.values() for value in quantiles(each)))
     console.print(table)
     console.print(f"target: median below {TARGET_DECISION_MS} ms\n")
     waiting(conversations, console)
-    if rollouts:
-        step(StepSize(engines, engines_per_shard, rollouts, processes, seconds, turn_seconds), console)
 
 
-class _Quantiles(NamedTuple):
+class Quantiles(NamedTuple):
     """Quantiles of times, in milliseconds."""
 
     median: float
     percentile_99: float
 
 
-def _quantiles(seconds: list[float]) -> _Quantiles:
-    return _Quantiles(1e3 * statistics.median(seconds), 1e3 * statistics.quantiles(seconds, n=100)[98])
+def quantiles(seconds: list[float]) -> Quantiles:
+    return Quantiles(1e3 * statistics.median(seconds), 1e3 * statistics.quantiles(seconds, n=100)[98])
 
 
 def decide(name: str, num_engines: int, num_conversations: int, num_turns: int) -> dict[str, list[float]]:
     """{name of the call: [num_calls] seconds} of a policy with so many conversations under way."""
-    policy = make_routing_policy(parse_router({"policy": name, "max_response_tokens": _BUDGET}, "benchmark"))
+    policy = make_routing_policy(parse_router({"policy": name, "max_response_tokens": BUDGET}, "benchmark"))
     for number in range(num_engines):
         policy.add_server(f"10.0.{number // 256}.{number % 256}:30000", 400_000, 0.0)
     times: dict[str, list[float]] = {"acquire": [], "release": [], "end": []}
@@ -118,7 +107,7 @@ class _Load:
             "release", lambda: self._policy.release(TurnRelease(conversation=name, server=server, now=self._now))
         )
         self._contexts[name] += self._rng.randrange(100, 2_000)
-        if self._rng.random() < 1 / 3 or self._contexts[name] > _BUDGET:
+        if self._rng.random() < 1 / 3 or self._contexts[name] > BUDGET:
             over = ConversationEnd(conversation=name, response_tokens=self._contexts.pop(name), now=self._now)
             self._time("end", lambda: self._policy.end(over))
             self.begin()
@@ -129,7 +118,7 @@ class _Load:
         request = TurnRequest(
             conversation=name,
             group=f"g{group}",
-            prompt_tokens=_PROMPT_TOKENS,
+            prompt_tokens=PROMPT_TOKENS,
             context_tokens=self._contexts[name],
             now=self._now,
         )
@@ -152,7 +141,7 @@ def running_router(num_engines: int, capacity: int, policy: str, engines_per_sha
     settings = {
         "router_class": "verl_pivot.routing.router_actor.KvRouter",
         "policy": policy,
-        "max_response_tokens": _BUDGET,
+        "max_response_tokens": BUDGET,
         "engines_per_shard": engines_per_shard,
     }
     try:
@@ -168,13 +157,13 @@ def running_router(num_engines: int, capacity: int, policy: str, engines_per_sha
 
 def waiting(num_waiting: int, console: Console, num_running: int = 512) -> None:
     """Print milliseconds of the ends of turns while so many acquires wait, on a router of its own."""
-    with running_router(num_running // 4, 4 * (_PROMPT_TOKENS + _BUDGET), "kv_admission", num_running) as router:
+    with running_router(num_running // 4, 4 * (PROMPT_TOKENS + BUDGET), "kv_admission", num_running) as router:
         asyncio.run(wait_and_release(router, num_running, num_waiting, console))
 
 
 async def wait_and_release(router: Any, num_running: int, num_waiting: int, console: Console) -> None:
     """Print milliseconds of the ends of turns while so many acquires wait; check that each is served in the end."""
-    prompt = list(range(_PROMPT_TOKENS))
+    prompt = list(range(PROMPT_TOKENS))
 
     async def acquire(name: str) -> str:
         return str((await router.acquire_server.remote(name + REPORTS_END, prompt))[0])
@@ -196,7 +185,7 @@ async def wait_and_release(router: Any, num_running: int, num_waiting: int, cons
         router.release_server.remote(server, f"r{number}{REPORTS_END}")
         await end(f"r{number}")
         seconds.append(time.perf_counter() - began)
-    median, percentile_99 = _quantiles(seconds)
+    median, percentile_99 = quantiles(seconds)
     console.print(
         f"{num_waiting} acquires wait; the end of a turn and its conversation, there and back: median {median:.2f} "
         f"ms, 99 % {percentile_99:.2f} ms; target {TARGET_RELEASE_MS} ms"
@@ -214,97 +203,6 @@ def cpu_seconds(router: Any) -> float:
     import ray
 
     return float(sum(ray.get([each.__ray_call__.remote(lambda _: time.process_time()) for each in router.actors])))
-
-
-class StepSize(NamedTuple):
-    """Sizes of a step whose rollouts only take time."""
-
-    engines: int
-    engines_per_shard: int
-    rollouts: int
-    processes: int
-    seconds: float
-    turn_seconds: float
-
-
-def step(size: StepSize, console: Console) -> None:
-    """Print what a step of so many rollouts asks of the router's actors: CPU time of a turn, and time to the answer.
-
-    Processes of agent loops play conversations without engines: a turn takes `turn_seconds` on average, also while
-    tools work. All rollouts begin at once, and most wait for room.
-    """
-    import ray
-
-    with running_router(size.engines, 400_000, "kv_forecast", size.engines_per_shard) as router:
-        workers = [ray.remote(AgentLoops).remote(number, size.turn_seconds) for number in range(size.processes)]
-        rounds = [each.play.remote(router, size.rollouts // size.processes) for each in workers]
-        while num_known(ray.get(router.get_status.remote())) < size.rollouts:
-            time.sleep(1.0)
-        console.print(f"all {size.rollouts} rollouts are known after {cpu_seconds(router):.1f} CPU s of the actors")
-        time.sleep(_SETTLE_SECONDS)
-        ray.get([each.times.remote() for each in workers])
-        before = cpu_seconds(router)
-        time.sleep(size.seconds)
-        after = cpu_seconds(router)
-        times = [each for found in ray.get([each.times.remote() for each in workers]) for each in found]
-        status = ray.get(router.get_status.remote())
-        del rounds
-    median, percentile_99 = _quantiles(times)
-    console.print(
-        f"{size.engines} engines, {len(router.actors)} actors, {size.rollouts} rollouts of which {status['waiting']} "
-        f"wait, {size.processes} processes of agent loops: {len(times)} turns in {size.seconds:.0f} s, "
-        f"{1e3 * (after - before) / len(times):.3f} ms of the actors' CPU time for each, "
-        f"{len(times) / (after - before):.0f} turns per CPU second; acquire to answer: median {median:.1f} ms, 99 % "
-        f"{percentile_99:.1f} ms"
-    )
-
-
-def num_known(status: RouterStatus) -> int:
-    """Conversations that the router has been asked for, ended ones included."""
-    return status["conversations"] + status["counts"]["ended"]
-
-
-class AgentLoops:
-    """A process of agent loops, whose turns only take time."""
-
-    def __init__(self, number: int, turn_seconds: float) -> None:
-        self._rng = random.Random(number)
-        self._number = number
-        self._turn_seconds = turn_seconds
-        self._times: list[float] = []
-        self._prompts: dict[int, array[int]] = {}
-
-    async def play(self, router: Any, num_rollouts: int) -> None:
-        """Play rollouts that all begin at once, 32 of each prompt."""
-        await asyncio.gather(*(self._roll_out(router, number) for number in range(num_rollouts)))
-
-    async def times(self) -> list[float]:
-        """Seconds from acquire to answer of the turns that returned since the last call."""
-        found, self._times = self._times, []
-        return found
-
-    def _prompt(self, number: int) -> "array[int]":
-        """Token ids of a prompt, which its rollouts share."""
-        if number not in self._prompts:
-            self._prompts[number] = array("q", [self._number, number, *range(_PROMPT_TOKENS - 2)])
-        return self._prompts[number]
-
-    async def _roll_out(self, router: Any, number: int) -> None:
-        name = f"p{self._number}-{number}{REPORTS_END}"
-        ids = self._prompt(number // 32)
-        is_last = False
-        while not is_last:
-            began = time.perf_counter()
-            server, _ = await router.acquire_server.remote(name, ids)
-            if len(ids) > _PROMPT_TOKENS:
-                self._times.append(time.perf_counter() - began)
-            await asyncio.sleep(self._rng.expovariate(1 / self._turn_seconds))
-            router.release_server.remote(server, name)
-            ids = ids + array("q", bytes(8 * self._rng.randrange(100, 2_000)))
-            is_last = self._rng.random() < 1 / 3 or len(ids) > _BUDGET
-            if not is_last:
-                await asyncio.sleep(self._rng.expovariate(1 / self._turn_seconds))
-        await router.end_conversation.remote(name, len(ids) - _PROMPT_TOKENS, None)
 
 
 @contextmanager

@@ -2,16 +2,17 @@
 
 Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_trainer --help`. Two engines with a small
 KV cache serve them. The learning rate is 0, so that the policy does not change. The numbers of prefilled and cached
-tokens come from SGLang's own log.
+tokens come from SGLang's own log. Trainings that an earlier run of the same command has finished are not repeated.
 """
 
+import json
 import os
 import re
 import statistics
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -27,7 +28,7 @@ from benchmarks.conversations import to_json
 from tests.support.launching import step_metrics, training
 from tests.support.tiny_model import write_model
 from verl_pivot.local.trial_report import LOG_NAME
-from verl_pivot.routing.simulator.workload import SimulatedConversation, draw_conversations
+from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation, draw_conversations
 
 ROUTERS = {STOCK: (), OURS: ("+router=kv_forecast",)}
 
@@ -51,26 +52,38 @@ class TrainingCosts:
 
 def main(
     steps: Annotated[int, typer.Option(min=2, help="Steps of each training.")] = 3,
-    rounds: Annotated[int, typer.Option(min=1, help="Trainings with each router, taken in turn.")] = 2,
+    rounds: Annotated[int, typer.Option(min=1, help="Trainings with each router, taken in turn.")] = 3,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of a step, with 8 conversations each.")] = 15,
-    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each engine.")] = 6144,
-    budget: Annotated[int, typer.Option(min=256, help="Tokens of the longest response; other lengths follow.")] = 1024,
+    budgets: Annotated[
+        str, typer.Option(help="Tokens of the longest response, for one table each; a turn has 1/23 of them.")
+    ] = "448,1056",
+    capacity: Annotated[int, typer.Option(min=1, help="KV tokens of each engine, in longest responses.")] = 6,
     seed: Annotated[int, typer.Option(help="Seed of the conversations.")] = 0,
     out: Annotated[Path, typer.Option(help="Folder for the logs.")] = Path("outputs/bench-trainer"),
 ) -> None:
-    """Print seconds of the rollouts and tokens that the engines computed, for each router."""
-    console = Console()
+    """Print seconds of the rollouts and tokens that the engines computed, for each router and length of turns."""
     out.mkdir(parents=True, exist_ok=True)
     model = write_model(out / "model", sizes=MODEL)
-    rows = write_rows(out / "rows.parquet", draw_conversations(step_scenario(prompts * steps, budget), seed))
+    for budget in map(int, budgets.split(",")):
+        scenario = step_scenario(prompts * steps, budget)
+        compare(model, scenario, capacity * budget, steps, rounds, seed, out / f"{budget}")
+
+
+def compare(model: Path, scenario: Scenario, capacity: int, steps: int, rounds: int, seed: int, folder: Path) -> None:
+    """Train with each router in turn, and print the table."""
+    console = Console()
+    folder.mkdir(parents=True, exist_ok=True)
+    conversations = draw_conversations(scenario, seed)
+    rows = write_rows(folder / "rows.parquet", conversations)
+    batch_size = len(conversations) // steps
     command = [
         "+local=cpu",
         "pivot.trial_steps=null",
-        *training(model, rows, batch_size=8 * prompts, n=1, num_steps=steps),
+        *training(model, rows, batch_size=batch_size, n=1, num_steps=steps),
         *(f"data.val_files={rows}", "trainer.val_before_train=False", "trainer.test_freq=-1", "trainer.save_freq=-1"),
         *("algorithm.adv_estimator=grpo", "data.shuffle=False", "actor_rollout_ref.actor.optim.lr=0"),
-        *(f"data.max_prompt_length={budget}", f"data.max_response_length={budget}"),
-        f"actor_rollout_ref.actor.ppo_mini_batch_size={8 * prompts}",
+        *(f"data.max_prompt_length={scenario.budget}", f"data.max_response_length={scenario.budget}"),
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={batch_size}",
         *("actor_rollout_ref.rollout.name=sglang", "actor_rollout_ref.rollout.agent.default_agent_loop=seeded"),
         *("ray_kwargs.ray_init.num_gpus=2", "trainer.n_gpus_per_node=2"),
         f"actor_rollout_ref.rollout.engine_kwargs.sglang.max_total_tokens={capacity}",
@@ -79,13 +92,17 @@ def main(
     results: dict[str, list[TrainingCosts]] = {router: [] for router in ROUTERS}
     for number in range(rounds):
         for router, overrides in ROUTERS.items():
-            folder = out / f"{number}-{len(overrides)}"
-            console.print(f"training with {router}, log {folder / LOG_NAME} ...", style="dim")
-            loops = write_loops(out / "loops.yaml", reports_end=router == OURS)
+            own = folder / f"{number}-{len(overrides)}"
+            console.print(f"training with {router}, log {own / LOG_NAME} ...", style="dim")
+            loops = write_loops(folder / f"loops-{len(overrides)}.yaml", reports_end=router == OURS)
             chosen = [*overrides, f"actor_rollout_ref.rollout.agent.agent_loop_config_path={loops}"]
-            results[router].append(train([*command, *chosen], folder))
+            results[router].append(train([*command, *chosen], own))
             console.print(results[router][-1], style="dim")
-    title = f"{steps} steps of {8 * prompts} conversations, 2 engines of {capacity} tokens, medians of {rounds} rounds"
+    turn_tokens = statistics.fmean(turn.generated for each in conversations for turn in each.turns)
+    title = (
+        f"{steps} steps of {batch_size} conversations, turns of {turn_tokens:.0f} tokens, engines of {capacity}, "
+        f"medians of {rounds} rounds"
+    )
     show(results, title, console)
 
 
@@ -112,27 +129,35 @@ def write_loops(path: Path, *, reports_end: bool) -> Path:
 
 
 def show(results: dict[str, list[TrainingCosts]], title: str, console: Console) -> None:
-    """Print one row per router: medians over the rounds."""
+    """Print one row per router: medians over the rounds, and how many times as fast as verl's own it was in each."""
     table = Table(title=title, title_justify="left")
-    for column in ("router", "rollouts s", "prefilled", "hits", "retracted"):
+    for column in ("router", "rollouts s", "prefilled", "hits", "retracted", "times as fast", "in each round"):
         table.add_column(column, justify="right" if column != "router" else "left")
     for router, found in results.items():
+        ratios = [base.rollout_seconds / each.rollout_seconds for base, each in zip(results[STOCK], found, strict=True)]
         table.add_row(
             router,
             f"{statistics.median(each.rollout_seconds for each in found):.1f}",
             f"{statistics.median(each.prefilled_tokens for each in found):.0f}",
             f"{statistics.median(each.cache_share for each in found):.1%}",
             f"{statistics.median(each.num_retractions for each in found):.0f}",
+            f"{statistics.median(ratios):.2f}",
+            ", ".join(f"{ratio:.2f}" for ratio in ratios),
         )
     console.print(table)
 
 
 def train(overrides: Sequence[str], folder: Path) -> TrainingCosts:
-    """Launch the stock trainer once, with its log in `folder`."""
+    """Launch the stock trainer once, with its log in `folder`, unless an earlier run has finished the same launch."""
+    done = folder / "costs.json"
+    if done.exists() and (kept := json.loads(done.read_text()))["overrides"] == list(overrides):
+        return TrainingCosts(**kept["costs"])
     environment = {**os.environ, "RAY_DEDUP_LOGS": "0", "PYTHONPATH": os.getcwd()}
     command = [sys.executable, "-m", "verl.trainer.main_ppo", *overrides, f"hydra.run.dir={folder}"]
     subprocess.run(command, check=True, env=environment)
-    return read_costs((folder / LOG_NAME).read_text(errors="replace"))
+    costs = read_costs((folder / LOG_NAME).read_text(errors="replace"))
+    done.write_text(json.dumps({"overrides": overrides, "costs": asdict(costs)}))
+    return costs
 
 
 def read_costs(text: str) -> TrainingCosts:

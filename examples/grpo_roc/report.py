@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -29,7 +30,6 @@ from examples.grpo_roc.measures import (
     reduction,
 )
 
-BASELINE = "grpo"
 LAST_STEPS = 10
 """Last training steps, whose rollouts are the evaluation: their problems are new, and no rollout is left out."""
 BIN_STEPS = 5
@@ -51,21 +51,30 @@ class Summary:
     """{arm: reduction of tool errors in successes, as a share of the baseline's}"""
     more_accuracy: dict[str, Estimate]
     """{arm: its accuracy minus the baseline's}"""
+    rollout_seconds: dict[str, float]
+    """{arm: median seconds in which a step waits for rollouts, over all steps and seeds}"""
     num_steps: int
     num_seeds: int
 
     @classmethod
-    def of(cls, arms: Mapping[str, Seeds]) -> "Summary":
-        """Compute all estimates. Raises KeyError if the baseline is missing."""
+    def of(cls, arms: Mapping[str, Seeds], step_seconds: Mapping[str, Sequence[float]]) -> "Summary":
+        """Compute all estimates.
+
+        Args:
+            arms: {arm: its rollouts}; the first one is the baseline.
+            step_seconds: {arm: [num_steps] seconds in which each step of all seeds waited for rollouts}.
+        """
+        baseline, *_ = arms
         late = {arm: last_steps(seeds, LAST_STEPS) for arm, seeds in arms.items()}
-        others = {arm: seeds for arm, seeds in late.items() if arm != BASELINE}
+        others = {arm: seeds for arm, seeds in late.items() if arm != baseline}
         return cls(
             base={name: estimate(name, first_step(arms)) for name in MEASURES},
             arms={arm: {name: estimate(name, seeds) for name in MEASURES} for arm, seeds in late.items()},
-            fewer_errors={arm: reduction(ERRORS, late[BASELINE], seeds) for arm, seeds in others.items()},
-            more_accuracy={arm: gain(ACCURACY, late[BASELINE], seeds) for arm, seeds in others.items()},
-            num_steps=max(rollouts[-1].step for rollouts in arms[BASELINE]),
-            num_seeds=len(arms[BASELINE]),
+            fewer_errors={arm: reduction(ERRORS, late[baseline], seeds) for arm, seeds in others.items()},
+            more_accuracy={arm: gain(ACCURACY, late[baseline], seeds) for arm, seeds in others.items()},
+            rollout_seconds={arm: median(each) for arm, each in step_seconds.items()},
+            num_steps=max(rollouts[-1].step for rollouts in arms[baseline]),
+            num_seeds=len(arms[baseline]),
         )
 
 
@@ -81,6 +90,7 @@ def write(summary: Summary, arms: Mapping[str, Seeds], seconds: Mapping[str, flo
         },
         "fewer_errors": {arm: each.as_dict() for arm, each in summary.fewer_errors.items()},
         "more_accuracy": {arm: each.as_dict() for arm, each in summary.more_accuracy.items()},
+        "rollout_seconds": summary.rollout_seconds,
         "seconds": {phase: round(spent, 1) for phase, spent in seconds.items()},
         "versions": {"python": platform.python_version(), **{name: version(name) for name in _PACKAGES}},
     }
@@ -92,13 +102,19 @@ def show(summary: Summary, console: Console) -> None:
     """Print each arm's values and its differences from the baseline, with 95 % intervals and the value of each seed."""
     title = f"Steps {summary.num_steps - LAST_STEPS + 1} to {summary.num_steps}, {summary.num_seeds} seeds, sampled"
     table = Table(title=title, title_justify="left")
-    for column in ("", *MEASURES, "fewer errors", "more accuracy"):
+    for column in ("", *MEASURES, "rollouts, s", "fewer errors", "more accuracy"):
         table.add_column(column, justify="right" if column else "left")
     table.add_row("before training", *(_cell(name, each) for name, each in summary.base.items()))
     for arm, estimates in summary.arms.items():
         cells = [_cell(name, each) for name, each in estimates.items()]
         differences = [each[arm] for each in (summary.fewer_errors, summary.more_accuracy) if arm in each]
-        table.add_row(arm, *cells, *(_cell(ERRORS, each) for each in differences), end_section=True)
+        table.add_row(
+            arm,
+            *cells,
+            f"{summary.rollout_seconds[arm]:.1f}",
+            *(_cell(ERRORS, each) for each in differences),
+            end_section=True,
+        )
     console.print(table)
 
 

@@ -11,11 +11,13 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
+from examples.evaluated_training import chosen_arms  # noqa: E402
 from examples.grpo_roc import report  # noqa: E402
 from examples.grpo_roc.measures import Rollout, read_steps  # noqa: E402
 from examples.grpo_roc.policy import make_policy, sft_config  # noqa: E402
-from examples.grpo_roc.training import ARMS, Arm, write_problems  # noqa: E402
+from examples.grpo_roc.training import ARMS, DEFAULT_ARMS, Arm, write_problems  # noqa: E402
 from examples.quickstart.run import phase, train_shown  # noqa: E402
+from examples.quickstart.training import kept_steps  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
@@ -24,32 +26,41 @@ console = Console()
 
 def main(
     out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/grpo-roc"),
-    seeds: Annotated[
-        int, typer.Option(min=1, help="Number of seeds; each trains its own policy by all three methods.")
-    ] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own policy by all arms.")] = 3,
+    arms: Annotated[
+        str, typer.Option(help=f"Arms to run, with commas: {', '.join(ARMS)}. The first is the baseline.")
+    ] = ",".join(DEFAULT_ARMS),
     steps: Annotated[int, typer.Option(min=report.LAST_STEPS, help="Steps of each training.")] = 30,
 ) -> None:
     """Train a small policy that makes tool errors by GRPO and by both modes of GRPO-RoC, and compare the errors.
+
+    The arm grpo_roc_partial lets unfinished rollouts go on in the next step: its learning curves beside plain GRPO-RoC
+    are `--arms grpo_roc_paper,grpo_roc_partial`.
 
     A finished phase is not repeated: run the command again to continue, or `make clean` to start over.
 
     Example: python -m examples.grpo_roc --seeds 1 --out outputs/grpo-roc-1
     """
     seconds: dict[str, float] = {}
-    arms: dict[str, list[list[Rollout]]] = {name: [] for name in ARMS}
+    chosen = chosen_arms(arms, list(ARMS))
+    if len(chosen) < 2:
+        raise typer.BadParameter(f"{arms} has nothing to be compared with: name two arms or more")
+    rollouts: dict[str, list[list[Rollout]]] = {name: [] for name in chosen}
+    step_seconds: dict[str, list[float]] = {name: [] for name in chosen}
     for seed in range(seeds):
         folder = out / f"seed-{seed}"
         with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that learns a careless programmer's ways", seconds):
             policy = make_policy(folder / "policy", sft_config(seed))
-        for name in ARMS:
+        for name in chosen:
             arm = make_arm(name, policy, folder, seed, steps)
             unit = Unit(arm=name, seed=seed, folder=arm.folder, settings=arm.settings)
             with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
                 finish(unit, partial(train_shown, arm))
-            arms[name].append(read_steps(arm.rollouts))
+            rollouts[name].append(read_steps(arm.rollouts))
+            step_seconds[name] += (step["timing_s/gen"] for step in kept_steps(arm))
 
-    summary = report.Summary.of(arms)
-    report.write(summary, arms, seconds, out)
+    summary = report.Summary.of(rollouts, step_seconds)
+    report.write(summary, rollouts, seconds, out)
     report.show(summary, console)
     console.print(f"\nWrote {out / 'summary.json'} and {out / 'grpo_roc.png'}.")
 

@@ -1,4 +1,4 @@
-"""Fresh problems as rows of a verl parquet, and the stock commands of the three trainings that are compared."""
+"""Fresh problems as rows of a verl parquet, and the stock commands of the trainings that are compared."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,8 +17,11 @@ ARMS = {
     "grpo": ("pivot.resampling.oversample=1",),
     "grpo_roc_paper": ("pivot.resampling.mode=paper",),
     "grpo_roc_released": ("pivot.resampling.mode=released",),
+    "grpo_roc_partial": ("pivot.resampling.mode=paper", "+tail=partial"),
 }
-"""{name of the arm: overrides in which it differs from the other arms}"""
+"""{name of the arm: overrides in which it differs from the other arms}. The first arm that is run is the one that the
+others are compared with."""
+DEFAULT_ARMS = ("grpo", "grpo_roc_paper", "grpo_roc_released")
 MAX_PROMPT_TOKENS = 64
 MAX_RESPONSE_TOKENS = 224
 """Tokens of a whole trajectory, observations included."""

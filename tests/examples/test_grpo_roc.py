@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow.parquet
 import pytest
+import typer
 from rich.console import Console
 
 from verl_pivot.local.environment import activate_shims
@@ -35,10 +36,11 @@ from examples.grpo_roc.measures import (  # noqa: E402
 )
 from examples.grpo_roc.policy import build_tokenizer  # noqa: E402
 from examples.grpo_roc.problems import FAMILIES, MAX_NUMBER, WAYS_TO_BREAK, Problem, break_code, make_problem  # noqa: E402
-from examples.grpo_roc.run import make_arm  # noqa: E402
+from examples.grpo_roc.run import main, make_arm  # noqa: E402
 from examples.grpo_roc.training import ARMS, MAX_OBSERVATION_TOKENS, MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, make_row  # noqa: E402
 from examples.grpo_roc.transcripts import plan, record_transcripts  # noqa: E402
 from examples.quickstart.policy import encode  # noqa: E402
+from tests.contract.test_configs import stock  # noqa: E402
 from tests.support.rollout_records import dump_line  # noqa: E402
 from tests.support.sandbox_machine import needs_sandbox  # noqa: E402
 from tests.support.sandbox_services import use_service  # noqa: E402
@@ -193,8 +195,11 @@ def test_verls_continuous_tokens_equal_the_whole_rendering(transcripts: list[Tra
         assert tokens == whole[: len(tokens)]
 
 
-def test_arms_differ_in_their_resampling_alone(tmp_path: Path) -> None:
+def test_arms_differ_in_their_resampling_and_their_tail_alone(tmp_path: Path) -> None:
     commands = [make_arm(name, tmp_path / "policy", tmp_path, seed=1, num_steps=10).command for name in ARMS]
+    assert [[part for part in command if part.startswith("+tail")] for command in commands] == [
+        [], [], [], ["+tail=partial"]
+    ]  # fmt: skip
     shared = "pivot.resampling.equal_rewards=keep"
     own = [{part for part in command if part.startswith("pivot.resampling.")} - {shared} for command in commands]
     assert all(shared in command for command in commands)
@@ -202,10 +207,12 @@ def test_arms_differ_in_their_resampling_alone(tmp_path: Path) -> None:
         {"pivot.resampling.oversample=1"},
         {"pivot.resampling.mode=paper"},
         {"pivot.resampling.mode=released"},
+        {"pivot.resampling.mode=paper"},
     ]
     own_places = [
         (
             "pivot.resampling.",
+            "+tail=",
             "trainer.experiment_name",
             "trainer.default_local_dir",
             "trainer.rollout_data_dir",
@@ -213,7 +220,25 @@ def test_arms_differ_in_their_resampling_alone(tmp_path: Path) -> None:
         )
     ]
     rest = [[part for part in command if not part.startswith(*own_places)] for command in commands]
-    assert rest[0] == rest[1] == rest[2]
+    assert rest == [rest[0]] * len(ARMS)
+
+
+def test_the_arm_with_partial_rollouts_composes_to_verls_asynchronous_trainer(tmp_path: Path) -> None:
+    command = make_arm("grpo_roc_partial", tmp_path / "policy", tmp_path, seed=0, num_steps=30).command
+    config = stock(*command[3:])
+
+    assert (config.trainer.v1.trainer_mode, config.trainer.v1.colocate_async.num_warmup_batches) == (
+        "colocate_async", 0.5,
+    )  # fmt: skip
+    assert config.pivot.resampling.mode == "paper"
+
+
+@pytest.mark.parametrize(
+    ("arms", "message"), [("grpo,roc", "there is no arm roc"), ("grpo_roc_paper", "nothing to be compared with")]
+)
+def test_arms_that_cannot_be_compared_are_refused(arms: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match=message):
+        main(out=tmp_path, arms=arms)
 
 
 def test_every_problem_occurs_once_over_all_seeds(tmp_path: Path) -> None:
@@ -292,7 +317,7 @@ def test_a_report_is_written_and_shown(tmp_path: Path) -> None:
         name: [[make_rollout(calls=2, errors=errors, problem=str(step), step=step) for step in range(1, 13)]] * 2
         for name, errors in (("grpo", 1), ("grpo_roc_paper", 0))
     }
-    summary = report.Summary.of(arms)
+    summary = report.Summary.of(arms, {"grpo": [4.0, 1.0, 2.0], "grpo_roc_paper": [1.0, 2.0]})
     console = Console(record=True, width=140)
 
     report.write(summary, arms, {"policy 0": 1.25}, tmp_path)
@@ -302,6 +327,7 @@ def test_a_report_is_written_and_shown(tmp_path: Path) -> None:
     assert content["arms"]["grpo"][ERRORS] == {"value": 0.5, "low": 0.5, "high": 0.5, "by_seed": [0.5, 0.5]}
     assert content["fewer_errors"]["grpo_roc_paper"]["value"] == 1.0
     assert content["more_accuracy"]["grpo_roc_paper"]["value"] == 0.0
+    assert content["rollout_seconds"] == {"grpo": 2.0, "grpo_roc_paper": 1.5}
     assert (content["num_steps"], content["num_seeds"]) == (12, 2)
     assert (tmp_path / "grpo_roc.png").stat().st_size > 0
     text = console.export_text()

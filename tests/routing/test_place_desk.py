@@ -12,7 +12,7 @@ from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
 from verl_pivot.routing.client import new_request_id
 from verl_pivot.routing.router_handle import RouterHandle
-from verl_pivot.routing.router_messages import ServerGiven, TurnOver, TurnRefused
+from verl_pivot.routing.router_messages import ServerGiven, TurnAsked, TurnOver, TurnRefused
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -50,6 +50,23 @@ async def test_no_number_of_turns_that_are_asked_for_together_delays_a_release()
     assert desk.router.inflight == {"a": 0}
     assert desk.num_waiting < 100
     await turns_until(lambda: desk.num_waiting == 5_000)
+
+
+async def test_a_call_with_many_messages_holds_up_no_other_call() -> None:
+    """It is taken 64 messages at a time: a release that another process sends meanwhile is in force at once."""
+    desk = Desk(room=1_001)
+    desk.ask("other", "first")
+    await turns_until(lambda: desk.router.inflight["a"])
+    asked = [TurnAsked(1_000 + number, f"{number}+reports-end", 100, "prompt") for number in range(1_000)]
+    taking = asyncio.create_task(desk.desk.take_many("w", asked))
+    await asyncio.sleep(0)
+
+    desk.desk.take("other", [TurnOver("a", "first+reports-end")])
+
+    assert desk.router.counts.released == 1
+    assert desk.num_waiting + desk.desk.num_first_turns + desk.router.inflight["a"] <= 64
+    assert await taking == []
+    await turns_until(lambda: desk.router.inflight == {"a": 1_000})
 
 
 async def test_one_call_tells_a_worker_of_all_its_turns() -> None:

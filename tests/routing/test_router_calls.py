@@ -45,6 +45,24 @@ async def test_messages_of_a_moment_travel_in_one_call() -> None:
     assert (actor.num_calls, desk.router.counts.released) == (2, 5)
 
 
+async def test_the_next_turn_of_a_rollout_waits_for_few_calls_when_thousands_of_rollouts_begin() -> None:
+    """A process has one call with messages under way, which may take half a second where all cores are busy."""
+    desk = Desk(room=4)
+    actor = Actor(desk.desk)
+    handle, name = RouterHandle(actor), new_request_id()
+    await handle.acquire_server.remote(name, [1])
+    begun = [asyncio.create_task(handle.acquire_server.remote(new_request_id(), [2])) for _ in range(4_000)]
+    await asyncio.sleep(0)
+    actor.num_calls = 0
+
+    handle.release_server.remote("a", name)
+    await handle.acquire_server.remote(name, [1, 2])
+
+    assert actor.num_calls <= 5
+    for turn in begun:
+        turn.cancel()
+
+
 async def test_an_end_of_a_turn_with_no_other_message_goes_by_itself() -> None:
     desk = Desk()
     handle = RouterHandle(Actor(desk.desk))

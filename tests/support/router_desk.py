@@ -146,7 +146,7 @@ class Actor:
         self.num_calls += 1
         self.num_bytes += len(messages)
         await asyncio.sleep(0)
-        costs = self._living_desk.take(worker, decode_messages(messages))
+        costs = await self._living_desk.take_many(worker, decode_messages(messages))
         answer = encode(
             Taken(costs, RouterNews(self.start, self.version, self.period_ms, self._living_desk.known_answers(worker)))
         )

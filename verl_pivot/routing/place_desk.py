@@ -25,6 +25,8 @@ _POLL_SECONDS = 10.0
 """Longest time that `answers` takes."""
 _SILENT_SECONDS = 60.0
 """Seconds without a call of a worker after which it counts as dead."""
+_MOST_TAKEN = 64
+"""Messages of one call that are taken in one turn of the event loop, so that no call holds up the others."""
 _SLICE = 16
 """Conversations that begin in one turn of the event loop, so that no number of them holds up the ends of turns."""
 
@@ -82,6 +84,14 @@ class PlaceDesk:
     def num_first_turns(self) -> int:
         """First turns that the router has not been asked for yet."""
         return sum(map(len, self._first_turns.values()))
+
+    async def take_many(self, name: str, messages: Sequence[Message]) -> list[RoutingCost | None]:
+        """Take a worker's messages as `take` does, a few in each turn of the event loop."""
+        costs = self.take(name, messages[:_MOST_TAKEN])
+        for begin in range(_MOST_TAKEN, len(messages), _MOST_TAKEN):
+            await asyncio.sleep(0)
+            costs += self.take(name, messages[begin : begin + _MOST_TAKEN])
+        return costs
 
     def take(self, name: str, messages: Sequence[Message]) -> list[RoutingCost | None]:
         """Take a worker's messages in their order; returns what routing cost the conversations that they end."""

@@ -92,7 +92,7 @@ class RouterActor:
     async def take_messages(self, worker: str, messages: bytes) -> bytes:
         """Not in verl's protocol: take in a process's messages, see `routing.place_desk`."""
         await self._start()
-        costs = self._desk.take(worker, decode_messages(messages))
+        costs = await self._desk.take_many(worker, decode_messages(messages))
         return encode(Taken(costs, self._news(self._desk.known_answers(worker))))
 
     @_not_repeated

@@ -28,8 +28,9 @@ from verl_pivot.routing.router_messages import (
 )
 
 logger = logging.getLogger(__name__)
-_MOST_MESSAGES = 64
-"""Messages in one call of the actor, so that no call keeps it busy for long."""
+_MOST_MESSAGES = 1024
+"""Messages in one call of the actor. A process has one such call under way, which may take long where the cores are
+busy; with few messages in each, those of a step's beginning would hold up the turns that follow."""
 _CALL_SECONDS = 300.0
 """Seconds after which a call without an answer counts as failed. The first one may wait until the actor has started."""
 _RESTART_SECONDS = 60.0
