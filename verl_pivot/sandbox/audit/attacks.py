@@ -209,6 +209,15 @@ for offset in range(0, 100 << 30, 2 << 20): ctypes.c_char.from_address(start + o
 time.sleep(2.0)
 print("holds 200 MiB of page tables")
 """
+SHARED_MAPS = """
+libc.mmap.restype = ctypes.c_void_p
+for _ in range(10):
+    start = libc.mmap(None, ctypes.c_size_t(16 << 20), 3, 0x21, -1, ctypes.c_long(0))
+    ctypes.memset(start, 1, 16 << 20)
+    libc.munmap(ctypes.c_void_p(start + 4096), ctypes.c_size_t((16 << 20) - 4096))
+time.sleep(0.5)
+print("holds 160 MiB, of which 40 KiB can be seen")
+"""
 BUFFERS = """
 for _ in range(3):
     if os.fork() == 0: break
@@ -359,6 +368,11 @@ ATTACKS = (
     Attack(
         name="hold memory in page tables", layer="watchdog, control group", code=PAGE_TABLES, promised=Tier.T2,
         statuses=(Status.MEMORY_LIMIT,), remedy="get /proc into the sandbox: see the tiers",
+    ),
+    Attack(
+        name="hold memory in shared maps", layer="control group", code=SHARED_MAPS, promised=Tier.T1,
+        statuses=(Status.OK, Status.MEMORY_LIMIT),
+        remedy="let root start the service, or `systemd-run --user --scope -p Delegate=yes`: tier T1",
     ),
     Attack(
         name="hold memory in socket buffers", layer="watchdog, control group", code=BUFFERS, promised=Tier.T2,
