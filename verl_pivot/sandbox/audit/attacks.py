@@ -288,6 +288,7 @@ for kind in ("CPU", "DATA", "FSIZE", "NPROC", "NOFILE"):
     attempt(f"raises RLIMIT_{kind}", resource.setrlimit, which, (hard, hard + 1))
 attempt("raises its priority", os.setpriority, os.PRIO_PROCESS, 0, -20)
 attempt("asks for real time", os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))
+attempt("gives up its share of a core", os.sched_setscheduler, 0, os.SCHED_IDLE, os.sched_param(0))
 attempt("chooses its cores", lambda: os.sched_setaffinity(0, {0}))
 attempt("keeps others off the second half of a core", call, "prctl", 62, 1, 0, 0, 0)
 """
