@@ -58,6 +58,22 @@ for page in range(0, pages, 2):
     libc.mprotect(ctypes.c_void_p(start + (page << 12)), ctypes.c_size_t(4096), 1)
 time.sleep(60)
 """,
+    "shared maps, each kept by one page": """
+libc.mmap.restype = ctypes.c_void_p
+for _ in range(20):
+    start = libc.mmap(None, ctypes.c_size_t(8 << 20), 3, 0x21, -1, ctypes.c_long(0))
+    ctypes.memset(start, 1, 8 << 20)
+    libc.munmap(ctypes.c_void_p(start + 4096), ctypes.c_size_t((8 << 20) - 4096))
+time.sleep(60)
+""",
+    "shared maps of /dev/zero, each kept by one page": """
+zero = os.open("/dev/zero", os.O_RDWR)
+for _ in range(20):
+    held.append(mmap.mmap(zero, 8 << 20))
+    held[-1][:] = bytes(8 << 20)
+    held[-1].madvise(mmap.MADV_DONTNEED)
+time.sleep(60)
+""",
     "watches of epoll": """
 import select
 os.fork()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.hostile.test_sandbox_sessions import in_session
 from tests.support.sandbox_services import Kind, service
 from verl_pivot.sandbox.execution import Limits, Program, Result, Status
-from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting
+from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting, family
 from verl_pivot.sandbox.session import Session
 
 pytestmark = pytest.mark.heavy
@@ -73,6 +73,61 @@ def test_h60_a_cell_is_not_ended_for_time_in_which_it_had_no_core(name: str) -> 
     in_session(body, Limits(wall_seconds=WALL_SECONDS))
 
 
+DAEMONS = """
+import os, threading
+def spin():
+    while True: pass
+for _ in range(5):
+    if os.fork() == 0:
+        if os.fork(): os._exit(0)
+        for _ in range(3): threading.Thread(target=spin, daemon=True).start()
+        spin()
+    os.wait()
+"""
+"""Program that leaves daemons of a few threads each, which then take the core from it."""
+
+
+@pytest.mark.finding("time without a core")
+def test_h60_a_program_that_starves_itself_by_daemons_had_a_core() -> None:
+    result = service(Kind.ZYGOTE).run(f"{DAEMONS}spin()", limits=Limits(wall_seconds=WALL_SECONDS))
+
+    assert (result.status, result.had_no_core) == (Status.TIMEOUT, False), result.timing
+
+
+@pytest.mark.finding("time without a core")
+def test_h60_a_cell_that_starves_itself_by_daemons_had_a_core() -> None:
+    async def body(session: Session) -> None:
+        assert (await session.run(DAEMONS)).status == Status.OK
+        result = await session.run("spin()")
+
+        # An interpreter that its own daemons keep from a core may not end its cell in time.
+        assert result.status in (Status.TIMEOUT, Status.SESSION_KILLED)
+        assert not result.had_no_core, result.timing
+
+    in_session(body, Limits(wall_seconds=WALL_SECONDS))
+
+
+NEW_PARENT = """
+import ctypes, os, time
+libc = ctypes.CDLL(None)
+libc.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER, as the first process of a pod namespace is by itself
+end, (read, write) = os.getpid(), os.pipe()
+def stay():
+    libc.prctl(1, 9)  # PR_SET_PDEATHSIG: SIGKILL
+    time.sleep(60)
+if os.fork() == 0:
+    if os.fork() == 0:
+        if os.fork() == 0:
+            while os.getppid() != end: time.sleep(0.001)
+            os.write(write, b"%d" % os.getpid())
+            stay()
+        os._exit(0)
+    os.wait()
+    print(os.getpid(), os.read(read, 20).decode(), flush=True)
+    stay()
+os.wait()
+"""
+"""Process that has a child, the program, and a grandchild of that, whose parent has ended."""
 TIMES = st.builds(CoreTime, st.floats(0.0, 100.0), st.floats(0.0, 100.0))
 
 
@@ -100,6 +155,33 @@ def test_time_of_waiting_that_the_kernel_has_not_added_up_yet_counts_from_the_se
     assert waiting.seconds(60.0) == 1.5
     waiting.look({}, is_ready=False, now=20.0)
     assert (waiting.seconds(60.0), waiting.seconds(1.0), waiting.is_undecided) == (1.5, 0.75, False)
+
+
+def test_daemons_are_of_the_family_where_their_new_parent_is_given() -> None:
+    with subprocess.Popen([sys.executable, "-c", NEW_PARENT], stdout=subprocess.PIPE, text=True) as new_parent:
+        assert new_parent.stdout is not None
+        program, daemon = map(int, new_parent.stdout.readline().split())
+        found = [{each.pid for each in family(program, shim)} for shim in (None, new_parent.pid)]
+        new_parent.kill()
+
+    assert found == [{program}, {program, daemon}]
+
+
+def test_times_before_the_first_look_count_for_nothing_whoever_had_them() -> None:
+    waiting = Waiting({7: CoreTime(used_seconds=2.0, waited_seconds=1.0), 8: CoreTime(20.0, 10.0)})
+
+    waiting.look({7: CoreTime(used_seconds=2.5, waited_seconds=4.0)}, is_ready=False, now=10.0)  # 8 has ended
+
+    assert (waiting.seconds(60.0), waiting.seconds(2.0)) == (3.0, 1.5)
+
+
+def test_what_is_noted_of_a_process_between_two_looks_counts_though_it_has_ended() -> None:
+    waiting = Waiting()
+
+    waiting.note({8: CoreTime(used_seconds=3.0, waited_seconds=0.0)})
+    waiting.look({7: CoreTime(used_seconds=0.0, waited_seconds=4.0)}, is_ready=False, now=10.0)
+
+    assert waiting.seconds(4.0) == 1.0
 
 
 def test_a_process_that_has_a_core_is_found_out_at_the_second_look() -> None:

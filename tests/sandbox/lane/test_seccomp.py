@@ -241,6 +241,14 @@ def test_flushing_the_machines_disks_succeeds_without_doing_it(machine: str) -> 
 
 
 @on_every_machine
+def test_no_program_gives_up_its_share_of_the_core(machine: str) -> None:
+    idle, reset_on_fork = 5, 0x40000000
+    asked = [ask(machine, "sched_setscheduler", 0, policy) for policy in (0, 3, idle, idle | reset_on_fork)]
+
+    assert asked == [ALLOW, ALLOW, *[ERRNO | errno.EPERM] * 2]
+
+
+@on_every_machine
 def test_a_personality_can_be_asked_for_and_not_changed(machine: str) -> None:
     asked = [ask(machine, "personality", value) for value in (0xFFFFFFFF, 0, 8, 0x40000)]
 

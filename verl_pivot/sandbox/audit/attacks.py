@@ -209,6 +209,15 @@ for offset in range(0, 100 << 30, 2 << 20): ctypes.c_char.from_address(start + o
 time.sleep(2.0)
 print("holds 200 MiB of page tables")
 """
+SHARED_MAPS = """
+libc.mmap.restype = ctypes.c_void_p
+for _ in range(10):
+    start = libc.mmap(None, ctypes.c_size_t(16 << 20), 3, 0x21, -1, ctypes.c_long(0))
+    ctypes.memset(start, 1, 16 << 20)
+    libc.munmap(ctypes.c_void_p(start + 4096), ctypes.c_size_t((16 << 20) - 4096))
+time.sleep(0.5)
+print("holds 160 MiB, of which 40 KiB can be seen")
+"""
 BUFFERS = """
 for _ in range(3):
     if os.fork() == 0: break
@@ -279,6 +288,7 @@ for kind in ("CPU", "DATA", "FSIZE", "NPROC", "NOFILE"):
     attempt(f"raises RLIMIT_{kind}", resource.setrlimit, which, (hard, hard + 1))
 attempt("raises its priority", os.setpriority, os.PRIO_PROCESS, 0, -20)
 attempt("asks for real time", os.sched_setscheduler, 0, os.SCHED_FIFO, os.sched_param(1))
+attempt("gives up its share of a core", os.sched_setscheduler, 0, os.SCHED_IDLE, os.sched_param(0))
 attempt("chooses its cores", lambda: os.sched_setaffinity(0, {0}))
 attempt("keeps others off the second half of a core", call, "prctl", 62, 1, 0, 0, 0)
 """
@@ -359,6 +369,11 @@ ATTACKS = (
     Attack(
         name="hold memory in page tables", layer="watchdog, control group", code=PAGE_TABLES, promised=Tier.T2,
         statuses=(Status.MEMORY_LIMIT,), remedy="get /proc into the sandbox: see the tiers",
+    ),
+    Attack(
+        name="hold memory in shared maps", layer="control group", code=SHARED_MAPS, promised=Tier.T1,
+        statuses=(Status.OK, Status.MEMORY_LIMIT),
+        remedy="let root start the service, or `systemd-run --user --scope -p Delegate=yes`: tier T1",
     ),
     Attack(
         name="hold memory in socket buffers", layer="watchdog, control group", code=BUFFERS, promised=Tier.T2,

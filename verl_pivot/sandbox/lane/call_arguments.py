@@ -50,6 +50,8 @@ _LIMIT_OF_CORE = 4
 """RLIMIT_CORE."""
 _NATIVE_PERSONALITIES = (0, 0xFFFFFFFF)
 """Linux itself, and the question which one it is."""
+_SCHED_IDLE, _POLICY_BITS = 5, 0xF
+"""Policy of processes that run where nobody else wants the core, and the bits beside which its flags stand."""
 
 
 def clone() -> bytes:
@@ -121,6 +123,11 @@ def setrlimit() -> bytes:
 
 def personality() -> bytes:
     return by_value(_FIRST, [(_one(value), ALLOW) for value in _NATIVE_PERSONALITIES], fail(errno.EPERM))
+
+
+def sched_setscheduler() -> bytes:
+    """Let no program give up its share of the core: time that it waits for one is not its own, see core_time."""
+    return by_value(_SECOND, [(_one(_SCHED_IDLE), fail(errno.EPERM))], ALLOW, mask=_POLICY_BITS)
 
 
 def _when_null(offset: int, null: bytes, other: bytes) -> bytes:

@@ -3,7 +3,8 @@
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from verl_pivot.sandbox.lane.procfs import ProcessStat, are_asleep, read_process
@@ -42,15 +43,14 @@ class Waiting:
     that no program gains time by competing with itself.
     """
 
-    def __init__(self, before: CoreTime = _NO_TIME) -> None:
+    def __init__(self, before: Mapping[int, CoreTime] = MappingProxyType({})) -> None:
         """Begin.
 
         Args:
-            before: Times that its first process already had.
+            before: {process id: times that a process already had}.
         """
-        self._before = before
-        self._latest: dict[int, CoreTime] = {}
-        self._total = _NO_TIME
+        self._latest = dict(before)
+        self._before = self._total = _sum(before.values())
         self._looked_at = self._stalled_since = -math.inf
         self._is_ready = False
         self.is_undecided = False
@@ -65,13 +65,17 @@ class Waiting:
             is_ready: Whether one of the processes runs or is ready to run.
             now: Time on the monotonic clock.
         """
-        for pid, latest in times.items():
-            self._latest[pid] = CoreTime(*map(max, self._latest.get(pid, _NO_TIME), latest))
-        total = CoreTime(*map(sum, zip(*self._latest.values(), strict=True))) if self._latest else _NO_TIME
+        self.note(times)
+        total = _sum(self._latest.values())
         if not (is_ready and self._is_ready) or total != self._total:
             self._stalled_since = now
         self.is_undecided = is_ready and now - self._looked_at > LOOK_AGAIN_SECONDS * 2
         self._total, self._is_ready, self._looked_at = total, is_ready, now
+
+    def note(self, times: Mapping[int, CoreTime]) -> None:
+        """Take down times for the next look, at which a process may have ended: {process id: its times}."""
+        for pid, latest in times.items():
+            self._latest[pid] = CoreTime(*map(max, self._latest.get(pid, _NO_TIME), latest))
 
     def seconds(self, elapsed_seconds: float) -> float:
         """Seconds out of `elapsed_seconds` that the program had waited for a core at the latest look."""
@@ -81,10 +85,19 @@ class Waiting:
         return max(0.0, min(waited, elapsed_seconds - used))
 
 
+def _sum(times: Collection[CoreTime]) -> CoreTime:
+    return CoreTime(sum(each.used_seconds for each in times), sum(each.waited_seconds for each in times))
+
+
 def look_at(waiting: Waiting, processes: Sequence[ProcessStat], now: float) -> None:
     """Take down the times of these processes, which are the living ones of a program."""
     times = {process.pid: core_time(process) for process in processes}
     waiting.look(times, is_ready=not are_asleep(tuple(times)), now=now)
+
+
+def note_crowd(waiting: Waiting, processes: Sequence[ProcessStat]) -> None:
+    """Take down the CPU time of these processes, of whose many threads none is looked up; see ProcessSnapshot."""
+    waiting.note({process.pid: CoreTime(process.cpu_seconds, 0.0) for process in processes})
 
 
 def granted_seconds(waited_seconds: float, wall_seconds: float) -> float:
@@ -92,10 +105,15 @@ def granted_seconds(waited_seconds: float, wall_seconds: float) -> float:
     return min(waited_seconds, max(_MAX_WAITS * wall_seconds, _MAX_WAITED_SECONDS))
 
 
-def family(pid: int) -> list[ProcessStat]:
-    """A process and its descendants, without daemons, whose parent has ended."""
+def family(pid: int, shim_pid: int | None = None) -> list[ProcessStat]:
+    """A process and its descendants.
+
+    Args:
+        pid: The process.
+        shim_pid: PID 1 of its pod, which daemons have as their parent when their own has ended; None leaves them out.
+    """
     found: list[ProcessStat] = []
-    waiting = [pid]
+    waiting = [pid] if shim_pid is None else [*_children(shim_pid, shim_pid), pid]
     while waiting and len(found) < _MAX_PROCESSES:
         process = read_process(waiting.pop())
         if process is not None:

@@ -12,6 +12,7 @@ from verl_pivot.sandbox.lane.core_time import (
     LOOK_AGAIN_SECONDS,
     CoreTime,
     Waiting,
+    core_time,
     cpu_seconds_of_process,
     family,
     granted_seconds,
@@ -21,6 +22,7 @@ from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.fd_passing import sealed_memory_file, send
 from verl_pivot.sandbox.lane.interpreters import Interpreter
 from verl_pivot.sandbox.lane.pods import send_signal
+from verl_pivot.sandbox.lane.procfs import ProcessStat
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +83,11 @@ class RunningCell:
         self._on_texts = on_texts
         self._kill = kill
         self._cpu_before = cpu_seconds_of_process(self._pid) or 0.0
-        self._waiting = Waiting(CoreTime(self._cpu_before, interpreter.starved_seconds))
+        # Branches of a session are no daemons of it, though they have the same parent.
+        self._shim_pid = interpreter.shared.pod.pid if interpreter.shared.num_users == 1 else None
+        before = {each.pid: core_time(each) for each in self._processes()}
+        before[self._pid] = CoreTime(self._cpu_before, interpreter.starved_seconds)
+        self._waiting = Waiting(before)
         self._socket = AnswerSocket(num_fields=2, max_bytes=max_bytes, max_total_bytes=2 * max_bytes)
         loop.on_readable(self._socket.fileno(), self._on_readable)
         self._timer = loop.after(min(wall_seconds, cpu_seconds / _NUM_CORES), self._check_limits)
@@ -131,7 +137,7 @@ class RunningCell:
 
     def _check_limits(self) -> None:
         """Interrupt the cell for a limit; time that it waited for a core is granted on top of the wall limit."""
-        processes = family(self._pid) if self._interpreter.has_proc else []
+        processes = self._processes()
         look_at(self._waiting, processes, time.monotonic())
         elapsed = self.wall_seconds
         waited = self._waiting.seconds(elapsed)
@@ -151,6 +157,10 @@ class RunningCell:
         else:
             wait = max(_CHECK_SECONDS, missing_cpu / _NUM_CORES)
             self._timer = self._loop.after(min(missing_wall, wait), self._check_limits)
+
+    def _processes(self) -> list[ProcessStat]:
+        """The interpreter and all processes that its cells have left; empty without /proc."""
+        return family(self._pid, self._shim_pid) if self._interpreter.has_proc else []
 
     def _interrupt(self, reason: str) -> None:
         self.killed_by = reason

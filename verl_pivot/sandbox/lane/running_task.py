@@ -200,7 +200,7 @@ class RunningTask:
         self.waiting.is_undecided = False
         if self.has_many_processes or not self._has_proc or self.pid is None:
             return 0.0
-        look_at(self.waiting, family(self.pid), now)
+        look_at(self.waiting, family(self.pid, self.process.pod.pid), now)
         return self.waiting.seconds(elapsed_seconds - self._paused_seconds)
 
     def _on_output(self, output: Capture) -> None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from verl_pivot.sandbox.lane.background import Background
-from verl_pivot.sandbox.lane.core_time import MANY_PROCESSES, look_at
+from verl_pivot.sandbox.lane.core_time import MANY_PROCESSES, look_at, note_crowd
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.procfs import ProcessSnapshot, UsageSample, lower_priority, num_children, read_process
 from verl_pivot.sandbox.lane.runs import Run
@@ -234,6 +234,7 @@ class Scheduler:
         if sample.num_threads > _CROWD and run.task is not None:
             run.is_crowd = True
             run.task.has_many_processes |= len(sample.pids) > MANY_PROCESSES
+            note_crowd(run.task.waiting, snapshot.processes(sample.pids))
         elif len(sample.pids) > 1 and run.task is not None:  # of those that end before the program, nothing is left
             look_at(run.task.waiting, snapshot.processes(sample.pids), time.monotonic())
         if computed > _FOREGROUND_CPU_SECONDS or run.is_crowd:

@@ -21,6 +21,7 @@ _BY_ARGUMENTS: Mapping[str, Callable[[], bytes]] = {
     "ioctl": call_arguments.ioctl,
     "personality": call_arguments.personality,
     "prlimit64": call_arguments.prlimit,
+    "sched_setscheduler": call_arguments.sched_setscheduler,
     "setrlimit": call_arguments.setrlimit,
     "setsockopt": call_arguments.setsockopt,
     "socket": call_arguments.socket,
