@@ -1,4 +1,4 @@
-"""Settings of the suite: some tests on demand only, tests of one file in one process, launches one after the other."""
+"""Settings of the suite: some tests on demand only, tests of one file in one process, at most two launches at once."""
 
 import os
 import signal
@@ -14,6 +14,9 @@ from tests.support.paths import ROOT
 # No test needs a model hub, and without a network each question to one takes half a minute.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+# Two threads of torch wait for each other, at full speed, wherever other processes want the cores too.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 # Jobs in a shell's background ignore Ctrl-C, those of nohup hangups, and so would each command that a test starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -24,24 +27,34 @@ settings.register_profile("soak", deadline=None, max_examples=2_000)
 settings.load_profile("suite")
 
 LAUNCHES = (
-    "tests/data/test_curriculum_training.py",
-    "tests/local/test_trial.py",
-    "tests/rollout/test_pivot_training.py",
-    "tests/rollout/test_tool_training.py",
-    "tests/environments/test_training.py",
-    "tests/rollout/test_notebook_training.py",
-    "tests/rewards/test_ppr_training.py",
-    "tests/rewards/test_judge_training.py",
-    "tests/examples/test_quickstart_training.py",
-    "tests/engines/test_server.py",
-    "tests/profiling/test_ray_workers.py",
-    "tests/sandbox/cluster/test_ray_supervisor.py",
-    "tests/routing/test_router_actor.py",
-    "tests/resampling/test_roc_replay_buffer.py",
-    "tests/commands/test_doctor.py",
-    "tests/smoke/test_smoke_training.py",
+    (
+        "tests/data/test_curriculum_training.py",
+        "tests/rollout/test_tool_training.py",
+        "tests/rewards/test_judge_training.py",
+        "tests/smoke/test_smoke_training.py",
+        "tests/commands/test_judge.py",
+        "tests/engines/test_server.py",
+    ),
+    (
+        "tests/rollout/test_notebook_training.py",
+        "tests/rollout/test_pivot_training.py",
+        "tests/rewards/test_ppr_training.py",
+        "tests/environments/test_framework_training.py",
+        "tests/environments/test_training.py",
+        "tests/profiling/test_ray_workers.py",
+        "tests/sandbox/cluster/test_ray_supervisor.py",
+        "tests/resampling/test_roc_replay_buffer.py",
+        "tests/resampling/test_step_replay_buffer.py",
+        "tests/routing/test_router_actor.py",
+        "tests/commands/test_doctor.py",
+        "tests/examples/test_quickstart_training.py",
+    ),
 )
-"""Files that start the stock trainer, SGLang or Ray: each of them wants both cores, so one process takes them all."""
+"""Files that start the stock trainer, SGLang or Ray, for two processes that take as long as each other.
+
+One launch does not fill two cores, and has gigabytes of memory.
+"""
+_GROUPS = {file: f"launches {number}" for number, files in enumerate(LAUNCHES) for file in files}
 
 ON_DEMAND = ("soak", "cluster")
 """Markers of tests that run only where `-m` names them."""
@@ -74,7 +87,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the tests: launches come first, since they run one after the other, then the files that take longest.
+    """Order the tests: both groups of launches come first, since they take longest, then the longest of other files.
 
     Thousands of tests start processes on a machine that others use too: one that fails runs once more, and the summary
     names it. What hypothesis finds fails again, since it begins with what it found.
@@ -91,7 +104,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=on_demand)
     for item in items:
         item.add_marker(pytest.mark.flaky(reruns=1))
-    ranks = {group: rank for rank, group in enumerate(("launches", *LONGEST))}
+    ranks = {group: rank for rank, group in enumerate(dict.fromkeys((*_GROUPS.values(), *LONGEST)))}
     items.sort(key=lambda item: ranks.get(_group(item.nodeid), len(ranks)))
 
 
@@ -109,4 +122,4 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 def _group(nodeid: str) -> str:
     file = nodeid.partition("::")[0]
-    return "launches" if file in LAUNCHES else file
+    return _GROUPS.get(file, file)

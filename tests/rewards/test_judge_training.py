@@ -1,7 +1,6 @@
 """Labelled turns and pairs -> import -> profile -> select -> two steps of the stock trainer with `+method=pivotrl`."""
 
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -74,8 +73,7 @@ def test_a_judge_is_profiled_selected_and_trained_on_labelled_turns_and_pairs(tm
     files = write_labels(tmp_path)
     code = "import sys, pathlib; from tests.rewards.test_judge_training import write_judge\n"
     code += "write_judge(pathlib.Path(sys.argv[1]))"
-    one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}  # two of them wait for each other on a busy machine
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True, env=one_thread)
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
     model, trajectories, profile, pivots = (
         tmp_path / name for name in ("model", "trajectories.jsonl", "profile.jsonl", "pivots.parquet")
     )

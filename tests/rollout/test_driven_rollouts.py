@@ -219,7 +219,7 @@ async def test_many_conversations_at_once_have_the_rows_that_one_has() -> None:
         ("pivot.rollout.environment.command=[]", "pivot.rollout.environment.command"),
     ],
 )
-def test_settings_that_do_nothing_beside_an_environment_are_refused(override: str, message: str) -> None:
+async def test_settings_that_do_nothing_beside_an_environment_are_refused(override: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         driven_loop("tools", [], override)
 

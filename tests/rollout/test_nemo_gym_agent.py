@@ -189,7 +189,7 @@ async def test_a_server_that_is_no_agent_stops_the_launch() -> None:
         await asyncio.to_thread(check_environment, NemoGymAgent(nemo_gym_agent=url))
 
 
-def test_an_agent_has_a_short_and_a_long_name() -> None:
+async def test_an_agent_has_a_short_and_a_long_name() -> None:
     def settings(environment: object) -> RolloutSettings:
         tools = make_loop([])._parts.settings.tools
         return parse_settings(OmegaConf.create({"pivot": {"rollout": {"tools": tools, "environment": environment}}}))

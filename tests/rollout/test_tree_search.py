@@ -238,7 +238,7 @@ async def test_a_loop_that_is_not_told_of_validation_stops(tmp_path: Path) -> No
         await make_search([], tmp_path).run(SAMPLING, **row())
 
 
-def test_rows_of_the_loop_need_the_method() -> None:
+async def test_rows_of_the_loop_need_the_method() -> None:
     config = rollout_config(scripted_model(), method="tool_rollout")
 
     with pytest.raises(ConfigError, match=r"no pivot\.tree_search: add \+method=tree_search"):

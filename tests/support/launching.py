@@ -1,4 +1,4 @@
-"""Commands of verl-pivot and launches of stock verl, run as a user does: in a subprocess, with an empty environment."""
+"""Commands of verl-pivot and launches of stock verl, run as a user does: in a subprocess, with almost no variables."""
 
 import os
 import subprocess
@@ -13,7 +13,8 @@ __all__ = ("LAUNCH_SECONDS", "MINIMAL", "cli", "launch", "step_metrics", "traini
 
 LAUNCH_SECONDS = 700.0
 """Time limit of one launch, which takes 80 seconds on two idle cores; its tests have `pytest.mark.timeout` above it."""
-MINIMAL = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/")}
+MINIMAL = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "OMP_NUM_THREADS": "1"}
+"""Environment of commands; two threads of torch wait for each other wherever other processes want the cores too."""
 
 
 def cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:

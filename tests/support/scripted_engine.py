@@ -113,6 +113,7 @@ def loop_of(loop_class: Any, config: DictConfig, script: Sequence[Said | str], *
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
+    asyncio.get_running_loop()  # where none runs, verl opens one that nothing closes, and a later test is told so
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
     if config.actor_rollout_ref.model.custom_chat_template is not None:  # as verl's agent loop worker does
         tokenizer.chat_template = config.actor_rollout_ref.model.custom_chat_template
