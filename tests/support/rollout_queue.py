@@ -43,6 +43,7 @@ def sampler_kwargs(folder: object = None, **resampling: object) -> DictConfig:
             "group_size": resampling["group_size"],
             "rollout_data_dir": folder,
             "validation_data_dir": None,
+            "record": "all",
             "resampling": resampling,
         }
     )

@@ -97,6 +97,8 @@ def _unusable(rollout: DumpedRollout, tasks: dict[str, str], *, needs_outcome: b
         return "masked: the system failed"
     if rollout.record.prompt_id not in tasks:
         return "prompt that is not in --rows"
+    if not rollout.has_texts:
+        return "texts that pivot.record left out"
     if len(rollout.turns) < 2:
         return "one turn, the last, which is not judged"
     if needs_outcome and rollout.score is None:
@@ -109,7 +111,7 @@ def _unusable(rollout: DumpedRollout, tasks: dict[str, str], *, needs_outcome: b
 def _turns(rollout: DumpedRollout, tasks: dict[str, str]) -> Iterator[DumpedJudgedTurn]:
     assert rollout.record is not None, rollout.uid
     shown = [
-        ShownTurn(text=_whole(turn.text), observation=_whole("\n".join(turn.observations).strip()))
+        ShownTurn(text=_whole(turn.recorded_text), observation=_whole("\n".join(turn.observations).strip()))
         for turn in rollout.turns
     ]
     for number, turn in enumerate(shown[:-1]):
