@@ -60,7 +60,10 @@ def _is_whole(text: str) -> bool:
 def _player_turn(turn: DumpedTurn, num_prompt_tokens: int) -> PlayerTurn:
     """The turn as text, letter by letter as the policy wrote it."""
     return PlayerTurn(
-        content=turn.recorded_text, raw_text=turn.recorded_text, num_prompt_tokens=num_prompt_tokens, num_tokens=turn.num_tokens
+        content=turn.recorded_text,
+        raw_text=turn.recorded_text,
+        num_prompt_tokens=num_prompt_tokens,
+        num_tokens=turn.num_tokens,
     )
 
 
@@ -75,7 +78,10 @@ def _with_turn(
     """The messages as the agent loop had them: a turn is the text of its message, its calls included."""
     if isinstance(form, SameMessageForm):
         return with_text(messages, turn.recorded_text + "".join(turn.observations))
-    added, shown = [Message(role=Role.ASSISTANT, content=turn.recorded_text)], list(map(without_chat_tokens, turn.observations))
+    added, shown = (
+        [Message(role=Role.ASSISTANT, content=turn.recorded_text)],
+        list(map(without_chat_tokens, turn.observations)),
+    )
     if form.are_users or any(call.error_kind is ErrorKind.NO_ACTION for call in calls):
         added.append(Message(role=Role.USER, content="\n".join(shown)))
     else:

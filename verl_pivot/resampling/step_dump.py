@@ -31,9 +31,7 @@ class StepDump:
     A step that was dumped before, by a run that was resumed since, is replaced.
     """
 
-    def __init__(
-        self, folder: Path, *, batches_per_step: int = 1, recorded: RecordedTexts = RecordedTexts.ALL
-    ) -> None:
+    def __init__(self, folder: Path, *, batches_per_step: int = 1, recorded: RecordedTexts = RecordedTexts.ALL) -> None:
         """Create the folder.
 
         Args:
