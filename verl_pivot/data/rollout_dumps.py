@@ -135,7 +135,7 @@ class DumpedRollout(DumpedOutcome, frozen=True, kw_only=True):
     turn_index: int | None = None
     """Index of the pivot among the trajectory's assistant turns, from 0."""
     data_source: str | None = None
-    prompt: tuple[JsonObject, ...] | None = None
+    prompt: tuple[dict[str, Any], ...] | None = None
     """[num_messages] messages of the prompt; None if they are those of the line before in the same group, and where
     `pivot.record` leaves texts out."""
     sampled_spans: tuple[tuple[int, int], ...] = ()
