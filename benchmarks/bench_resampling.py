@@ -5,8 +5,8 @@ in a real TransferQueue. The time runs from the end of the last group to the bat
 all reads and all metrics. Another process writes the groups one after the other, as in training. The rows "all at once"
 are the worst case: all groups end before the first poll. CPU seconds are those of the trainer's process, from the
 beginning of the selection to the dump's file. The share of a step is the CPU time that the dump adds, in a step that
-takes no longer than its rollouts and the selection. Agent loops encode the lines, which the last line of the output tells:
-its share is that of one core in the same step, as if one process had all agent loops.
+takes no longer than its rollouts and the selection. Agent loops encode the lines; the last line of the output has the
+share of one core that this takes in the same step, as if one process had all agent loops.
 """
 
 import random
