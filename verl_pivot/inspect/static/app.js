@@ -54,7 +54,7 @@ async function show() {
     else link.removeAttribute("aria-current");
   }
   try {
-    if (info === null) [info] = await Promise.all([get("run"), loadDisputes()]);
+    if (info === null) [info] = await Promise.all([get("run"), loadDisputes().catch(tell)]);
     const shown = await (VIEWS[name] ?? showRun)(main, params, info);
     if (mine !== drawing) return shown.leave();
     view = shown;

@@ -16,7 +16,7 @@ const COLUMNS = [
   { name: "part", title: "part", of: (row) => (row.part === "validation" ? "val" : "train") },
   { name: "group", title: "group", of: (row) => (row.group_name ?? "").slice(0, 8), isUnsorted: true },
   { name: "score", title: "score", of: (row) => (row.score === null ? "undecided" : number(row.score)), isNumber: true },
-  { name: "reason", title: "reason", of: (row) => (disputed(row) === null ? row.reason : `marked wrong: ${row.reason}`), isWide: true },
+  { name: "reason", title: "reason", of: (row) => (disputed(row) === null ? row.reason : `marked wrong: ${row.reason ?? ""}`), isWide: true },
   { name: "left_out", title: "left out", of: (row) => row.left_out ?? (row.kept === false ? "yes" : "") },
   { name: "stop_reason", title: "ended", of: (row) => row.stop_reason, isWide: true },
   { name: "error_kinds", title: "errors", of: (row) => row.error_kinds, isWide: true },

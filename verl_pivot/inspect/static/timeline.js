@@ -1,20 +1,23 @@
 // Where the time of a rollout went, and which of its tokens the policy sampled, drawn to scale.
 
-import { el, number, svg } from "./dom.js";
+import { el, number, svg, visible } from "./dom.js";
 
 const WIDTH = 1000;
 const LANE = 16;
-const MOST_BARS = 2000;
+const MOST_BARS = 400;
+const MOST_ROWS = 150;
 
-const seconds = (turn) => turn.seconds ?? 0;
-const toolSeconds = (turn) => turn.tool_seconds ?? 0;
+const finite = (value) => (Number.isFinite(value) ? value : 0);
+const seconds = (turn) => finite(turn.seconds);
+const toolSeconds = (turn) => finite(turn.tool_seconds);
+const nameOfCall = (call) => visible(call.name || "no tool");
 
 /** Turns, calls and waiting for the router over time; null where turns have no seconds. */
 export function timeLine(turns, fields) {
   if (!turns.length || turns.some((turn) => turn.seconds === null)) return null;
   const total = turns.reduce((sum, turn) => sum + seconds(turn) + toolSeconds(turn), 0);
   if (total <= 0) return null;
-  const waited = fields.journey?.wait_seconds ?? null;
+  const waited = Number.isFinite(fields.journey?.wait_seconds) ? fields.journey.wait_seconds : null;
   const bars = [];
   let at = 0;
   turns.forEach((turn, index) => {
@@ -28,7 +31,7 @@ export function timeLine(turns, fields) {
   }
   const rows = turns.map((turn, index) => [
     `turn ${index + 1}`, number(turn.seconds), number(turn.tool_seconds),
-    turn.calls.map((call) => `${call.name || "no tool"} ${number(call.seconds)}`).join(", "),
+    turn.calls.map((call) => `${nameOfCall(call)} ${number(finite(call.seconds))}`).join(", "),
   ]);
   return el(
     "details",
@@ -41,11 +44,11 @@ export function timeLine(turns, fields) {
 
 /** Calls one after the other within the waiting for tools, or all from its beginning where they ran at once. */
 function callBars(turn, from) {
-  const took = turn.calls.map((call) => call.seconds ?? 0);
+  const took = turn.calls.map((call) => finite(call.seconds));
   const isInTurn = took.reduce((sum, each) => sum + each, 0) <= toolSeconds(turn) * 1.05 + 1e-3;
   let at = from;
   const bars = turn.calls.map((call, index) => {
-    const bar = { lane: 1, name: call.status === "ok" ? "tools" : "failed", from: at, took: took[index], what: `${call.name || "no tool"}: ${number(took[index])} s` };
+    const bar = { lane: 1, name: call.status === "ok" ? "tools" : "failed", from: at, took: took[index], what: `${nameOfCall(call)}: ${number(took[index])} s` };
     if (isInTurn) at += took[index];
     return bar;
   });
@@ -58,6 +61,7 @@ function drawing(bars, total, lanes) {
     "div",
     { class: "lanes" },
     el("div", { class: "names", "aria-hidden": "true" }, lanes.map((lane) => el("span", {}, lane))),
+    bars.length > MOST_BARS ? el("p", { class: "count" }, `The first ${MOST_BARS} of ${number(bars.length)} parts are drawn.`) : null,
     svg(
       "svg",
       { viewBox: `0 0 ${WIDTH} ${lanes.length * LANE}`, preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -97,7 +101,7 @@ function rowTokens(row, title) {
     el("p", {}, `${title}: ${number(total)} tokens, of which the policy sampled ${number(sampled)}, with a loss, and read ${number(total - sampled)}, without one.`),
     drawing(bars, total, [""]),
     el("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Stretches of tokens" },
-      table(["tokens", "number", ""], stretches.slice(0, MOST_BARS).map(({ from, to, turn, isSampled }) => [
+      table(["tokens", "number", ""], stretches.map(({ from, to, turn, isSampled }) => [
         `${from} to ${to}`, number(to - from), isSampled ? `sampled, turn ${turn}` : "read, masked",
       ]))),
   );
@@ -116,7 +120,9 @@ export function stretchesOf({ sampled_spans: spans, turn_ends: ends }) {
 }
 
 function table(head, rows) {
+  const hidden = rows.length - MOST_ROWS;
   return el("table", {},
+    hidden > 0 ? el("caption", {}, `The first ${MOST_ROWS} of ${number(rows.length)} rows`) : null,
     el("thead", {}, el("tr", {}, head.map((each) => el("th", { scope: "col" }, each)))),
-    el("tbody", {}, rows.map((cells) => el("tr", {}, cells.map((cell, at) => (at ? el("td", {}, cell) : el("th", { scope: "row" }, cell)))))));
+    el("tbody", {}, rows.slice(0, MOST_ROWS).map((cells) => el("tr", {}, cells.map((cell, at) => (at ? el("td", {}, cell) : el("th", { scope: "row" }, cell)))))));
 }
