@@ -313,7 +313,7 @@ def test_a_prompt_is_followed_through_training_with_two_steps_side_by_side(page:
     page.wait_for_selector(".side .rollout")
 
     assert page.locator("h1").inner_text() == "Prompt prompt a"
-    heads = "[...document.querySelectorAll('.side h2')].map((each) => each.querySelector('select').value).join(' ')"
+    heads = "[...document.querySelectorAll('.side > h2')].map((each) => each.querySelector('select').value).join(' ')"
     wait_until(page, f"{heads} === '1 2'")
     page.locator(".side .rollout summary").nth(1).click()
     page.wait_for_selector(".side .turn")

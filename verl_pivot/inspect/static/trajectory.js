@@ -77,7 +77,7 @@ class Trajectory {
     const score = disputed(this.opened.row);
     const button = el("button", { type: "button", "aria-keyshortcuts": "w", "aria-pressed": String(score !== null), on: { click: () => this.dispute() } },
       score === null ? "The verdict is wrong " : "Take the mark away ", el("kbd", {}, "w"));
-    this.verdict.replaceChildren(score === null ? "" : el("strong", {}, `Marked as wrong: it should have scored ${number(score)}. `), button);
+    this.verdict.replaceChildren(...(score === null ? [] : [el("strong", {}, `Marked as wrong: it should have scored ${number(score)}.`), " "]), button);
   }
 
   async dispute(tell = (error) => this.verdict.replaceChildren(error.message)) {
