@@ -5,7 +5,8 @@ in a real TransferQueue. The time runs from the end of the last group to the bat
 all reads and all metrics. Another process writes the groups one after the other, as in training. The rows "all at once"
 are the worst case: all groups end before the first poll. CPU seconds are those of the trainer's process, from the
 beginning of the selection to the dump's file. The share of a step is the CPU time that the dump adds, in a step that
-takes no longer than its rollouts and the selection.
+takes no longer than its rollouts and the selection. Agent loops encode the lines; the last line of the output has the
+share of one core that this takes in the same step, as if one process had all agent loops.
 """
 
 import random
@@ -28,8 +29,11 @@ from tests.support.rollout_queue import (
     trainer_config,
     transfer_queue,
 )
-from verl_pivot.data.rollout_dumps import DumpedTurn
+from verl_pivot.data.rollout_dumps import DumpedTurn, RecordedTexts, encode_prompt
 
+PROMPT = "What is 1 + 2? " * 130
+MASK = ([1] * 400 + [0] * 300) * 6
+"""Mask of a response of 4,200 tokens."""
 LETTERS = 'abcdefgh ijklmnop\n"{}:,0123456789'
 
 
@@ -63,6 +67,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 3,
     spread_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds over which the groups end.")] = 20.0,
     characters: Annotated[int, typer.Option(min=0, help="Characters of a rollout's texts in the dump.")] = 16_000,
+    record: Annotated[RecordedTexts, typer.Option(help="Whose texts are dumped: pivot.record.")] = RecordedTexts.ALL,
 ) -> None:
     """Print seconds from the end of the last group to the batch."""
     sizes = Sizes(prompts, rollouts, keep)
@@ -73,7 +78,9 @@ def main(
         for name, spread in ((f"within {spread_seconds:g} s", spread_seconds), ("all at once", None)):
             cpu_without = None
             for num_characters in (None, characters):
-                found = [measure(sizes, num_characters, seed=seed, spread_seconds=spread) for seed in range(rounds)]
+                found = [
+                    measure(sizes, num_characters, record, seed=seed, spread_seconds=spread) for seed in range(rounds)
+                ]
                 median = statistics.median(each.seconds for each in found)
                 cpu = statistics.median(each.cpu_seconds for each in found)
                 cpu_without = cpu if cpu_without is None else cpu_without
@@ -87,15 +94,35 @@ def main(
                     f"{cpu:.2f}",
                     "" if num_characters is None or spread is None else f"{share:.1%}",
                 )
-    Console().print(table)
+    console = Console()
+    console.print(table)
+    seconds = encode_seconds(characters)
+    share = seconds * prompts * rollouts / spread_seconds if spread_seconds else 0.0
+    console.print(f"encoding in the agent loops: {seconds * 1e6:.0f} us of a rollout, {share:.1%} of a core in a step")
 
 
-def measure(sizes: Sizes, characters: int | None, *, seed: int, spread_seconds: float | None) -> Measured:
+def encode_seconds(characters: int) -> float:
+    """Seconds that an agent loop takes to encode the line of a rollout, without those that any rollout takes."""
+    num = 200
+    times = []
+    for each in (None, characters):
+        rng = random.Random(0)
+        began = time.process_time()
+        for _ in range(num):
+            make_rollout(rng, each, text="x" * (characters // 6))
+        times.append((time.process_time() - began) / num)
+    return times[1] - times[0]
+
+
+def measure(
+    sizes: Sizes, characters: int | None, record: RecordedTexts, *, seed: int, spread_seconds: float | None
+) -> Measured:
     """Let the groups of one step end over `spread_seconds`, or before the first poll if None, and time the selection.
 
     Args:
         sizes: Size of the step.
         characters: Characters of a rollout's texts; None to dump nothing.
+        record: Whose texts are dumped.
         seed: Seed of the draw.
         spread_seconds: Seconds over which the groups end; None to select when all have ended.
     """
@@ -107,6 +134,7 @@ def measure(sizes: Sizes, characters: int | None, *, seed: int, spread_seconds: 
     with tempfile.TemporaryDirectory() as folder:
         kwargs = sampler_kwargs(None if characters is None else folder, group_size=sizes.num_kept, seed=seed)
         kwargs.poll_interval = 0.2
+        kwargs.record = record.value
         config = trainer_config(
             train_batch_size=sizes.num_prompts, mini_batch_size=sizes.num_prompts, group_size=sizes.num_kept
         )
@@ -147,14 +175,24 @@ def finish_groups(uids: list[str], num_rollouts: int, seconds: float, characters
     return time.time()
 
 
-def make_rollout(rng: random.Random, characters: int | None) -> dict[str, object]:
-    """Fields of a rollout with five calls of some hundred characters, and six turns if it is dumped."""
-    text = "" if characters is None else "".join(rng.choices(LETTERS, k=characters // 6))
+def make_rollout(rng: random.Random, characters: int | None, text: str | None = None) -> dict[str, object]:
+    """Fields of a rollout with five calls of some hundred characters; if it is dumped also six turns, and a prompt.
+
+    Args:
+        rng: Source of its score and of its texts.
+        characters: Characters of its texts; None to dump nothing.
+        text: Text of each turn; None draws one.
+    """
+    if text is None:
+        text = "" if characters is None else "".join(rng.choices(LETTERS, k=characters // 6))
     turn = DumpedTurn(text=text[: len(text) // 2], num_tokens=5, ended=True, observations=(text[len(text) // 2 :],))
-    return rollout_fields(
+    fields = rollout_fields(
         float(rng.random() < 0.5), rng.randrange(3), num_calls=5, code="print(1 + 2)\n" * 25,
-        turns=[] if characters is None else [turn] * 6,
+        turns=[] if characters is None else [turn] * 6, mask=MASK,
     )  # fmt: skip
+    if characters is not None:
+        fields["prompt_messages"] = encode_prompt([{"role": "user", "content": PROMPT}])
+    return fields
 
 
 if __name__ == "__main__":

@@ -29,13 +29,13 @@ from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.local.environment import num_accelerators
 from verl_pivot.resampling.settings import parse_resampling
 from verl_pivot.rollout.notebook_settings import check_notebook
-from verl_pivot.rollout.settings import RolloutSettings, max_turn_tokens, parse_settings
+from verl_pivot.rollout.settings import RolloutSettings, max_turn_tokens, parse_settings, recorded_texts
 from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {
     "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "notebook", "objective",
-    "process", "resampling", "rollout", "router", "ruler", "tree_search", "trial_steps", "verifier_modules",
+    "process", "record", "resampling", "rollout", "router", "ruler", "tree_search", "trial_steps", "verifier_modules",
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 _WORKER = re.compile(r"\(pid=\d+, ip=([^,)]+)")
@@ -126,6 +126,7 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def _check_sections(config: DictConfig) -> None:
+    recorded_texts(config)
     if "objective" in config.pivot:
         check_objective(config)
         max_turn_tokens(config)

@@ -113,4 +113,4 @@ def _played(row: DumpedRollout, record: RolloutRecord, question: WorldQuestion) 
 
 
 def _shown(turn: DumpedTurn) -> ShownTurn:
-    return ShownTurn(text=turn.text, observation="\n".join(turn.observations))
+    return ShownTurn(text=turn.recorded_text, observation="\n".join(turn.observations))

@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.dumped_runs import read_index
 from tests.support.factories import ANSWER, CALL, RESULT, SYSTEM, USER, make_trajectory
 from tests.support.rollout_records import dump_line, make_record
 from verl_pivot.cli import app
@@ -19,6 +20,9 @@ from verl_pivot.data.pivots import SCHEMA, PivotNumbers, pivot_rows
 from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_transcript
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.engines.engine import Sampling
+from verl_pivot.inspect.queries import RolloutPlace
+from verl_pivot.inspect.texts import read_lines
+from verl_pivot.inspect.verdict_marks import FILE_NAME, toggle_mark
 from verl_pivot.profiling.early_stopping import EarlyStop
 from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
 from verl_pivot.profiling.published import published_profile_header
@@ -232,6 +236,37 @@ def test_rollouts_of_training_are_scored_again_from_their_dump(tmp_path: Path) -
         ("shop-1:0", 1, "wrong_type")
     ]
     assert report["reasons_after"] == {"accepted": 1, "wrong_type": 1, "truncated": 1}
+
+
+def test_verdicts_that_were_marked_as_wrong_are_a_test_set(tmp_path: Path) -> None:
+    lines = [(RIGHT, True, 1.0, "accepted"), ("Sent.", True, 0.0, "wrong"), (RIGHT, True, 1.0, "accepted")]
+    index = read_index(write_rollouts(tmp_path / "1.jsonl", *lines))
+    for line in (1, 2):
+        found = index.find(RolloutPlace(0, "1.jsonl", line))
+        toggle_mark(tmp_path / FILE_NAME, found, read_lines(index.row_place(found)), [])
+
+    report = json.loads(score(tmp_path / FILE_NAME, "--trajectories", write_trajectories(tmp_path), "--json").stdout)
+
+    changed = [(each["before"]["score"], each["after"]["score"]) for each in report["changed"]]
+    assert (report["num_samples"], changed) == (2, [(0.0, 1.0), (1.0, 0.0)])
+
+
+def test_actions_that_are_in_no_dump_are_told(tmp_path: Path) -> None:
+    dump = write_rollouts(tmp_path / "1.jsonl", (RIGHT, True, 1.0, "accepted"), ("Sent.", True, 0.0, "wrong"))
+    first, second = dump.read_text().splitlines()
+    textless = [json.loads(line) for line in (first, second)]
+    for fields in textless:
+        del fields["turns"][0]["text"]
+    dump.write_text(f"{first}\n{json.dumps(textless[1])}\n")
+
+    done = score(dump, "--trajectories", write_trajectories(tmp_path))
+
+    assert "0 of 1 verdicts change." in done.stdout
+    assert "1 rollouts are left out: pivot.record left out their texts." in done.stdout
+    dump.write_text("".join(f"{json.dumps(fields)}\n" for fields in textless))
+    assert refusal(dump, "--trajectories", tmp_path / "trajectories.jsonl") == (
+        f"{dump} holds no actions: they were left out by pivot.record, which must be all to score them again"
+    )
 
 
 def test_a_dump_finds_its_states_in_the_pivots_that_were_trained_on(tmp_path: Path) -> None:

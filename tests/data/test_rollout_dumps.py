@@ -2,11 +2,14 @@
 
 import json
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy
 import pytest
+from hypothesis import given
+from hypothesis.strategies import integers, lists
 
 from tests.support.rollout_records import dump_line, make_record
 from verl_pivot.data.rollout_dumps import (
@@ -15,8 +18,11 @@ from verl_pivot.data.rollout_dumps import (
     DumpedTurn,
     LeftOut,
     encode_line,
+    encode_prompt,
     encode_transcript,
     read_rollouts,
+    sampled_spans,
+    without_texts,
 )
 from verl_pivot.data.rollout_records import (
     CallRecord,
@@ -61,26 +67,51 @@ def test_a_dump_of_an_older_version_is_read(tmp_path: Path) -> None:
 
 def test_a_line_says_what_was_rewarded_and_why(tmp_path: Path) -> None:
     record = make_record(stop_reason=StopReason.SINGLE_TURN)
-    turn = DumpedTurn(text="I wait.", num_tokens=5, ended=True)
+    turn = DumpedTurn(text="I wait.", num_tokens=5, ended=True, seconds=0.5)
     row = {"trajectory_id": "shop-17", "turn_index": numpy.int64(3), "data_source": "shop", "prompt": "[]"}
     outcome = DumpedOutcome(
         uid="a_0_0", step=12, score=0.0, verifier="tool_call", reason="wrong_value", detail="9 is not 9.5",
         is_kept=False, left_out=LeftOut.LONE, reward_info={"acc": numpy.float64(0.5), "ids": numpy.arange(2)},
     )  # fmt: skip
 
-    (tmp_path / "12.jsonl").write_bytes(encode_line(outcome, encode_transcript(row, record, [turn])))
+    transcript = encode_transcript(row, record, [turn], mask=[1, 1, 1, 0, 0, 1, 1], turn_ends=[3, 7])
+    prompt = encode_prompt([{"role": "user", "content": "Wait."}])
+    (tmp_path / "12.jsonl").write_bytes(encode_line(outcome, transcript, prompt))
 
     fields = json.loads((tmp_path / "12.jsonl").read_text())
     assert fields == {
         "uid": "a_0_0", "step": 12, "verifier": "tool_call", "score": 0.0, "reason": "wrong_value",
         "detail": "9 is not 9.5", "kept": False, "left_out": "lone", "reward_info": {"acc": 0.5, "ids": [0, 1]},
         "trajectory_id": "shop-17", "turn_index": 3, "data_source": "shop",
-        "turns": [{"text": "I wait.", "num_tokens": 5, "ended": True, "observations": []}],
+        "prompt": [{"role": "user", "content": "Wait."}], "sampled_spans": [[0, 3], [5, 7]], "turn_ends": [3, 7],
+        "turns": [{"text": "I wait.", "num_tokens": 5, "ended": True, "observations": [], "seconds": 0.5}],
         **record.as_dict(),
     }  # fmt: skip
     (rollout,) = read_rollouts(tmp_path / "12.jsonl")
     assert (rollout.trajectory_id, rollout.turn_index, rollout.left_out) == ("shop-17", 3, LeftOut.LONE)
     assert (rollout.turns, rollout.record) == ((turn,), record)
+    assert (rollout.sampled_spans, rollout.turn_ends) == (((0, 3), (5, 7)), (3, 7))
+
+
+@given(lists(integers(0, 1)))
+def test_spans_are_the_stretches_of_sampled_tokens(mask: list[int]) -> None:
+    spans = sampled_spans(mask)
+
+    assert [at for begin, end in spans for at in range(begin, end)] == [at for at, each in enumerate(mask) if each]
+    assert all(end < begin for (_, end), (begin, _) in pairwise(spans))
+
+
+def test_texts_are_left_out_and_all_else_stays(tmp_path: Path) -> None:
+    turn = DumpedTurn(text="\ud800", num_tokens=5, ended=True, observations=("5",), tool_seconds=0.25)
+    outcome = DumpedOutcome(uid="a_0_0", step=1, score=0.0, is_kept=False)
+    transcript = encode_transcript({"turn_index": 3}, make_record(), [turn], mask=[1, 0], turn_ends=[1])
+
+    (tmp_path / "1.jsonl").write_bytes(encode_line(outcome, without_texts(transcript)))
+
+    (rollout,) = read_rollouts(tmp_path / "1.jsonl")
+    assert rollout.turns == (DumpedTurn(num_tokens=5, ended=True, tool_seconds=0.25),)
+    assert (rollout.has_texts, rollout.record, rollout.turn_index) == (False, make_record(), 3)
+    assert (rollout.prompt, rollout.sampled_spans) == (None, ((0, 1),))
 
 
 def test_a_rollout_of_an_agent_loop_of_verl_is_dumped_without_its_texts(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The page of `verl-pivot inspect` in a real browser: keys, addresses, a training that goes on, and hostile texts."""
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import pytest
 
 from tests.support.browser import chromium, inspecting
 from tests.support.dumped_runs import make_line, write_run
-from verl_pivot.data.rollout_records import CallRecord, CallStatus
+from verl_pivot.data.rollout_records import CallRecord, CallStatus, RoutingCost
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -285,6 +286,74 @@ def test_curves_are_read_by_arrow_keys_and_lead_to_the_rollouts_of_a_step(page: 
     page.keyboard.type("timing")
     wait_until(page, "document.querySelectorAll('.curve').length === 1")
     assert "metrics=timing" in page.url
+
+
+def test_a_verdict_is_marked_as_wrong_by_key_in_the_list_and_in_a_rollout(page: "Page", folder: Path) -> None:
+    open_list(page, "?step=2")
+    press(page, "w")
+    wait_until(page, "document.querySelector('.row.selected').innerText.includes('marked wrong: wrong_value')")
+    marks = folder / "marked_verdicts.jsonl"
+    assert [(line["uid"], line["score"]) for line in map(json.loads, marks.read_text().splitlines())] == [("2a_0_0", 1)]
+
+    press(page, "Enter")
+    page.wait_for_selector(".turn")
+    assert page.locator(".verdict strong").inner_text() == "Marked as wrong: it should have scored 1."
+    press(page, "r")
+    wait_until(page, "document.body.innerText.includes('One verdict is marked as wrong')")
+    page.go_back()
+    page.wait_for_selector(".verdict button[aria-pressed=true]")
+    press(page, "w")
+    page.wait_for_selector(".verdict button[aria-pressed=false]")
+    assert not marks.exists()
+
+
+def test_a_prompt_is_followed_through_training_with_two_steps_side_by_side(page: "Page") -> None:
+    open_list(page, "?step=1")
+    press(page, "h")
+    page.wait_for_selector(".side .rollout")
+
+    assert page.locator("h1").inner_text() == "Prompt prompt a"
+    heads = "[...document.querySelectorAll('.side > h2')].map((each) => each.querySelector('select').value).join(' ')"
+    wait_until(page, f"{heads} === '1 2'")
+    page.locator(".side .rollout summary").nth(1).click()
+    page.wait_for_selector(".side .turn")
+    assert page.locator(".side .turn .text").all_inner_texts() == ["I add 2.", "5", "It is 1."]
+    press(page, "[")
+    wait_until(page, f"{heads} === '1 1'")
+    assert "right=1" in page.url
+    press(page, "Escape")
+    wait_until(page, "document.querySelector('.count')?.innerText.startsWith('8 of 46')")
+
+
+def test_time_and_tokens_of_a_rollout_are_drawn_and_told_in_tables(browser: "Browser", tmp_path: Path) -> None:
+    call = CallRecord(turn=0, name="add", arguments={}, status=CallStatus.OK, seconds=0.25)
+    line = make_line(
+        "a_0_0", 1.0, ["I add.", "It is 5."], observations=[["5"], []], calls=(call,), seconds=[1.5, 0.5],
+        tool_waits=[0.25, None], mask=[1] * 3 + [0] * 2 + [1] * 4, turn_ends=[3, 9],
+        prompt=[{"role": "user", "content": "2 + 3?"}], journey=RoutingCost(wait_seconds=0.75),
+    )  # fmt: skip
+    with inspecting(write_run(tmp_path, {1: [line]})) as address:
+        page = browser.new_page()
+        page.goto(f"{address}#/rollouts")
+        page.wait_for_selector(f"{SELECTED} .cell.number")
+        press(page, "Enter")
+        page.wait_for_selector(".turn")
+
+        assert (
+            page.locator(".timeline > summary").inner_text() == "Time: 2.25 s, of which 0.75 s waiting for the router"
+        )
+        assert [round(float(bar.get_attribute("width") or 0)) for bar in page.locator(".timeline rect").all()] == [
+            667,
+            111,
+            222,
+            333,
+        ]
+        press(page, "m")
+        assert page.locator(".tokens tbody tr").all_inner_texts() == [
+            "0 to 3\t3\tsampled, turn 1", "3 to 5\t2\tread, masked", "5 to 9\t4\tsampled, turn 2",
+        ]  # fmt: skip
+        assert page.locator(".message .text").inner_text() == "2 + 3?"
+        page.close()
 
 
 def test_help_names_the_keys_and_closes(page: "Page") -> None:

@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from verl_pivot.data.rollout_dumps import DumpedOutcome
+from verl_pivot.data.rollout_dumps import (
+    DumpedOutcome,
+    DumpedTurn,
+    RecordedTexts,
+    encode_prompt,
+    encode_transcript,
+    read_rollouts,
+)
 from verl_pivot.errors import ConfigError
 from verl_pivot.resampling.step_dump import DumpLine, StepDump
 
@@ -44,6 +51,39 @@ def test_later_batches_of_a_step_that_is_there_are_appended(tmp_path: Path) -> N
         dump.finish()
 
     assert uids(tmp_path) == ["a_0_0", "b_0_0", "c_0_0"]
+
+
+def prompted(uid: str, prompt: str, *, is_kept: bool = True) -> DumpLine:
+    turn = DumpedTurn(text=uid, num_tokens=1, ended=True)
+    outcome = DumpedOutcome(uid=uid, step=1, score=1.0, is_kept=is_kept)
+    return DumpLine(outcome, encode_transcript({}, None, [turn]), encode_prompt([{"role": "user", "content": prompt}]))
+
+
+def written(folder: Path, lines: list[DumpLine], recorded: RecordedTexts) -> list[tuple[str, bool, str | None]]:
+    """(uid, whether it has texts, content of the prompt) of each line."""
+    dump = StepDump(folder, recorded=recorded)
+    dump.add(1, lines)
+    dump.finish()
+    return [
+        (each.uid, each.has_texts, None if each.prompt is None else each.prompt[0]["content"])
+        for each in read_rollouts(folder / "1.jsonl")
+    ]
+
+
+def test_a_prompt_is_written_once_for_a_group_unless_it_differs(tmp_path: Path) -> None:
+    lines = [prompted("b_0_0", "2"), prompted("a_0_0", "2"), prompted("a_1_0", "2"), prompted("a_2_0", "3")]
+
+    assert written(tmp_path, lines, RecordedTexts.ALL) == [
+        ("a_0_0", True, "2"), ("a_1_0", True, None), ("a_2_0", True, "3"), ("b_0_0", True, "2"),
+    ]  # fmt: skip
+
+
+def test_rollouts_that_the_update_did_not_see_are_written_without_texts_on_demand(tmp_path: Path) -> None:
+    lines = [prompted("a_0_0", "2", is_kept=False), prompted("a_1_0", "2"), prompted("a_2_0", "2", is_kept=False)]
+
+    assert written(tmp_path, lines, RecordedTexts.KEPT) == [
+        ("a_0_0", False, None), ("a_1_0", True, "2"), ("a_2_0", False, None),
+    ]  # fmt: skip
 
 
 def test_a_resumed_run_replaces_a_step(tmp_path: Path) -> None:

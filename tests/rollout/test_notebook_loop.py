@@ -569,6 +569,10 @@ async def test_a_dump_has_each_row_with_its_steps_and_the_record_in_the_last(tmp
     ]
     assert lines[0]["turns"][1]["observations"] == [read(loop, 2)]
     assert lines[1]["turns"][0]["observations"] == ["done\n'submitted'"]
+    assert [line["turn_ends"] for line in lines] == [each.turn_ends for each in outputs]
+    assert [sum(end - begin for begin, end in line["sampled_spans"]) for line in lines] == [
+        sum(each.response_mask) for each in outputs
+    ]
     assert ("stop_reason" in lines[0], lines[1]["stop_reason"], lines[1]["answer"]) == (False, "answered", "5")
     assert [line["data_source"] for line in lines] == ["qa", "qa"]
 

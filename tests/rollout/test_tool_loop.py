@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
 
 from tests.support.scripted_engine import RecordingRouter, Said, call, make_loop, row
@@ -16,6 +17,7 @@ from verl_pivot.data.rollout_records import parse_record
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.rollout_metrics import rollout_metrics
+from verl_pivot.rollout.settings import recorded_texts
 from verl_pivot.rollout.tool_loop import ToolLoop
 from verl_pivot.routing.client import reports_end
 
@@ -101,8 +103,16 @@ async def test_the_dump_has_each_turn_with_its_observations_in_a_part_that_no_re
     output = await play(loop, trajectory_id="sum-1", turn_index=0)
 
     assert "transcript" not in output.extra_fields
-    fields = json.loads(output.as_dict()["extra_fields"]["transcript"])
+    extra_fields = output.as_dict()["extra_fields"]
+    fields = json.loads(extra_fields["transcript"])
+    assert json.loads(extra_fields["prompt_messages"]) == row()["raw_prompt"]
     assert (fields["trajectory_id"], fields["turn_index"], fields["data_source"]) == ("sum-1", 0, None)
+    (first_begin, first_end), (last_begin, last_end) = fields["sampled_spans"]
+    assert [first_end - first_begin, last_end - last_begin] == record(output)["turn_tokens"]
+    assert fields["turn_ends"] == output.turn_ends == [first_end, last_end]
+    waits = [(turn.pop("seconds"), turn.pop("tool_seconds", None)) for turn in fields["turns"]]
+    assert sum(seconds for seconds, _ in waits) == pytest.approx(record(output)["generate_seconds"], abs=1e-5)
+    assert (waits[0][1], waits[1][1]) == (pytest.approx(record(output)["tool_seconds"], abs=1e-5), None)
     assert fields["turns"] == [
         {
             "text": first,
@@ -113,6 +123,26 @@ async def test_the_dump_has_each_turn_with_its_observations_in_a_part_that_no_re
         {"text": "It is 5.", "num_tokens": record(output)["turn_tokens"][1], "ended": True, "observations": []},
     ]
     assert record(output).items() <= fields.items()
+
+
+async def test_a_record_of_calls_has_no_texts(tmp_path: Path) -> None:
+    texts = [call("add", a=2, b=3), "It is 5."]
+    settings = (f"trainer.rollout_data_dir={tmp_path}", "pivot.record=calls")
+
+    output = await play(make_loop(texts, tools_file(tmp_path, "add"), *settings))
+
+    extra_fields = output.as_dict()["extra_fields"]
+    fields = json.loads(extra_fields["transcript"])
+    assert "prompt_messages" not in extra_fields
+    assert [sorted(turn) for turn in fields["turns"]] == [
+        ["ended", "num_tokens", "seconds", "tool_seconds"], ["ended", "num_tokens", "seconds"],
+    ]  # fmt: skip
+    assert fields["calls"][0]["arguments"] == {"a": 2, "b": 3}
+
+
+def test_a_record_of_something_else_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^pivot.record must be all, kept, calls, got 'none'$"):
+        recorded_texts(OmegaConf.create({"pivot": {"record": "none"}}))
 
 
 async def test_without_a_folder_for_dumps_a_row_has_no_transcript(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ def sampler_kwargs(folder: object = None, **resampling: object) -> DictConfig:
             "group_size": resampling["group_size"],
             "rollout_data_dir": folder,
             "validation_data_dir": None,
+            "record": "all",
             "resampling": resampling,
         }
     )
@@ -63,6 +64,7 @@ def rollout_fields(
     code: str = "1 + 2",
     turns: Sequence[DumpedTurn] = (),
     num_answers: int = 1,
+    mask: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Extra fields that the tool loop and the reward manager write into one row.
 
@@ -73,6 +75,7 @@ def rollout_fields(
         code: Code of each call.
         turns: Texts of the rollout for a dump; none if nothing is dumped.
         num_answers: Answers between format tags.
+        mask: Mask of the response, for a dump.
     """
     calls = [
         CallRecord(
@@ -91,7 +94,7 @@ def rollout_fields(
         "reward_extra_info": undecided if score is None else {"score": score, "undecided": 0.0, "acc": score},
         "rollout": record.as_dict(),
     }
-    return {**fields, "transcript": encode_transcript({}, record, turns)} if turns else fields
+    return {**fields, "transcript": encode_transcript({}, record, turns, mask)} if turns else fields
 
 
 def trainer_config(*, train_batch_size: int, mini_batch_size: int, group_size: int, num_gpus: int = 1) -> DictConfig:

@@ -24,7 +24,7 @@ def inspect_command(
     """Show a training in the browser: its metrics as curves, and its rollouts turn by turn.
 
     Open the address that is printed. The page follows a training that runs, and needs no network. Press ? in it for
-    its keys. Ctrl-C ends the command; it writes nothing.
+    its keys. Ctrl-C ends the command. It writes nothing but marked_verdicts.jsonl, for verdicts that you mark as wrong.
 
     \b
     Examples:

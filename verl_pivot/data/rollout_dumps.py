@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -16,6 +17,16 @@ from verl_pivot.types import JsonObject
 
 FOLDER = "pivot"
 """Folder of the dumps within `trainer.rollout_data_dir` and `trainer.validation_data_dir`."""
+
+
+class RecordedTexts(StrEnum):
+    """Which rollouts have their texts in a dump, as `pivot.record` says; every rollout has a line."""
+
+    ALL = "all"
+    KEPT = "kept"
+    """Those that the update saw."""
+    CALLS = "calls"
+    """None: of a rollout with tools there are the calls, of all others the outcome and the numbers of tokens."""
 
 
 class LeftOut(StrEnum):
@@ -70,16 +81,26 @@ class DumpedTurn(msgspec.Struct, frozen=True, kw_only=True):
         DumpedTurn(text='<tool_call>...</tool_call>', num_tokens=31, ended=True, observations=("5",))
     """
 
-    text: str
-    """Text of the policy, without its end-of-turn token."""
+    text: str | None = None
+    """Text of the policy, without its end-of-turn token; None where `pivot.record` leaves texts out."""
     num_tokens: int
     """Tokens that the policy sampled."""
     ended: bool
     """Whether the policy ended the turn by itself; False if it was cut off."""
     observations: tuple[str, ...] = ()
     """[num_calls] text that the policy read after each call of the turn, or the retry message alone."""
+    seconds: float | None = None
+    """Seconds of waiting for the engine; None in dumps of earlier versions."""
+    tool_seconds: float | None = None
+    """Seconds of waiting for the tools after the turn; None if there was nothing to wait for, or nobody measured it."""
     step: DumpedStep | None = None
     """What came of the turn in a notebook; None for rollouts without a notebook."""
+
+    @property
+    def recorded_text(self) -> str:
+        """The text of a turn whose rollout `has_texts`."""
+        assert self.text is not None, self
+        return self.text
 
 
 class DumpedOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,6 +135,14 @@ class DumpedRollout(DumpedOutcome, frozen=True, kw_only=True):
     turn_index: int | None = None
     """Index of the pivot among the trajectory's assistant turns, from 0."""
     data_source: str | None = None
+    prompt: tuple[dict[str, Any], ...] | None = None
+    """[num_messages] messages of the prompt; None if they are those of the line before in the same group, and where
+    `pivot.record` leaves texts out."""
+    sampled_spans: tuple[tuple[int, int], ...] = ()
+    """[num_spans, 2] positions in the response from which, and up to which, the policy sampled all tokens; what lies
+    between was read, and no loss is taken of it."""
+    turn_ends: tuple[int, ...] = ()
+    """[num_turns] positions in the response, each behind the last sampled token of a turn."""
     turns: tuple[DumpedTurn, ...] = ()
     record: RolloutRecord | None = None
     """Fields that stand beside these in the line; None if an agent loop of verl sampled the rollout, and in all but the
@@ -125,18 +154,31 @@ class DumpedRollout(DumpedOutcome, frozen=True, kw_only=True):
         return self.uid.split("_")[0]
 
     @property
+    def has_texts(self) -> bool:
+        """Whether its texts stand in the dump, which `pivot.record` may leave out."""
+        return all(turn.text is not None for turn in self.turns)
+
+    @property
     def id(self) -> str:
         """Name of the rollout, `<group>_<session>`, which rows that are parts of one rollout share."""
         return self.uid.rsplit("_", 1)[0]
 
 
-def encode_transcript(row: Mapping[str, Any], record: RolloutRecord | None, turns: Sequence[DumpedTurn]) -> bytes:
+def encode_transcript(
+    row: Mapping[str, Any],
+    record: RolloutRecord | None,
+    turns: Sequence[DumpedTurn],
+    mask: Sequence[int] = (),
+    turn_ends: Sequence[int] = (),
+) -> bytes:
     """The part of a line that the agent loop knows, as a JSON object.
 
     Args:
         row: Columns of the row that was rolled out.
         record: Record of the rollout; None in all but the last line of a rollout that has several.
         turns: [num_turns] texts of the policy and of its tools.
+        mask: [num_response_tokens] 1 where the policy sampled the token.
+        turn_ends: [num_turns] positions in the response, each behind the last sampled token of a turn.
     """
     turn_index = row.get("turn_index")
     return _encode(
@@ -145,21 +187,50 @@ def encode_transcript(row: Mapping[str, Any], record: RolloutRecord | None, turn
             "turn_index": None if turn_index is None else int(turn_index),
             "data_source": row.get("data_source"),
             **({} if record is None else record.as_dict()),
+            "sampled_spans": sampled_spans(mask),
+            "turn_ends": list(turn_ends),
             "turns": [_turn_fields(turn) for turn in turns],
         }
     )
 
 
+def sampled_spans(mask: Sequence[int]) -> list[tuple[int, int]]:
+    """[num_spans] first position, and position behind the last, of the stretches of a mask that are 1."""
+    return [found.span() for found in _SAMPLED.finditer(bytes(mask))]
+
+
+_SAMPLED = re.compile(b"\x01+")
+
+
 def _turn_fields(turn: DumpedTurn) -> dict[str, Any]:
-    """Fields of a turn, without that of notebooks in all other rollouts."""
-    fields = msgspec.structs.asdict(turn)
-    return fields if turn.step is not None else {name: value for name, value in fields.items() if name != "step"}
+    """Fields of a turn, without those that it has no value for, and without observations where texts are left out."""
+    fields = {name: value for name, value in msgspec.structs.asdict(turn).items() if value is not None}
+    if turn.text is None:
+        del fields["observations"]
+    return fields
 
 
-def encode_line(outcome: DumpedOutcome, transcript: bytes | None) -> bytes:
-    """A line of a dump: the fields of the outcome, followed by those of the transcript if there is one."""
-    fields = _encode(outcome)
-    return fields + b"\n" if transcript is None else fields[:-1] + b"," + transcript[1:] + b"\n"
+def encode_prompt(messages: Sequence[JsonObject]) -> bytes:
+    """The messages of a prompt as a JSON array, for `encode_line`."""
+    return _encode([dict(message) for message in messages])
+
+
+def encode_line(outcome: DumpedOutcome, transcript: bytes | None, prompt: bytes | None = None) -> bytes:
+    """A line of a dump: the fields of the outcome, followed by the prompt and by the transcript if there are any."""
+    parts = [_encode(outcome)[:-1]]
+    if prompt is not None:
+        parts.append(b'"prompt":' + prompt)
+    if transcript is not None:
+        parts.append(transcript[1:-1])
+    return b",".join(parts) + b"}\n"
+
+
+def without_texts(transcript: bytes) -> bytes:
+    """A transcript whose turns have neither their texts nor what the policy read."""
+    fields = json.loads(transcript)
+    left = ("text", "observations")
+    fields["turns"] = [{name: turn[name] for name in turn if name not in left} for turn in fields["turns"]]
+    return _encode(fields)
 
 
 def _encode(fields: object) -> bytes:

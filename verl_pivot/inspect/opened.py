@@ -2,7 +2,7 @@
 
 import json
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,9 @@ from verl_pivot.inspect.texts import RowPlace, read_lines
 from verl_pivot.rewards.process_record import process_record
 from verl_pivot.types import Json, JsonObject
 
-_SHOWN_BESIDE = frozenset({"turns", "calls", "prompt", "input", "output"})
+_SHOWN_BESIDE = frozenset({"turns", "calls", "prompt", "input", "output", "sampled_spans", "turn_ends"})
 """Fields of a line that are shown in the conversation, not in the table of fields."""
+_NOT_RECORDED = "(pivot.record left this text out)"
 
 
 class OpenedTurn(msgspec.Struct, kw_only=True):
@@ -27,10 +28,24 @@ class OpenedTurn(msgspec.Struct, kw_only=True):
     observations: list[str] = []
     calls: list[JsonObject] = []
     """[num_calls] fields of each call's record."""
+    seconds: float | None = None
+    """Seconds of waiting for the engine; None if they are not known."""
+    tool_seconds: float | None = None
+    """Seconds of waiting for the tools after the turn; None if there were none, or they are not known."""
     step: JsonObject | None = None
     """What came of the turn in a notebook."""
     reward: float | None = None
     """Reward of the turn alone; None if turns have none of their own."""
+
+
+class OpenedRow(msgspec.Struct, kw_only=True):
+    """Tokens of one row of a rollout, as the update sees them."""
+
+    num_turns: int
+    sampled_spans: list[tuple[int, int]]
+    """[num_spans] positions in the response from which, and up to which, the policy sampled all tokens."""
+    turn_ends: list[int]
+    """[num_turns] positions in the response, each behind the last sampled token of a turn."""
 
 
 class OpenedRollout(msgspec.Struct, kw_only=True):
@@ -39,16 +54,19 @@ class OpenedRollout(msgspec.Struct, kw_only=True):
     prompt: list[JsonObject] = []
     """[num_messages] messages with `role` and `content`; one message without a role where verl's dump has the text."""
     turns: list[OpenedTurn]
+    rows: list[OpenedRow] = []
+    """[num_rows] tokens of its rows; none in dumps of earlier versions and of verl."""
     fields: JsonObject
     """All other fields of its last line."""
 
 
-def open_rollout(place: RowPlace, group_name: str | None) -> OpenedRollout:
+def open_rollout(place: RowPlace, group_name: str | None, earlier: Iterable[RowPlace] = ()) -> OpenedRollout:
     """The rollout at a place.
 
     Args:
         place: Where its lines lie.
         group_name: Group by which verl's own dump of the step names the rollouts of the same prompt.
+        earlier: Rollouts of the same group before it, the nearest first, one of which may have their prompt.
 
     Raises:
         DataError: If the dump cannot be read, or was replaced since it was listed.
@@ -67,13 +85,37 @@ def open_rollout(place: RowPlace, group_name: str | None) -> OpenedRollout:
             turns[number].calls.append(call)
     for turn, reward in zip(turns, _turn_rewards(last, turns), strict=False):
         turn.reward = reward
-    return OpenedRollout(prompt=_text_prompt(_input_of_verl(place.path, group_name)), turns=turns, fields=fields)
+    prompt = _prompt_of(lines) or ("sampled_spans" in last and _first(_prompt_of(read_lines(each)) for each in earlier))
+    return OpenedRollout(
+        prompt=prompt or _text_prompt(_input_of_verl(place.path, group_name)),
+        turns=turns,
+        rows=[row for line in lines if (row := _row(line)) is not None],
+        fields=fields,
+    )
+
+
+def _prompt_of(lines: Iterable[JsonObject]) -> list[JsonObject]:
+    """The messages of a prompt that stand in a line of a rollout; none if they stand in that of another."""
+    return _first(list(_objects(line.get("prompt"))) for line in lines)
+
+
+def _first(found: Iterable[list[JsonObject]]) -> list[JsonObject]:
+    return next((each for each in found if each), [])
+
+
+def _row(line: JsonObject) -> OpenedRow | None:
+    try:
+        return msgspec.convert({**line, "num_turns": len(list(_objects(line.get("turns"))))}, OpenedRow)
+    except msgspec.ValidationError:  # a line of an earlier version, or not ours
+        return None
 
 
 def _turn(fields: JsonObject) -> OpenedTurn:
     tokens, step, observations = fields.get("num_tokens"), fields.get("step"), fields.get("observations")
     return OpenedTurn(
-        text=_as_text(fields.get("text")),
+        text=_as_text(fields.get("text", _NOT_RECORDED)),
+        seconds=_number(fields.get("seconds")),
+        tool_seconds=_number(fields.get("tool_seconds")),
         num_tokens=tokens if isinstance(tokens, int) else None,
         ended=ended if isinstance(ended := fields.get("ended"), bool) else None,
         observations=[_as_text(each) for each in observations] if isinstance(observations, list) else [],

@@ -4,7 +4,7 @@ The texts stay in the dumps, and are read there by their place (`opened.py`).
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -244,6 +244,11 @@ class RunIndex:
     def group(self, group_number: int) -> list[ListedRollout]:
         """[group_size, at most 200] rollouts of a group."""
         return self._rows(f"group_number = ? ORDER BY id LIMIT {_MAX_SHOWN_GROUP}", group_number)
+
+    def earlier(self, found: ListedRollout) -> Iterator[RowPlace]:
+        """[at most 200] places of rollouts of the same group before one, the nearest first."""
+        where = f"group_number = ? AND id < ? ORDER BY id DESC LIMIT {_MAX_SHOWN_GROUP}"
+        yield from map(self.row_place, self._rows(where, found.group_number, found.id))
 
     def find(self, place: RolloutPlace) -> ListedRollout:
         """The rollout at a place.

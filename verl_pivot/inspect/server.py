@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
@@ -21,13 +21,17 @@ from aiohttp import web
 from verl_pivot import __version__
 from verl_pivot.errors import PivotError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
-from verl_pivot.inspect.opened import open_rollout
-from verl_pivot.inspect.queries import RolloutPlace, RunIndex
+from verl_pivot.inspect.history import FollowedPrompt, history
+from verl_pivot.inspect.opened import OpenedRollout, open_rollout
+from verl_pivot.inspect.queries import ListedRollout, RolloutPlace, RunIndex
 from verl_pivot.inspect.rollout_table import COLUMNS
+from verl_pivot.inspect.texts import read_lines
+from verl_pivot.inspect.verdict_marks import marks_path, read_marks, toggle_mark
 from verl_pivot.runs.run import differing_settings, run_names
-from verl_pivot.tools.http_service import UnanswerableRequestError, make_app
+from verl_pivot.tools.http_service import UnanswerableRequestError, decoded_body, json_answer, make_app
 from verl_pivot.types import JsonObject
 
+AnswerT = TypeVar("AnswerT")
 logger = logging.getLogger(__name__)
 
 STATIC = Path(__file__).parent / "static"
@@ -65,6 +69,7 @@ class InspectPage:
         self._is_loopback = _is_loopback(host)
         self._is_changed = asyncio.Condition()
         self._is_open = True
+        self._marking = asyncio.Lock()
         self._stopped: list[str] = []
 
     def app(self) -> web.Application:
@@ -79,8 +84,11 @@ class InspectPage:
             ("/api/rows", self._rows),
             ("/api/find", self._find),
             ("/api/rollout", self._rollout),
+            ("/api/history", self._history),
+            ("/api/marks", self._marks),
         ):
             app.router.add_get(path, _in_thread(answer))
+        app.router.add_post("/api/mark", self._mark)
         app.router.add_get("/api/events", self._events)
         app.router.add_get("/", _file("index.html"))
         for file in STATIC.iterdir():
@@ -226,8 +234,31 @@ class InspectPage:
         return {
             "row": found.as_dict(),
             "group": [each.as_dict() for each in self._index.group(found.group_number)],
-            **msgspec.structs.asdict(open_rollout(self._index.row_place(found), found.row.group_name)),
+            **msgspec.structs.asdict(self._opened(found)),
         }
+
+    def _opened(self, found: ListedRollout) -> OpenedRollout:
+        return open_rollout(self._index.row_place(found), found.row.group_name, self._index.earlier(found))
+
+    def _history(self, query: JsonObject) -> object:
+        return [each._asdict() for each in history(self._index, _converted(query, FollowedPrompt))]
+
+    def _marks(self, query: JsonObject) -> object:
+        """[num_runs] verdicts that were marked as wrong, and the files that they stand in."""
+        paths = map(marks_path, self._index.runs)
+        return [{"path": str(path), "marks": read_marks(path)} for path in paths]
+
+    async def _mark(self, request: web.Request) -> web.Response:
+        """Mark a verdict as wrong, or take its mark away, and tell all marks."""
+        place = await decoded_body(request, RolloutPlace)
+        async with self._marking:
+            return json_answer(await _answered(lambda: self._toggled(place)))
+
+    def _toggled(self, place: RolloutPlace) -> object:
+        found = self._index.find(place)
+        lines = read_lines(self._index.row_place(found))
+        toggle_mark(marks_path(self._index.runs[found.run]), found, lines, self._opened(found).prompt)
+        return self._marks({})
 
 
 def _in_thread(answer: Callable[[JsonObject], object]) -> Callable[[web.Request], Awaitable[web.Response]]:
@@ -235,15 +266,18 @@ def _in_thread(answer: Callable[[JsonObject], object]) -> Callable[[web.Request]
 
     async def handler(request: web.Request) -> web.Response:
         query: JsonObject = {key: value for key, value in request.query.items() if key != "token"}
-        try:
-            body = await asyncio.to_thread(
-                lambda: json.dumps(answer(query), default=msgspec.to_builtins, allow_nan=False)
-            )
-        except PivotError as error:
-            raise UnanswerableRequestError(str(error)) from error
+        body = await _answered(lambda: json.dumps(answer(query), default=msgspec.to_builtins, allow_nan=False))
         return web.Response(text=body, content_type="application/json")
 
     return handler
+
+
+async def _answered(answer: Callable[[], AnswerT]) -> AnswerT:
+    """What a thread answers; an error of ours becomes its sentence."""
+    try:
+        return await asyncio.to_thread(answer)
+    except PivotError as error:
+        raise UnanswerableRequestError(str(error)) from error
 
 
 def _converted(values: Any, form: Any) -> Any:

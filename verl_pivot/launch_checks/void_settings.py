@@ -145,6 +145,13 @@ VOID_SETTINGS = (
         is_void=lambda config: "resampling" in config.pivot,
     ),
     VoidSetting(
+        section="pivot",
+        names=("record",),
+        beside="a launch without dumps of rollouts",
+        remedy="set trainer.rollout_data_dir or trainer.validation_data_dir",
+        is_void=lambda config: not is_dumped(config),
+    ),
+    VoidSetting(
         section=_CURRICULUM,
         names=tuple(name for name in CurriculumOptions.model_fields if name != "enabled"),
         beside="pivot.curriculum.enabled=False",

@@ -45,7 +45,7 @@ def begun_conversation(
         calls = [call for call in rollout.record.calls if call.turn == index]
         if len(calls) != len(turn.observations):
             return NotReplayed.OTHER_RECORD
-        if not all(_is_whole(text) for text in (turn.text, *turn.observations)):
+        if not all(_is_whole(text) for text in (turn.recorded_text, *turn.observations)):
             return NotReplayed.HALF_CHARACTERS
         turns.append(_player_turn(turn, _tokens_before(rollout.record, index)))
         observed.append(ObservedTurn(texts=list(turn.observations), calls=[in_characters(call) for call in calls]))
@@ -60,7 +60,10 @@ def _is_whole(text: str) -> bool:
 def _player_turn(turn: DumpedTurn, num_prompt_tokens: int) -> PlayerTurn:
     """The turn as text, letter by letter as the policy wrote it."""
     return PlayerTurn(
-        content=turn.text, raw_text=turn.text, num_prompt_tokens=num_prompt_tokens, num_tokens=turn.num_tokens
+        content=turn.recorded_text,
+        raw_text=turn.recorded_text,
+        num_prompt_tokens=num_prompt_tokens,
+        num_tokens=turn.num_tokens,
     )
 
 
@@ -74,8 +77,11 @@ def _with_turn(
 ) -> list[Message]:
     """The messages as the agent loop had them: a turn is the text of its message, its calls included."""
     if isinstance(form, SameMessageForm):
-        return with_text(messages, turn.text + "".join(turn.observations))
-    added, shown = [Message(role=Role.ASSISTANT, content=turn.text)], list(map(without_chat_tokens, turn.observations))
+        return with_text(messages, turn.recorded_text + "".join(turn.observations))
+    added, shown = (
+        [Message(role=Role.ASSISTANT, content=turn.recorded_text)],
+        list(map(without_chat_tokens, turn.observations)),
+    )
     if form.are_users or any(call.error_kind is ErrorKind.NO_ACTION for call in calls):
         added.append(Message(role=Role.USER, content="\n".join(shown)))
     else:

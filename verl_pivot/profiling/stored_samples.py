@@ -208,16 +208,22 @@ def _open_dump(dump: Path, trajectories: Path) -> SampleStore:
     """Samples of a dump: the first turn of each rollout that a verifier scored."""
     found: defaultdict[TurnKey, list[StoredSample]] = defaultdict(list)
     seen: set[str] = set()
+    num_textless = 0
     for rollout in read_rollouts(dump):
+        num_textless += rollout.id not in seen and not rollout.has_texts
         if rollout.id not in seen and (sample := _sample_of(rollout, dump)) is not None:
             found[TurnKey(str(rollout.trajectory_id), int(rollout.turn_index or 0))].append(sample)
         seen.add(rollout.id)
+    if not found and num_textless:
+        raise DataError(
+            f"{dump} holds no actions: they were left out by pivot.record, which must be all to score them again"
+        )
     if not found:
         raise DataError(
             f"{dump} holds no rollout of a pivot that a verifier scored: rollouts with tools are scored by their "
             "environment or by verl's reward function"
         )
-    num_left_out = len(seen) - sum(map(len, found.values()))
+    num_left_out = len(seen) - sum(map(len, found.values())) - num_textless
     known = {TurnKey(turn.trajectory_id, turn.index) for turn in _turns(trajectories, None)}
     if unknown := found.keys() - known:
         raise DataError(
@@ -229,17 +235,25 @@ def _open_dump(dump: Path, trajectories: Path) -> SampleStore:
         key = TurnKey(turn.trajectory_id, turn.index)
         return tuple(found[key]) if key in found else None
 
-    note = f"{num_left_out} rollouts are left out: no verifier scored them." if num_left_out else ""
-    return SampleStore(turns=trajectories, source=dump, samples=samples, num_turns=len(found), note=note)
+    notes = [
+        f"{number} rollouts are left out: {why}."
+        for number, why in (
+            (num_left_out, "no verifier scored them"),
+            (num_textless, "pivot.record left out their texts"),
+        )
+        if number
+    ]
+    return SampleStore(turns=trajectories, source=dump, samples=samples, num_turns=len(found), note="\n".join(notes))
 
 
 def _sample_of(rollout: DumpedRollout, dump: Path) -> StoredSample | None:
     """The action at the pivot; None if no verifier scored it."""
-    if rollout.trajectory_id is None or not rollout.turns or rollout.verifier in (None, _OUTCOME):
+    is_scored = rollout.verifier not in (None, _OUTCOME)
+    if rollout.trajectory_id is None or not rollout.turns or not rollout.has_texts or not is_scored:
         return None
     try:
         verdict = Verdict(score=rollout.score, reason=rollout.reason, detail=rollout.detail)
     except ValueError as error:
         raise DataError(f"{dump}, rollout {rollout.uid}: {error}") from error
     action = rollout.turns[0]
-    return StoredSample(Sample(text=action.text, verdict=verdict, num_tokens=action.num_tokens), action.ended)
+    return StoredSample(Sample(text=action.recorded_text, verdict=verdict, num_tokens=action.num_tokens), action.ended)

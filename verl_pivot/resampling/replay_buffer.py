@@ -11,7 +11,7 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
 from verl_pivot.data.curriculum import mean_and_variance
 from verl_pivot.data.dataset import training_curriculum
-from verl_pivot.data.rollout_dumps import FOLDER, LeftOut
+from verl_pivot.data.rollout_dumps import FOLDER, LeftOut, RecordedTexts
 from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.errors import PivotError, VerifierError
 from verl_pivot.resampling.first_step import FirstStep
@@ -32,9 +32,10 @@ class PivotSampling:
         self.max_undecided_batches = int(sampler_kwargs["max_undecided_batches"])
         self.group_size = int(sampler_kwargs["group_size"])
         num_batches = int(self.trainer_config.get("parameter_sync_step", 1))  # type: ignore[attr-defined]  # verl's
+        recorded = RecordedTexts(sampler_kwargs["record"])
         self._dumps = {
-            "train": _open_dump(sampler_kwargs["rollout_data_dir"], num_batches),
-            "val": _open_dump(sampler_kwargs["validation_data_dir"], 1),
+            "train": _open_dump(sampler_kwargs["rollout_data_dir"], num_batches, recorded),
+            "val": _open_dump(sampler_kwargs["validation_data_dir"], 1, recorded),
         }
         self._first_step = FirstStep()
         self._replaced_uids: dict[str, LeftOut] = {}
@@ -203,8 +204,10 @@ def _example(rows: Sequence[SampledRow]) -> str:
     return f", for example {detail[:300]!r}" if detail else ""
 
 
-def _open_dump(data_dir: str | None, batches_per_step: int) -> StepDump | None:
-    return None if not data_dir else StepDump(Path(data_dir) / FOLDER, batches_per_step=batches_per_step)
+def _open_dump(data_dir: str | None, batches_per_step: int, recorded: RecordedTexts) -> StepDump | None:
+    if not data_dir:
+        return None
+    return StepDump(Path(data_dir) / FOLDER, batches_per_step=batches_per_step, recorded=recorded)
 
 
 def _num_absent(batch: KVBatchMeta, group_size: int) -> dict[str, int]:

@@ -6,7 +6,13 @@ from typing import Any, NamedTuple
 import transfer_queue as tq
 
 from verl_pivot.data.rollout_dumps import DumpedOutcome, LeftOut
-from verl_pivot.data.rollout_records import RECORD_FIELD, TRANSCRIPT_FIELD, RolloutRecord, parse_record
+from verl_pivot.data.rollout_records import (
+    PROMPT_FIELD,
+    RECORD_FIELD,
+    TRANSCRIPT_FIELD,
+    RolloutRecord,
+    parse_record,
+)
 from verl_pivot.resampling.step_dump import DumpLine
 
 _FIELDS_OF_LINES = {"score", "undecided", "verifier", "reason", "detail", "stop_reason", "num_calls", "num_tool_errors"}
@@ -22,6 +28,8 @@ class SampledRow(NamedTuple):
     """Record of a rollout with tools; None for rows of other agent loops."""
     transcript: bytes | None = None
     """The rollout's part of its line in a dump; None if nothing is dumped, and for agent loops of verl."""
+    prompt: bytes | None = None
+    """Messages of its prompt for the dump; None if no texts are dumped, and for agent loops of verl."""
 
     @property
     def is_undecided(self) -> bool:
@@ -58,6 +66,7 @@ def _sampled_row(extra_fields: Mapping[str, Any]) -> SampledRow:
         extra_fields.get("reward_extra_info", {}),
         None if record is None else parse_record(record),
         extra_fields.get(TRANSCRIPT_FIELD),
+        extra_fields.get(PROMPT_FIELD),
     )
 
 
@@ -75,4 +84,4 @@ def dump_line(uid: str, row: SampledRow, step: int, left_out: LeftOut | None) ->
         left_out=left_out,
         reward_info={key: value for key, value in reward.items() if key not in _FIELDS_OF_LINES},
     )
-    return DumpLine(outcome, row.transcript)
+    return DumpLine(outcome, row.transcript, row.prompt)

@@ -4,12 +4,12 @@ import logging
 import os
 import shutil
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from verl_pivot.data.rollout_dumps import DumpedOutcome, encode_line
+from verl_pivot.data.rollout_dumps import DumpedOutcome, RecordedTexts, encode_line, without_texts
 from verl_pivot.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -21,6 +21,8 @@ class DumpLine(NamedTuple):
     outcome: DumpedOutcome
     transcript: bytes | None
     """The part that the agent loop wrote; None for agent loops of verl."""
+    prompt: bytes | None = None
+    """Messages of the prompt, as the agent loop wrote them; None if texts are left out."""
 
 
 class StepDump:
@@ -29,18 +31,20 @@ class StepDump:
     A step that was dumped before, by a run that was resumed since, is replaced.
     """
 
-    def __init__(self, folder: Path, *, batches_per_step: int = 1) -> None:
+    def __init__(self, folder: Path, *, batches_per_step: int = 1, recorded: RecordedTexts = RecordedTexts.ALL) -> None:
         """Create the folder.
 
         Args:
             folder: Folder of the files.
             batches_per_step: Number of batches after which the file of a step appears.
+            recorded: Rollouts that have their texts; with `calls` the agent loop has left them out.
 
         Raises:
             ConfigError: If the folder cannot be created.
         """
         self._folder = folder
         self._batches_per_step = batches_per_step
+        self._recorded = recorded
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -109,10 +113,21 @@ class StepDump:
         lines.sort(key=lambda line: line.outcome.uid)
         try:
             with path.open("wb" if is_new else "ab") as file:
-                file.writelines(encode_line(*line) for line in lines)
+                file.writelines(self._encoded(lines))
         except OSError:
             path.unlink(missing_ok=True)  # so that no part of a step is taken for the whole
             raise
+
+    def _encoded(self, lines: Sequence[DumpLine]) -> Iterator[bytes]:
+        """The lines, with a prompt where it differs from that before in the same group."""
+        last: tuple[str, bytes | None] = ("", None)
+        for outcome, transcript, prompt in lines:
+            if transcript is not None and self._recorded is RecordedTexts.KEPT and not outcome.is_kept:
+                yield encode_line(outcome, without_texts(transcript))
+                continue
+            group = outcome.uid.split("_")[0]
+            yield encode_line(outcome, transcript, None if (group, prompt) == last else prompt)
+            last = (group, prompt)
 
     def _publish(self, step: int) -> None:
         if self._unfinished(step).exists():

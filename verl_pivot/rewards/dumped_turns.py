@@ -97,19 +97,24 @@ def _unusable(rollout: DumpedRollout, tasks: dict[str, str], *, needs_outcome: b
         return "masked: the system failed"
     if rollout.record.prompt_id not in tasks:
         return "prompt that is not in --rows"
+    if not rollout.has_texts:
+        return "texts that pivot.record left out"
     if len(rollout.turns) < 2:
         return "one turn, the last, which is not judged"
-    if needs_outcome and rollout.score is None:
+    return _unusable_outcome(rollout.score) if needs_outcome else ""
+
+
+def _unusable_outcome(score: float | None) -> str:
+    """Why turns cannot be compared with their outcome; "" if they can."""
+    if score is None:
         return "undecided outcome"
-    if needs_outcome and not 0.0 <= float(rollout.score or 0.0) <= 1.0:
-        return "outcome outside of [0, 1]"
-    return ""
+    return "" if 0.0 <= score <= 1.0 else "outcome outside of [0, 1]"
 
 
 def _turns(rollout: DumpedRollout, tasks: dict[str, str]) -> Iterator[DumpedJudgedTurn]:
     assert rollout.record is not None, rollout.uid
     shown = [
-        ShownTurn(text=_whole(turn.text), observation=_whole("\n".join(turn.observations).strip()))
+        ShownTurn(text=_whole(turn.recorded_text), observation=_whole("\n".join(turn.observations).strip()))
         for turn in rollout.turns
     ]
     for number, turn in enumerate(shown[:-1]):

@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from verl.experimental.agent_loop.agent_loop import AgentLoopOutput
 
-from verl_pivot.data.rollout_records import TRANSCRIPT_FIELD, TURN_ENDS_FIELD
+from verl_pivot.data.rollout_records import PROMPT_FIELD, TRANSCRIPT_FIELD, TURN_ENDS_FIELD
 from verl_pivot.rewards.process_record import process_record
 
 
@@ -28,6 +28,8 @@ class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untype
     the rollout's, which is the sum of all. Empty if the rollout's is paid as a whole."""
     transcript: bytes | None = None
     """The rollout's part of its line in a dump; None if nothing is dumped. Reward managers do not get it."""
+    prompt_messages: bytes | None = None
+    """Messages of its prompt for the dump; None if no texts are dumped."""
 
     def as_dict(self) -> dict[str, Any]:
         """The row that verl stores, with `turn_ends` and the transcript in its `extra_fields`.
@@ -42,6 +44,8 @@ class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untype
         row.pop("call_rewards", None)
         if (transcript := row.pop("transcript", None)) is not None:
             row["extra_fields"][TRANSCRIPT_FIELD] = transcript
+        if (prompt := row.pop("prompt_messages", None)) is not None:
+            row["extra_fields"][PROMPT_FIELD] = prompt
         row["extra_fields"][TURN_ENDS_FIELD] = list(self.turn_ends)
         scores = torch.zeros_like(row["response_mask"], dtype=torch.float32)
         if record is not None:

@@ -10,7 +10,6 @@ from typing import Any
 
 from verl_pivot.data.faults import MAX_SENTENCE
 from verl_pivot.data.prompts import prompt_id
-from verl_pivot.data.rollout_dumps import encode_transcript
 from verl_pivot.data.rollout_records import (
     RECORD_FIELD,
     SCORES_FIELD,
@@ -26,6 +25,7 @@ from verl_pivot.loop_local import LoopLocal
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.context_rows import RowLayout, Stretch, rows_of
 from verl_pivot.rollout.driven_trajectory import DrivenTrajectory
+from verl_pivot.rollout.dumped_output import add_transcript
 from verl_pivot.rollout.environment_process import EnvironmentReport, run_environment
 from verl_pivot.rollout.environment_worker import EnvironmentWorker
 from verl_pivot.rollout.model_gateway import PolicyEndpoint, gateway
@@ -191,6 +191,9 @@ def _outputs(
             extra_fields={**trajectory.engine.extra_fields, TURN_ENDS_FIELD: row.step_ends, **outcome},
         )
         if is_dumped(parts.loop.config):
-            output.transcript = encode_transcript(columns, record if is_last else None, conversation.turns)
+            add_transcript(
+                output, parts.loop.config, columns, record if is_last else None, conversation.turns,
+                columns["raw_prompt"],
+            )  # fmt: skip
         outputs.append(output)
     return outputs

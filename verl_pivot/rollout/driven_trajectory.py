@@ -116,7 +116,7 @@ class DrivenTrajectory:
                     tools=request.tools,
                     first_turn=begun.first_turn,
                     may_go_on=turn.ended,
-                    turns=(*begun.turns, DumpedTurn(text=text, num_tokens=turn.num_sampled, ended=turn.ended)),
+                    turns=(*begun.turns, _dumped_turn(text, turn, sampled.report.seconds)),
                 )
             )
             self.conversations.sort(key=lambda each: each.first_turn)
@@ -198,6 +198,10 @@ class DrivenTrajectory:
         async with self._one_at_a_time:
             num_response = sum(len(each.tokens.mask) for each in self.conversations)
             return await self._sampler.end(num_response, self.engine.newest_step)
+
+
+def _dumped_turn(text: str, turn: ChatTurn, seconds: float) -> DumpedTurn:
+    return DumpedTurn(text=text, num_tokens=turn.num_sampled, ended=turn.ended, seconds=round(seconds, 6))
 
 
 def _as_sent_back(message: JsonObject) -> JsonObject:

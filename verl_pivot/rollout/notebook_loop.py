@@ -10,7 +10,6 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.utils.tokenizer.chat_template import apply_chat_template
 
 from verl_pivot.advantages.steps import STEP_ESTIMATOR
-from verl_pivot.data.rollout_dumps import encode_transcript
 from verl_pivot.data.rollout_records import RECORD_FIELD, SCORES_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.step_returns import StepReturnOutput
@@ -18,6 +17,7 @@ from verl_pivot.rewards.steps import StepRule, step_returns, trajectory_scores
 from verl_pivot.rollout.cell_calls import functions_of
 from verl_pivot.rollout.context import ContextWindow, Trim
 from verl_pivot.rollout.context_rows import ContextRow, RowLayout, rows_of
+from verl_pivot.rollout.dumped_output import add_transcript
 from verl_pivot.rollout.notebook import notebook_of
 from verl_pivot.rollout.notebook_context import ContextBuilder, NotebookParts
 from verl_pivot.rollout.notebook_outcome import AnswerOutcome, judged_answer
@@ -146,7 +146,8 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         if is_dumped(self.config):
             for each, output in zip(rows, outputs, strict=True):
                 dumped = played.dumped_turns(each.steps, returns)
-                output.transcript = encode_transcript(row, record if each is rows[-1] else None, dumped)
+                of_row = record if each is rows[-1] else None
+                add_transcript(output, self.config, row, of_row, dumped, row["raw_prompt"])
         return outputs
 
     def _has_step_returns(self, row: Mapping[str, Any]) -> bool:

@@ -103,7 +103,8 @@ class NotebookRollout:
         return PlayedStep(
             index=len(before), turn=turn, message={"role": "assistant", "content": full_text},
             num_tokens=len(sampled.token_ids), ended=ended or is_closed, ran=ran,
-            seconds=time.monotonic() - began, routed_experts=sampled.report.routed_experts,
+            sampling_seconds=sampled.report.seconds, seconds=time.monotonic() - began,
+            routed_experts=sampled.report.routed_experts,
         )  # fmt: skip
 
     def _end(self, steps: Sequence[PlayedStep], tokens: TokenRecord) -> EndedStep:

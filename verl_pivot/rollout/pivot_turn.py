@@ -8,11 +8,12 @@ from verl.utils.profiler import simple_timer
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_pivot.data.prompts import prompt_id
-from verl_pivot.data.rollout_dumps import DumpedTurn, encode_transcript
+from verl_pivot.data.rollout_dumps import DumpedTurn
 from verl_pivot.data.rollout_records import RolloutRecord, RoutingCost, StopReason
 from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.dumped_output import add_transcript
 from verl_pivot.rollout.settings import is_dumped, max_turn_tokens
 from verl_pivot.rollout.tracing import in_span, traced_rollout
 from verl_pivot.rollout.turn_sampler import NEWEST_STEP, OLDEST_STEP
@@ -63,23 +64,24 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
             response_ids=merged.token_ids[num_prompt_tokens:][:num_response_tokens],
             response_mask=mask[:num_response_tokens],
             response_logprobs=logprobs[:num_response_tokens] if logprobs else None,
+            turn_ends=[num_response_tokens],
             routed_experts=completion.routed_experts,
             num_turns=2,
             metrics={"num_preempted": -1 if completion.num_preempted is None else completion.num_preempted, **timings},
             extra_fields=completion.extra_fields,
         )
         if is_dumped(self.config):
-            output.transcript = self._transcript(row, output, journey)
+            self._add_transcript(row, output, journey)
         return output
 
     def _shown(self, completion: TokenOutput) -> str:
         return str(self.tokenizer.decode(completion.token_ids))
 
-    def _transcript(self, row: dict[str, Any], output: TurnRewardOutput, journey: RoutingCost | None) -> bytes:
-        """The rollout's part of its line in a dump; its text is the one that the reward manager scores."""
+    def _add_transcript(self, row: dict[str, Any], output: TurnRewardOutput, journey: RoutingCost | None) -> None:
+        """Give the row its part of the dump's line; its text is the one that the reward manager scores."""
         end_ids = end_token_ids(self.config.actor_rollout_ref.model.path, self.tokenizer)
         text, ended = action_text(output.response_ids, self.tokenizer, end_ids)
-        num_tokens = len(output.response_ids)
+        num_tokens, seconds = len(output.response_ids), output.metrics.generate_sequences
         is_turn_limit = self._max_tokens < self.rollout_config.response_length
         cut = StopReason.MAX_TURN_TOKENS if is_turn_limit else StopReason.MAX_RESPONSE_TOKENS
         record = RolloutRecord(
@@ -89,13 +91,14 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
             turn_tokens=(num_tokens,),
             prompt_tokens=len(output.prompt_ids),
             response_tokens=num_tokens,
-            generate_seconds=output.metrics.generate_sequences,
+            generate_seconds=seconds,
             tool_seconds=0.0,
             journey=journey,
             oldest_weights=output.extra_fields.get(OLDEST_STEP),
             newest_weights=output.extra_fields.get(NEWEST_STEP),
         )
-        return encode_transcript(row, record, [DumpedTurn(text=text, num_tokens=num_tokens, ended=ended)])
+        turn = DumpedTurn(text=text, num_tokens=num_tokens, ended=ended, seconds=round(seconds, 6))
+        add_transcript(output, self.config, row, record, [turn], row["raw_prompt"])
 
     async def _prompt_ids(self, row: dict[str, Any]) -> list[int]:
         tools = json.loads(row["tools"]) or None

@@ -29,6 +29,8 @@ class PlayedStep:
     ended: bool
     """Whether the policy ended the turn by itself; False if it was cut off."""
     ran: RanCell
+    sampling_seconds: float = 0.0
+    """Seconds of waiting for the engine."""
     seconds: float = 0.0
     """Seconds that the cell took, with the calls that it made."""
     routed_experts: Any = None
@@ -119,6 +121,8 @@ class PlayedNotebook:
                 num_tokens=step.num_tokens,
                 ended=step.ended,
                 observations=self._read_after(step),
+                seconds=round(step.sampling_seconds, 6),
+                tool_seconds=round(step.seconds, 6) if step.turn.code is not None else None,
                 step=DumpedStep(
                     has_form=step.facts.has_form,
                     ran=step.facts.ran,

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from verl_pivot.data.actions import read_turn
-from verl_pivot.data.rollout_dumps import DumpedTurn, encode_transcript
+from verl_pivot.data.rollout_dumps import DumpedTurn
 from verl_pivot.data.rollout_records import (
     RECORD_FIELD,
     TURN_ENDS_FIELD,
@@ -18,7 +18,9 @@ from verl_pivot.data.rollout_records import (
 )
 from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.dumped_output import add_transcript
 from verl_pivot.rollout.loop_parts import LoopParts
+from verl_pivot.rollout.observations import with_opening
 from verl_pivot.rollout.observed_turn import ObservedTurn
 from verl_pivot.rollout.outcome import decided_outcome
 from verl_pivot.rollout.settings import RolloutSettings, is_dumped
@@ -54,6 +56,8 @@ class PolicyTurn:
     """The turn as a chat message."""
     num_tokens: int
     """Number of sampled tokens."""
+    seconds: float
+    """Seconds of waiting for the engine."""
     calls: tuple[ToolCall | Malformed, ...]
     ended: bool
     """Whether the policy ended the turn by itself; False if it was cut off."""
@@ -122,7 +126,8 @@ class PlayedRollout:
         if isinstance(verdict, EnvironmentReturn) and verdict.is_paid_by_turn:
             output.call_rewards = self._call_rewards()
         if is_dumped(parts.loop.config):
-            output.transcript = encode_transcript(columns, record, self._dumped_turns())
+            prompt = self.messages[: len(with_opening(columns["raw_prompt"], tools.opening))]
+            add_transcript(output, parts.loop.config, columns, record, self._dumped_turns(), prompt)
         return output
 
     def _call_rewards(self) -> list[float]:
@@ -141,10 +146,14 @@ class PlayedRollout:
         return zip(self.turns, observations, strict=False)
 
     def _dumped_turns(self) -> list[DumpedTurn]:
+        tool_seconds = [*(round(each.seconds, 6) for each in self.observed), None]
         return [
-            DumpedTurn(text=turn.text, num_tokens=turn.num_tokens, ended=turn.ended, observations=texts)
-            for turn, texts in self._observed_turns()
-        ]
+            DumpedTurn(
+                text=turn.text, num_tokens=turn.num_tokens, ended=turn.ended, observations=texts,
+                seconds=round(turn.seconds, 6), tool_seconds=seconds,
+            )
+            for (turn, texts), seconds in zip(self._observed_turns(), tool_seconds, strict=False)
+        ]  # fmt: skip
 
     def _record(self, parts: ToolLoopParts, schemas: list[JsonObject]) -> RolloutRecord:
         tag = parts.settings.format_tag

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from verl_pivot.configuration import configs_dir
+from verl_pivot.data.rollout_dumps import RecordedTexts
 from verl_pivot.environments.server_address import ServerAddress
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.limits import RolloutLimits
@@ -208,6 +209,21 @@ def max_turn_tokens(config: DictConfig) -> int:
             f"pivot.max_turn_tokens must be a number of tokens from 1 to data.max_response_length={most}, got {limit}"
         )
     return limit
+
+
+def recorded_texts(config: DictConfig) -> RecordedTexts:
+    """Which rollouts have their texts in dumps: `pivot.record`, or else all.
+
+    Args:
+        config: verl's whole config.
+
+    Raises:
+        ConfigError: If the setting is none of these.
+    """
+    chosen = OmegaConf.select(config, "pivot.record", default=RecordedTexts.ALL.value)
+    if chosen not in [each.value for each in RecordedTexts]:
+        raise ConfigError(f"pivot.record must be {', '.join(RecordedTexts)}, got {chosen!r}")
+    return RecordedTexts(chosen)
 
 
 def is_dumped(config: DictConfig) -> bool:

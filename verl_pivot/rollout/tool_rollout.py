@@ -180,7 +180,8 @@ class ToolRollout:
             reason = self._limits.stop_after_cut(len(sampled.token_ids))
         return PolicyTurn(
             index=index, text=text, message={"role": "assistant", "content": full_text},
-            num_tokens=len(sampled.token_ids), calls=calls, ended=ended, stop_reason=reason,
+            num_tokens=len(sampled.token_ids), seconds=sampled.report.seconds, calls=calls, ended=ended,
+            stop_reason=reason,
         )  # fmt: skip
 
     def _stop_after(

@@ -5,9 +5,18 @@ const token = new URLSearchParams(location.search).get("token") ?? "";
 /** The JSON of an answer; throws the server's sentence if it refuses. */
 export async function get(path, query = {}, signal = undefined) {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
+  return answered(`${path}?${new URLSearchParams(given)}`, { signal });
+}
+
+/** The same for a request that changes something. */
+export function post(path, body) {
+  return answered(path, { method: "POST", body: JSON.stringify(body) });
+}
+
+async function answered(address, request) {
   let answer;
   try {
-    answer = await fetch(`api/${path}?${new URLSearchParams(given)}`, { headers: { "X-Inspect-Token": token }, signal });
+    answer = await fetch(`api/${address}`, { ...request, headers: { "X-Inspect-Token": token } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Error("verl-pivot inspect does not answer any more: start it again, and open the address that it prints");

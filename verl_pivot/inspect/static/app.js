@@ -5,21 +5,27 @@ import { el, number } from "./dom.js";
 import { go, note, place } from "./place.js";
 import { marked } from "./list.js";
 import { showComparison } from "./compare.js";
+import { showHistory } from "./history.js";
 import { showRollouts } from "./rollouts.js";
 import { showRollout } from "./trajectory.js";
 import { showRun } from "./run.js";
+import { loadDisputes } from "./verdicts.js";
 
-const VIEWS = { run: showRun, rollouts: showRollouts, rollout: showRollout, compare: showComparison };
+const VIEWS = { run: showRun, rollouts: showRollouts, rollout: showRollout, compare: showComparison, history: showHistory };
 const SECONDS_BETWEEN_LOOKS = 1;
 
 const KEYS = [
   ["j, k", "next and previous rollout, in the list and in a trajectory"],
   ["n, p", "next and previous group"],
-  ["[, ]", "rollouts of the step before and after"],
+  ["[, ]", "rollouts of the step before and after; of a prompt through training the step on the right"],
+  ["{, }", "of a prompt through training the step on the left"],
   ["Enter", "open the rollout"],
   ["Esc", "back to the list"],
   ["x", "mark the rollout, or take its mark away"],
   ["c", "compare the two marked ones"],
+  ["w", "mark the verdict as wrong, or take that mark away"],
+  ["m", "tokens and mask of a rollout"],
+  ["h", "the rollout's pivot or prompt through training"],
   ["/", "look for words"],
   ["r, l", "the run, the list of rollouts"],
   ["Home, End, Page Up, Page Down", "in the list"],
@@ -48,7 +54,7 @@ async function show() {
     else link.removeAttribute("aria-current");
   }
   try {
-    info ??= await get("run");
+    if (info === null) [info] = await Promise.all([get("run"), loadDisputes().catch(tell)]);
     const shown = await (VIEWS[name] ?? showRun)(main, params, info);
     if (mine !== drawing) return shown.leave();
     view = shown;
@@ -113,7 +119,7 @@ document.addEventListener("keydown", (event) => {
     r: () => go("run"),
     l: () => go("rollouts"),
   };
-  const isUsed = view?.key(event) || (actions[event.key] ? (actions[event.key](), true) : false);
+  const isUsed = view?.key(event, tell) || (actions[event.key] ? (actions[event.key](), true) : false);
   if (isUsed) event.preventDefault();
 });
 

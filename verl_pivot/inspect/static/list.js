@@ -56,6 +56,12 @@ export function otherGroup(index, direction) {
   return at;
 }
 
+/** What is followed through training from a rollout: its pivot, or else its prompt; null if it names neither. */
+export function followedBy(row) {
+  if (row.trajectory_id !== null && row.turn_index !== null) return { trajectory_id: row.trajectory_id, turn_index: row.turn_index };
+  return row.prompt_id ? { prompt_id: row.prompt_id } : null;
+}
+
 // ---- marks
 
 let marks = [];

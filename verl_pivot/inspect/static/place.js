@@ -23,7 +23,7 @@ export function note(view, params) {
   history.replaceState(null, "", address(view, params));
 }
 
-const OTHERS = new Set(["place", "a", "b", "metrics"]);
+const OTHERS = new Set(["place", "a", "b", "metrics", "left", "right"]);
 
 /** The parameters that filter and order the list. */
 export function listed(params) {

@@ -4,6 +4,7 @@ import { el, number, visible } from "./dom.js";
 import { address, go, listed, nameOf, note, parsed } from "./place.js";
 import { get } from "./api.js";
 import * as rollouts from "./list.js";
+import { disputed, toggleDispute } from "./verdicts.js";
 
 const ROW = 28;
 const TALLEST = 8_000_000; // pixels; browsers draw no element that is much taller
@@ -15,7 +16,7 @@ const COLUMNS = [
   { name: "part", title: "part", of: (row) => (row.part === "validation" ? "val" : "train") },
   { name: "group", title: "group", of: (row) => (row.group_name ?? "").slice(0, 8), isUnsorted: true },
   { name: "score", title: "score", of: (row) => (row.score === null ? "undecided" : number(row.score)), isNumber: true },
-  { name: "reason", title: "reason", of: (row) => row.reason, isWide: true },
+  { name: "reason", title: "reason", of: (row) => (disputed(row) === null ? row.reason : `marked wrong: ${row.reason ?? ""}`), isWide: true },
   { name: "left_out", title: "left out", of: (row) => row.left_out ?? (row.kept === false ? "yes" : "") },
   { name: "stop_reason", title: "ended", of: (row) => row.stop_reason, isWide: true },
   { name: "error_kinds", title: "errors", of: (row) => row.error_kinds, isWide: true },
@@ -238,6 +239,18 @@ class Table {
     this.draw();
   }
 
+  async dispute(tell) {
+    const row = this.list.ids.length ? await rollouts.rowAt(this.at) : null;
+    if (row) await toggleDispute(row).catch(tell);
+    this.draw();
+  }
+
+  async openHistory() {
+    const row = this.list.ids.length ? await rollouts.rowAt(this.at) : null;
+    const followed = row && rollouts.followedBy(row);
+    if (followed) go("history", followed);
+  }
+
   changeStep(direction) {
     const steps = this.info.rollout_steps;
     const now = this.params.step === undefined ? undefined : Number(this.params.step);
@@ -252,7 +265,7 @@ class Table {
   }
 
   /** Whether a key did something. */
-  key(event) {
+  key(event, tell) {
     const page = this.numVisible - 1;
     const steps = {
       j: () => this.select(this.at + 1),
@@ -267,6 +280,8 @@ class Table {
       p: () => this.select(rollouts.otherGroup(this.at, -1)),
       Enter: () => this.open(),
       x: () => this.mark(),
+      w: () => this.dispute(tell),
+      h: () => this.openHistory(),
       "[": () => this.changeStep(-1),
       "]": () => this.changeStep(1),
     };

@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { el, number, svg, visible } from "./dom.js";
 import { go, note } from "./place.js";
+import { disputeFiles } from "./verdicts.js";
 
 const WIDTH = 340;
 const HEIGHT = 150;
@@ -82,6 +83,9 @@ class RunView {
           run.checkpoints.length ? `, checkpoints of ${run.checkpoints.join(", ")}` : "",
           `. ${visible(run.path)}`)),
       el("p", {}, el("a", { href: "#/rollouts" }, `${number(info.num_rollouts)} rollouts`), ` in ${info.num_files === 1 ? "one dump" : `${number(info.num_files)} dumps`}`),
+      ...disputeFiles().map(({ path, number: marks }) =>
+        el("p", { class: "disputes" }, `${marks === 1 ? "One verdict is" : `${number(marks)} verdicts are`} marked as wrong, in `, el("code", {}, visible(path)), `. Score them with another verifier or other options: `,
+          el("code", {}, visible(`verl-pivot score ${path} --trajectories pivots.parquet`)))),
     );
     this.problems.replaceChildren(...info.problems.map((each) => el("p", { class: "problem" }, visible(each))));
   }
@@ -100,8 +104,8 @@ function first(names) {
   return found.length ? found : names.slice(0, 12);
 }
 
-/** A drawing of one metric, which arrow keys and the pointer read, and Enter leaves for the rollouts of the step. */
-function curve(name, series, info) {
+/** A drawing of one metric, which arrow keys and the pointer read, and Enter opens at a step. */
+export function curve(name, series, info, openStep = (step) => go("rollouts", { step })) {
   const all = series.flat();
   const readout = el("figcaption", {}, el("b", {}, visible(name)), " ", el("span", {}));
   if (all.length === 0) return el("figure", { class: "curve" }, readout, el("p", { class: "empty" }, "no finite value"));
@@ -146,7 +150,7 @@ function curve(name, series, info) {
     const step = begin + (((event.clientX - box.left) * (WIDTH / box.width) - EDGE.left) / (WIDTH - EDGE.left - EDGE.right)) * (end - begin);
     return steps.reduce((best, each, index) => (Math.abs(each - step) < Math.abs(steps[best] - step) ? index : best), 0);
   };
-  const open = () => go("rollouts", { step: steps[shown] });
+  const open = () => openStep(steps[shown]);
   read(shown);
   line.setAttribute("x1", -9);
   line.setAttribute("x2", -9);

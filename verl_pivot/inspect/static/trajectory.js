@@ -4,9 +4,11 @@ import { get } from "./api.js";
 import { el, longText, number, visible } from "./dom.js";
 import { address, go, listed, nameOf, note, parsed } from "./place.js";
 import * as rollouts from "./list.js";
+import { timeLine, tokenMap } from "./timeline.js";
+import { disputed, toggleDispute } from "./verdicts.js";
 
 const TURNS_AT_ONCE = 40;
-const NO_PROMPT = "The prompt is in no file: it stands in verl's own dump, which has the groups that the update saw.";
+const NO_PROMPT = "The prompt is in no file: pivot.record may have left it out, and an earlier version did not write it.";
 
 export async function showRollout(main, params, info) {
   const view = new Trajectory(main, params);
@@ -37,7 +39,7 @@ class Trajectory {
   }
 
   draw() {
-    const { row, turns, prompt, fields } = this.opened;
+    const { row, turns, prompt, fields, rows } = this.opened;
     this.position = el("p", { class: "position", role: "status" });
     this.drawPosition();
     this.turns = el("div", { class: "turns" });
@@ -45,11 +47,15 @@ class Trajectory {
       el("h1", {}, `${row.part === "validation" ? "Validation" : "Rollout"}, step ${number(row.step)}`),
       this.position,
       outcome(row, fields),
+      (this.verdict = el("p", { class: "verdict", role: "status" })),
       this.strip(),
       facts(row, fields, this.links()),
+      timeLine(turns, fields) ?? "",
+      tokenMap(rows) ?? "",
       prompt.length ? promptBox(prompt) : el("p", { class: "count" }, NO_PROMPT),
       this.turns,
     );
+    this.drawVerdict();
     this.numShown = 0;
     this.showTurns(turns);
     window.scrollTo(0, 0);
@@ -64,6 +70,36 @@ class Trajectory {
       `${visible(row.file_name)}, line ${row.line}; ${of}${mark}. `,
       el("a", { href: address("rollouts", this.params) }, "Back to the list"),
     );
+  }
+
+  /** Whether the verdict is marked as wrong, and a button that changes it. */
+  drawVerdict() {
+    const score = disputed(this.opened.row);
+    const button = el("button", { type: "button", "aria-keyshortcuts": "w", "aria-pressed": String(score !== null), on: { click: () => this.dispute() } },
+      score === null ? "The verdict is wrong " : "Take the mark away ", el("kbd", {}, "w"));
+    this.verdict.replaceChildren(...(score === null ? [] : [el("strong", {}, `Marked as wrong: it should have scored ${number(score)}.`), " "]), button);
+  }
+
+  async dispute(tell = (error) => this.verdict.replaceChildren(error.message)) {
+    const { row } = this.opened;
+    try {
+      await toggleDispute(row);
+    } catch (error) {
+      return tell(error);
+    }
+    if (this.opened.row === row) this.drawVerdict();
+  }
+
+  showTokens() {
+    const box = document.getElementById("tokens");
+    if (!box) return;
+    box.open = !box.open;
+    if (box.open) box.scrollIntoView({ block: "nearest" });
+  }
+
+  openHistory() {
+    const followed = rollouts.followedBy(this.opened.row);
+    if (followed) go("history", followed);
   }
 
   /** Outcomes of the group, each leading to its rollout. */
@@ -94,7 +130,10 @@ class Trajectory {
     if (row.trajectory_id !== null && row.turn_index !== null) {
       found.push(["this pivot in all steps", { trajectory_id: row.trajectory_id, turn_index: row.turn_index, sort: "step" }]);
     }
-    return found.map(([title, params]) => el("a", { href: address("rollouts", params) }, title));
+    const links = found.map(([title, params]) => el("a", { href: address("rollouts", params) }, title));
+    const followed = rollouts.followedBy(row);
+    if (followed) links.push(el("a", { href: address("history", followed) }, "through training"));
+    return links;
   }
 
   showTurns(turns) {
@@ -135,12 +174,15 @@ class Trajectory {
     if (next !== undefined) go("rollouts", { ...listed(this.params), step: next });
   }
 
-  key(event) {
+  key(event, tell) {
     const actions = {
       j: () => this.goTo(this.at + 1),
       k: () => this.goTo(this.at - 1),
       n: () => this.goTo(rollouts.otherGroup(this.at, 1)),
       p: () => this.goTo(rollouts.otherGroup(this.at, -1)),
+      w: () => this.dispute(tell),
+      m: () => this.showTokens(),
+      h: () => this.openHistory(),
       x: () => (rollouts.toggleMark(this.opened.row), this.drawPosition()),
       "[": () => this.otherStep(-1),
       "]": () => this.otherStep(1),
@@ -216,6 +258,7 @@ function promptBox(prompt) {
 export function turnBox(turn, index, numTurns, mark = null) {
   const about = [
     turn.num_tokens === null ? null : `${number(turn.num_tokens)} tokens`,
+    turn.seconds === null ? null : `${number(turn.seconds)} s`,
     turn.ended === false ? "cut off" : null,
     turn.reward === null ? null : `${turn.step ? "return" : "reward"} ${number(turn.reward)}`,
     ...notes(turn.step),
