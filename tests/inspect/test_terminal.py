@@ -1,12 +1,12 @@
 """`verl-pivot inspect --terminal`: every key, what is listed, and hostile texts, by Textual's own pilot at 80 x 24."""
 
-import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from tests.support.dumped_runs import make_line, write_run
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
@@ -72,27 +72,26 @@ async def test_the_list_has_all_rollouts_with_their_mean_score(tmp_path: Path) -
         assert "       1 train b             ? no_answer" in text
 
 
-@pytest.mark.parametrize(
-    ("keys", "expected"),
-    [
-        ((), "first of a"),
-        (("j",), "second of a"),
-        (("j", "j", "k"), "second of a"),
-        (("down", "down", "up"), "second of a"),
-        (("n",), "first of b"),
-        (("n", "n"), "first of c"),
-        (("n", "n", "n"), "first of c"),
-        (("end", "p"), "first of b"),
-        (("end",), "second of c"),
-        (("end", "j"), "second of c"),
-        (("end", "home"), "first of a"),
-        (("pagedown",), "second of c"),
-        (("end", "pageup"), "first of a"),
-    ],
-)
-async def test_keys_go_through_the_list(tmp_path: Path, keys: tuple[str, ...], expected: str) -> None:
+WAYS = {
+    (): "first of a",
+    ("j",): "second of a",
+    ("j", "j", "k"): "second of a",
+    ("down", "down", "up"): "second of a",
+    ("n",): "first of b",
+    ("n", "n"): "first of c",
+    ("n", "n", "n"): "first of c",
+    ("end", "p"): "first of b",
+    ("end", "j"): "second of c",
+    ("end", "home"): "first of a",
+    ("pagedown",): "second of c",
+    ("end", "pageup"): "first of a",
+}
+
+
+async def test_keys_go_through_the_list(tmp_path: Path) -> None:
     async with viewing(two_groups(tmp_path / "run")) as pilot:
-        assert expected in await opened(pilot, *keys)
+        for keys, expected in WAYS.items():
+            assert expected in await opened(pilot, "home", *keys), keys
 
 
 async def test_keys_go_through_rollouts_in_the_order_of_the_list(tmp_path: Path) -> None:
@@ -121,30 +120,29 @@ async def test_brackets_list_the_step_after_and_before(tmp_path: Path) -> None:
         await until(pilot, lambda text: "run: 6 rollouts" in text)
 
 
-@pytest.mark.parametrize(
-    ("key", "typed", "expected"),
-    [
-        ("slash", "SECOND of", "run: 3 of 6 rollouts, mean score 0.5; words='SECOND of'"),
-        ("f", "score_to=0 step=1", "run: 2 of 6 rollouts, mean score 0; step=1 score_to=0.0"),
-        ("f", "condition='num_turns > 1'", "run: 1 of 6 rollouts, mean score 0; condition='num_turns > 1'"),
-        ("f", "is_kept=false", "No rollout passes the filter; Esc clears it."),
-        ("f", "colour=red", "the filter cannot be used: Object contains unknown field `colour`"),
-        ("f", "step=x", "the filter cannot be used: Expected `int | null`, got `str` - at `$.step`"),
-        ("f", "wrong", "'wrong' has no name; write words=wrong for a word"),
-        ("f", "words='a", "the filter cannot be read: No closing quotation"),
-        ("f", "condition='DROP TABLE rollouts'", "the condition"),
-        ("s", "-score", "run: 6 rollouts, mean score 0.5; sorted by -score"),
-        ("s", "colour", "rollouts are not sorted by 'colour'"),
-    ],
-)
-async def test_what_is_typed_filters_or_is_refused_with_a_sentence(
-    tmp_path: Path, key: str, typed: str, expected: str
-) -> None:
+TYPED = [
+    ("slash", "SECOND of", "run: 3 of 6 rollouts, mean score 0.5; words='SECOND of'"),
+    ("f", "score_to=0 step=1", "run: 2 of 6 rollouts, mean score 0; step=1 score_to=0.0"),
+    ("f", "condition='num_turns > 1'", "run: 1 of 6 rollouts, mean score 0; condition='num_turns > 1'"),
+    ("f", "is_kept=false", "No rollout passes the filter; Esc clears it."),
+    ("f", "colour=red", "the filter cannot be used: Object contains unknown field `colour`"),
+    ("f", "step=x", "the filter cannot be used: Expected `int | null`, got `str` - at `$.step`"),
+    ("f", "wrong", "'wrong' has no name; write words=wrong for a word"),
+    ("f", "words='a", "the filter cannot be read: No closing quotation"),
+    ("f", "condition='DROP TABLE rollouts'", "the condition is no SQL"),
+    ("f", "", "run: 6 rollouts, mean score 0.5 "),
+    ("s", "-score", "run: 6 rollouts, mean score 0.5; sorted by -score"),
+    ("s", "colour", "rollouts are not sorted by 'colour'"),
+]
+
+
+async def test_what_is_typed_filters_or_is_refused_with_a_sentence(tmp_path: Path) -> None:
     async with viewing(two_groups(tmp_path / "run")) as pilot:
-        await press(pilot, key)
-        pilot.app.screen.query_one("Input").value = typed  # type: ignore[attr-defined]
-        await press(pilot, "enter")
-        assert expected in await until(pilot, lambda text: expected in text)
+        for key, typed, expected in TYPED:
+            await press(pilot, key)
+            pilot.app.screen.query_one(Input).value = typed
+            await press(pilot, "enter")
+            await until(pilot, lambda text, expected=expected: expected in text)
 
 
 async def test_a_sorted_list_begins_with_the_highest_and_keeps_the_picked_rollout(tmp_path: Path) -> None:
@@ -178,8 +176,8 @@ async def test_a_group_and_a_prompt_are_listed_from_a_rollout(tmp_path: Path) ->
     async with viewing(two_groups(tmp_path / "run")) as pilot:
         await press(pilot, "n", "enter", "g")
         assert "2 of 6 rollouts" in await until(pilot, lambda text: "group_name=b" in text)
-        await press(pilot, "enter")
-        assert "does not name the prompt" in await press(pilot, "t")
+        await press(pilot, "enter", "t")
+        assert "6 rollouts" in await until(pilot, lambda text: "prompt_id=" in text)
 
 
 async def test_long_texts_are_folded_until_o_unfolds_them_and_tab_goes_to_the_next_turn(tmp_path: Path) -> None:
@@ -190,7 +188,6 @@ async def test_long_texts_are_folded_until_o_unfolds_them_and_tab_goes_to_the_ne
         await press(pilot, "pagedown")
         assert "[2,408 characters more: o shows them]" in await press(pilot, "pagedown")
         await press(pilot, "o", "home", "tab")
-        await press(pilot, "space")
         assert "middle" in await press(pilot, "space")
         assert "-- Turn 2" in await press(pilot, "tab")
         assert "-- Turn 1" in (await press(pilot, "shift+tab")).splitlines()[1]
@@ -243,19 +240,19 @@ HOSTILE = {
 
 
 async def test_hostile_texts_are_shown_as_text_wherever_they_stand(tmp_path: Path) -> None:
-    for name, (text, sign) in HOSTILE.items():
+    lines = []
+    for at, (text, _) in enumerate(HOSTILE.values()):
         call = CallRecord(turn=0, name=text, status=CallStatus.OK, arguments={"a": text}, seconds=0.1)
-        lines = [
-            make_line(f"a_{at}_0", 0.0, [text], reason=text, detail=text, calls=[call], observations=[[text]])
-            for at in range(2)
-        ]
-        async with viewing(write_run(tmp_path / name, {1: lines})) as pilot:
-            screens = [await press(pilot, "x", "j", "x"), await press(pilot, "enter"), await press(pilot, "c")]
-            assert not any(text in screen for screen in screens) or text == sign
-            assert screens[1].count(sign) >= 4
+        lines.append(make_line(f"a_{at}_0", 0.0, [text], reason=text, detail=text, calls=[call], observations=[[text]]))
+    async with viewing(write_run(tmp_path / "run", {1: lines})) as pilot:
+        screens = [shown(pilot), await press(pilot, "enter")]
+        for text, sign in HOSTILE.values():
+            assert shown(pilot).count(sign) >= 4
+            assert text == sign or text not in "".join(screens)
+            screens.append(await press(pilot, "j"))
 
 
-async def test_hostile_sizes_are_opened_within_a_second(tmp_path: Path) -> None:
+async def test_hostile_sizes_take_a_second_of_the_processor_at_most(tmp_path: Path) -> None:
     lines = [
         make_line("a_0_0", 0.0, ["x" * 10_000_000]),
         make_line("a_1_0", 0.0, ["turn"] * 1_000),
@@ -264,6 +261,6 @@ async def test_hostile_sizes_are_opened_within_a_second(tmp_path: Path) -> None:
     ]
     async with viewing(write_run(tmp_path / "run", {1: lines})) as pilot:
         for _ in lines:
-            began = asyncio.get_running_loop().time()
+            began = time.thread_time()
             await press(pilot, "enter", "o", "end", "escape", "j")
-            assert asyncio.get_running_loop().time() - began < 5
+            assert time.thread_time() - began < 1

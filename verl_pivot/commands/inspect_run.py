@@ -1,5 +1,6 @@
 """`verl-pivot inspect`: a page on loopback, or a view in the terminal, of a training, also of one that runs."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ from verl_pivot.commands.options import refuse_repeats
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
-    from verl_pivot.inspect.queries import RunIndex
+    from aiohttp.web import Application
 
 
 def inspect_command(
@@ -17,7 +18,8 @@ def inspect_command(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folder of a run, of its trainer.rollout_data_dir, or one dump; several lie over each other.",
+            help="Folder of a run, of its trainer.rollout_data_dir, or one dump; several lie over each other. Or files "
+            "of the stages before: trajectories, their profile, pivots, and the reasons of `filter`.",
         ),
     ],
     host: Annotated[
@@ -26,7 +28,7 @@ def inspect_command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
     terminal: Annotated[bool, typer.Option("--terminal", help="Show the rollouts in this terminal.")] = False,
 ) -> None:
-    """Show a training in the browser: its metrics as curves, and its rollouts turn by turn.
+    """Show a training in the browser, or what came before it: a profile, pivots and trajectories.
 
     Open the address that is printed. The page follows a training that runs, and needs no network. Press ? in it for
     its keys. Ctrl-C ends the command; it writes nothing. With --terminal the rollouts are shown where the command
@@ -38,10 +40,26 @@ def inspect_command(
     verl-pivot inspect seed-0 seed-1
     verl-pivot inspect outputs/run/rollouts/pivot/12.jsonl --port 8000
     verl-pivot inspect outputs/run --terminal
+    verl-pivot inspect trajectories.jsonl profile.jsonl pivots.parquet
     """
     refuse_repeats(runs)
     if terminal and (host, port) != ("127.0.0.1", 0):
         raise ConfigError("--host and --port are of the page, which --terminal does not serve: leave them out")
+    from verl_pivot.inspect.candidate_files import kind_of
+
+    candidates = [path for path in runs if kind_of(path) is not None]
+    if not candidates:
+        _show_runs(runs, host, port, terminal)
+    elif len(candidates) < len(runs):
+        others = ", ".join(str(path) for path in runs if path not in candidates)
+        raise ConfigError(f"{candidates[0]} is of the stages before training, and {others} is not: give them apart")
+    elif terminal:
+        raise ConfigError(f"--terminal shows rollouts, and {candidates[0]} holds none: leave it out to get a page")
+    else:
+        _show_candidates(candidates, host, port)
+
+
+def _show_runs(runs: list[Path], host: str, port: int, terminal: bool) -> None:
     from verl_pivot.runs.run import TrainingRun
 
     found = [TrainingRun(run) for run in runs]
@@ -55,21 +73,26 @@ def inspect_command(
         from verl_pivot.inspect.terminal import show_in_terminal
 
         show_in_terminal(index)
-    else:
-        _serve(index, runs, host, port)
+        return
+
+    from verl_pivot.inspect.server import InspectPage
+
+    _serve(lambda token: InspectPage(index, token=token, host=host).app(), runs, host, port)
 
 
-def _serve(index: "RunIndex", runs: list[Path], host: str, port: int) -> None:
+def _show_candidates(paths: list[Path], host: str, port: int) -> None:
+    from verl_pivot.inspect.candidate_files import CandidateFiles
+    from verl_pivot.inspect.candidate_server import CandidatePage
+
+    files = CandidateFiles(paths)
+    _serve(lambda token: CandidatePage(files, token=token, host=host).app(), paths, host, port)
+
+
+def _serve(app: Callable[[str], "Application"], paths: list[Path], host: str, port: int) -> None:
     import secrets
 
     from verl_pivot.commands.serving import serve_until_told
-    from verl_pivot.inspect.server import InspectPage
 
     token = secrets.token_urlsafe(24)
-    names = ", ".join(map(str, runs))
-    serve_until_told(
-        lambda: InspectPage(index, token=token, host=host).app(),
-        host,
-        port,
-        lambda url: typer.echo(f"Showing {names} at {url}/?token={token}"),
-    )
+    names = ", ".join(map(str, paths))
+    serve_until_told(lambda: app(token), host, port, lambda url: typer.echo(f"Showing {names} at {url}/?token={token}"))

@@ -8,10 +8,15 @@ from rich.cells import cell_len, set_cell_size
 from verl_pivot.inspect.queries import ListedRollout
 from verl_pivot.inspect.report_drawing import short_number
 from verl_pivot.inspect.rollout_lines import score_style, score_text
+from verl_pivot.inspect.rollout_rows import RolloutRow
 from verl_pivot.inspect.visible_text import on_one_line
 
 _MANY_CELLS = 110
 """Width from which on columns are shown that 80 cells have no room for."""
+
+
+def _left_out(row: RolloutRow) -> str:
+    return row.left_out or ("yes" if row.kept is False else "")
 
 
 class _Column(NamedTuple):
@@ -30,7 +35,9 @@ _COLUMNS = (
     _Column("group", 8, lambda found: found.row.group_name or ""),
     _Column("score", 6, lambda found: score_text(found.row.score), is_number=True),
     _Column("reason", 3, lambda found: found.row.reason or "", is_wide=True),
-    _Column("left out", 2, lambda found: found.row.left_out or ("yes" if found.row.kept is False else ""), is_wide=True),
+    _Column(
+        "left out", 2, lambda found: found.row.left_out or ("yes" if found.row.kept is False else ""), is_wide=True
+    ),
     _Column("ended", 2, lambda found: found.row.stop_reason or "", is_wide=True),
     _Column("errors", 2, lambda found: found.row.error_kinds, is_wide=True, is_extra=True),
     _Column("turns", 5, lambda found: short_number(found.row.num_turns), is_number=True),
