@@ -4,12 +4,11 @@ import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import msgspec
 
 from verl_pivot.profiling.summary import TurnOutcome
-from verl_pivot.selection.decisions import Decision
+from verl_pivot.selection.decisions import Decision, SelectionRule
 
 NUM_BINS = 10
 """Bins of the distribution of pass rates between 0 and 1; turns at exactly 0 and 1 are counted apart."""
@@ -52,17 +51,10 @@ class ListedTrajectory:
     """{turn index: what is known of it}, in the order of the files"""
 
 
-class _FoundRule(msgspec.Struct, frozen=True, kw_only=True):
-    lambda_diff: float
-    keep: Literal["pivots", "unsolved", "all"]
-    max_per_trajectory: int | None
-    max_prompt_tokens: int | None
-
-
 class SelectionFound(msgspec.Struct, frozen=True, kw_only=True):
     """What the report beside a file of pivots says."""
 
-    rule: _FoundRule | None = None
+    rule: SelectionRule | None = None
     num_by_decision: dict[str, int] = {}
 
 
