@@ -14,7 +14,7 @@ from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.trajectories import read_trajectory
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.inspect.candidates import CandidateTurn, DropReason, ListedTrajectory, SelectionFound
+from verl_pivot.inspect.candidates import CandidateTurn, FilterDrop, ListedTrajectory, SelectionFound
 from verl_pivot.profiling.profiles import KIND, parse_line, profiled_sha256
 from verl_pivot.runs.growing_lines import GrowingLines, PlacedLine
 from verl_pivot.selection.profile_table import profiles_of
@@ -69,20 +69,20 @@ class _Spot(NamedTuple):
     """Bytes before the line."""
 
 
-class _ListedMessage(msgspec.Struct, gc=False):
+class _TrajectoryMessage(msgspec.Struct, gc=False):
     role: str
 
 
-class _ListedLine(msgspec.Struct):
+class _TrajectoryLine(msgspec.Struct):
     """What is read of a line of trajectories before it is opened."""
 
     id: str
-    messages: list[_ListedMessage]
+    messages: list[_TrajectoryMessage]
     passed: bool | None = None
 
 
-_TRAJECTORY = msgspec.json.Decoder(_ListedLine)
-_DROPPED = msgspec.json.Decoder(DropReason)
+_TRAJECTORY = msgspec.json.Decoder(_TrajectoryLine)
+_DROPPED = msgspec.json.Decoder(FilterDrop)
 
 
 class CandidateFiles:

@@ -14,7 +14,7 @@ NUM_BINS = 10
 """Bins of the distribution of pass rates between 0 and 1; turns at exactly 0 and 1 are counted apart."""
 
 
-class DropReason(msgspec.Struct, frozen=True):
+class FilterDrop(msgspec.Struct, frozen=True):
     """Why `verl-pivot filter` left a trajectory out."""
 
     id: str
@@ -46,7 +46,7 @@ class ListedTrajectory:
     passed: bool | None = None
     num_turns: int | None = None
     """Turns of the assistant; None where no file has the trajectory itself."""
-    dropped: DropReason | None = None
+    dropped: FilterDrop | None = None
     turns: dict[int, CandidateTurn] = field(default_factory=dict)
     """{turn index: what is known of it}, in the order of the files"""
 
