@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from verl_pivot.selection.profile_table import profiles_of
 from verl_pivot.selection.selecting import SelectionOutputs
 from verl_pivot.types import Json, JsonObject, Turn, TurnProfile
 
+_OF_PROFILE = ("outcome", "num_scores", "pass_rate", "reward_mean", "num_prompt_tokens")
+"""Columns of a profile's table that a turn keeps."""
 _PIVOT_COLUMNS = ["trajectory_id", "turn_index", "split", "pass_rate", "reward_mean", "num_prompt_tokens"]
 
 
@@ -133,8 +136,7 @@ class CandidateFiles:
             DataError: If the file was changed since it was read, or the line is no trajectory.
         """
         if (spot := self._spots[CandidateKind.TRAJECTORIES].get(trajectory_id)) is not None:
-            place = Place(file=str(spot.path), unit="line", number=spot.number)
-            found = turns(read_trajectory(RawRow(place=place, raw=_line_at(spot))))
+            found = turns(read_trajectory(_raw_row(spot.path, spot.number, _line_at(spot))))
             return next((turn for turn in found if turn.index == turn_index), None)
         if (spot := self._spots[CandidateKind.PIVOTS].get((trajectory_id, turn_index))) is not None:
             return row_to_turn(_parquet_row(spot))
@@ -172,17 +174,15 @@ class CandidateFiles:
     def _read_profile(self, path: Path) -> None:
         profiled_sha256(path)  # refuses a file of another version
         self.has_profile = True
-        lines = iter(_lines(path))
-        next(lines, None)
-        for line in lines:
-            row = RawRow(place=Place(file=str(path), unit="line", number=line.number), raw=line.text)
-            (found,) = profiles_of((row,)).to_pylist()
-            key = (found["trajectory_id"], found["turn_index"])
-            turn = self._candidate(*key)
-            turn.outcome, turn.num_scores = found["outcome"], found["num_scores"]
-            turn.pass_rate, turn.reward_mean = found["pass_rate"], found["reward_mean"]
-            turn.num_prompt_tokens = found["num_prompt_tokens"]
-            self._spots[CandidateKind.PROFILE][key] = _Spot(path, line.number, line.offset)
+        for lines in _chunks(path):
+            measured = [line for line in lines if line.number > 1]  # the first one has the settings
+            rows = tuple(_raw_row(path, line.number, line.text) for line in measured)
+            for line, found in zip(measured, profiles_of(rows).to_pylist(), strict=True):
+                key = (found["trajectory_id"], found["turn_index"])
+                turn = self._candidate(*key)
+                for name in _OF_PROFILE:
+                    setattr(turn, name, found[name])
+                self._spots[CandidateKind.PROFILE][key] = _Spot(path, line.number, line.offset)
 
     def _read_pivots(self, path: Path) -> None:
         try:
@@ -200,14 +200,23 @@ class CandidateFiles:
             self._spots[CandidateKind.PIVOTS][key] = _Spot(path, number, 0)
 
 
+def _raw_row(path: Path, number: int, text: bytes) -> RawRow:
+    return RawRow(place=Place(file=str(path), unit="line", number=number), raw=text)
+
+
 def _lines(path: Path) -> Iterator[PlacedLine]:
+    return chain.from_iterable(_chunks(path))
+
+
+def _chunks(path: Path) -> Iterator[list[PlacedLine]]:
+    """Lines of a file, a few MiB at a time."""
     reader, is_all = GrowingLines(path), False
     while not is_all:
         try:
             lines, _, is_all = reader.read()
         except OSError as error:
             raise DataError(f"{path} cannot be read: {error.strerror}") from error
-        yield from lines
+        yield lines
 
 
 def _line_at(spot: _Spot) -> bytes:

@@ -75,6 +75,7 @@ class RolloutScreen(TextScreen):
     def __init__(self, listing: RolloutListing, row: ListedRollout) -> None:
         super().__init__()
         self._listing, self._row = listing, row
+        self._opened: OpenedRow | None = None
 
     def on_mount(self) -> None:
         self._open(self._row)
@@ -84,7 +85,7 @@ class RolloutScreen(TextScreen):
 
     def _open(self, row: ListedRollout) -> None:
         self._row = row
-        self._opened: OpenedRow | None = None
+        self._opened = None
         self.say("")
         try:
             self._opened = open_row(self._listing, row)

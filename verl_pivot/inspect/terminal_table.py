@@ -91,7 +91,7 @@ def _widths(width: int, has_runs: bool) -> list[tuple[_Column, int]]:
 
 
 def _cell(text: str, width: int, is_number: bool) -> str:
-    text = on_one_line(text)
+    text = on_one_line(text[: 4 * width])
     if cell_len(text) > width:
         return set_cell_size(text, width - 1) + "…"
     return text.rjust(width) if is_number else set_cell_size(text, width)
