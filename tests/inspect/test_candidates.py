@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import aiohttp
+import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
@@ -242,6 +243,9 @@ def test_a_parquet_of_something_else_and_two_files_of_a_kind_are_refused(folder:
     other = tmp_path / "other.parquet"
     other.write_bytes(b"PAR1 no parquet")
     with pytest.raises(DataError, match=r"holds no pivots .*write it with `verl-pivot select`"):
+        CandidateFiles([other])
+    pyarrow.parquet.write_table(pyarrow.table({"trajectory_id": ["a"]}), other)
+    with pytest.raises(DataError, match=r"holds no pivots .*lacks num_prompt_tokens, pass_rate"):
         CandidateFiles([other])
     with pytest.raises(ConfigError, match="give one file of each kind"):
         CandidateFiles([folder / "profile.jsonl", folder / "profile.jsonl"])

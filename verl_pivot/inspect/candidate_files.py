@@ -186,12 +186,12 @@ class CandidateFiles:
 
     def _read_pivots(self, path: Path) -> None:
         try:
-            rows = pyarrow.parquet.read_table(path, columns=_PIVOT_COLUMNS).to_pylist()
-        except (OSError, pyarrow.ArrowException, KeyError) as error:
+            table = _read_columns(path, _PIVOT_COLUMNS)
+        except (OSError, pyarrow.ArrowException) as error:
             raise DataError(f"{path} holds no pivots ({error}); write it with `verl-pivot select`") from error
         if self.selection is None:
             self.selection = _selection_beside(path)
-        for number, row in enumerate(rows):
+        for number, row in enumerate(table.to_pylist()):
             key = (row["trajectory_id"], row["turn_index"])
             turn = self._candidate(*key)
             turn.split = row["split"]
@@ -226,6 +226,13 @@ def _line_at(spot: _Spot) -> bytes:
             return file.readline()
     except OSError as error:
         raise DataError(f"{spot.path} cannot be read: {error.strerror}") from error
+
+
+def _read_columns(path: Path, names: Sequence[str]) -> pyarrow.Table:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        if missing := {*names} - {*file.schema_arrow.names}:
+            raise pyarrow.ArrowInvalid(f"it lacks {', '.join(sorted(missing))}")
+        return file.read([*names])
 
 
 def _parquet_row(spot: _Spot) -> JsonObject:
