@@ -276,7 +276,7 @@ def browser() -> "Iterator[Browser]":
 def test_keys_go_through_the_turns_and_no_text_runs(folder: Path, browser: "Browser") -> None:
     with inspecting(*names(folder, *ALL)) as address:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(60_000)
         problems: list[str] = []
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda entry: problems.append(entry.text) if entry.type == "error" else None)
@@ -290,9 +290,9 @@ def test_keys_go_through_the_turns_and_no_text_runs(folder: Path, browser: "Brow
         page.wait_for_selector(".sample")
         assert page.locator("h1").inner_text() == "Turn 1 of shop-0"
         page.keyboard.press("n")
-        page.wait_for_function("document.querySelector('h1').textContent === 'Turn 0 of shop-1'")
+        page.wait_for_selector("h1:text-is('Turn 0 of shop-1')")
         page.keyboard.press("j")
-        page.wait_for_function("document.querySelector('h1').textContent === 'Turn 1 of shop-1'")
+        page.wait_for_selector("h1:text-is('Turn 1 of shop-1')")
         text = page.locator("main").inner_text()
         assert "text <script>window.pwned = 1</script>" in text
         assert "⟨U+001B⟩[2J⟨U+202E⟩" in text
@@ -300,9 +300,9 @@ def test_keys_go_through_the_turns_and_no_text_runs(folder: Path, browser: "Brow
         page.keyboard.press("Escape")
         page.wait_for_selector(".distribution")
         page.select_option("[name=outcome]", "undecided")
-        page.wait_for_function("document.querySelectorAll('.trajectory').length === 1")
+        page.wait_for_selector(".trajectory:only-child")
         page.go_back()
-        page.wait_for_function("document.querySelectorAll('.trajectory').length === 3")
+        page.wait_for_selector(".trajectory:nth-child(3)")
         assert page.evaluate("window.pwned") is None
         page.close()
     assert problems == []
