@@ -22,7 +22,8 @@ def shown(pilot: Pilot[None]) -> str:
 
 
 async def until(pilot: Pilot[None], holds: Callable[[str], bool]) -> str:
-    for _ in range(500):
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
         await pilot.pause(0.01)
         if holds(text := shown(pilot)):
             return text
