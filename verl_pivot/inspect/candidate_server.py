@@ -98,7 +98,6 @@ class CandidatePage(GuardedPage):
         if listed is None or (candidate is None and turn is None):
             raise DataError(f"the files have no turn {name.trajectory_id}:{name.turn_index}")
         profile = self._files.profile(name.trajectory_id, name.turn_index)
-        shown = {} if turn is None else {"verifier": turn.verifier, "options": turn.verifier_options}
         return {
             "trajectory": self._listed(listed),
             "candidate": candidate,
@@ -106,7 +105,7 @@ class CandidatePage(GuardedPage):
             "state": None if turn is None else [message.as_dict() for message in turn.state],
             "expert": None if turn is None else turn.expert.as_dict(),
             "tools": None if turn is None else list(turn.tools),
-            "verifier": shown,
+            "verifier": None if turn is None else {"verifier": turn.verifier, "options": turn.verifier_options},
             "provenance": None if turn is None else turn.metadata.get(PROVENANCE),
             "samples": [] if profile is None else [_sample(each) for each in profile.samples],
         }

@@ -29,11 +29,11 @@ class RolloutListing:
 
     def show(self, wanted: RolloutFilter, order: RolloutOrder, found: OrderedRollouts) -> None:
         """Take over a list; the rollout that was picked stays so where the list has it."""
-        picked = self._ids[self.at] if len(self) else None
+        picked = self._ids[self.at : self.at + 1]
         self.filter, self.order, self.mean_score = wanted, order, found.mean_score
         self._ids = numpy.frombuffer(found.ids, numpy.uint32)
         self._groups = numpy.frombuffer(found.groups, numpy.uint32)
-        again = numpy.flatnonzero(self._ids == picked) if picked is not None else ()
+        again = numpy.flatnonzero(numpy.isin(self._ids, picked))
         self.at = int(again[0]) if len(again) else 0
 
     def rows(self, first: int, number: int) -> list[ListedRollout | None]:

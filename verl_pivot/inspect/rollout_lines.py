@@ -72,25 +72,25 @@ def rollout_lines(opened: OpenedRow, width: int, *, is_whole: bool) -> list[Show
 def comparison_lines(first: OpenedRow, second: OpenedRow, width: int, *, is_whole: bool) -> list[ShownLine]:
     """Two rollouts side by side, from the first turn in which they differ; arguments as for `rollout_lines`."""
     half = (width - 3) // 2
-    sides = [first, second]
-    turns = [each.texts.turns for each in sides]
-    num_same = 0
+    turns = (first.texts.turns, second.texts.turns)
+    num_turns, num_same = max(map(len, turns)), 0
     for left, right in zip(*turns, strict=False):
         if (left.text, left.observations) != (right.text, right.observations):
             break
         num_same += 1
-    is_same = num_same == max(map(len, turns))
+    is_same = num_same == num_turns
     lines = [ShownLine("All turns are the same." if is_same else f"The same until turn {num_same + 1}.", "dim")]
-    lines += _beside(*([*_outcome(each, half)] for each in sides), half)
-    for index in range(num_same, max(map(len, turns))):
-        columns = [
-            turn_lines(each[index], index, half, is_whole=is_whole)
-            if index < len(each)
-            else [_heading(f"no turn {index + 1}", half)]
-            for each in turns
-        ]
-        lines += _beside(*columns, half)
+    lines += _beside([*_outcome(first, half)], [*_outcome(second, half)], half)
+    for index in range(num_same, num_turns):
+        left_side, right_side = (_turn_or_none(each, index, half, is_whole=is_whole) for each in turns)
+        lines += _beside(left_side, right_side, half)
     return lines
+
+
+def _turn_or_none(turns: Sequence[OpenedTurn], index: int, width: int, *, is_whole: bool) -> list[ShownLine]:
+    if index < len(turns):
+        return turn_lines(turns[index], index, width, is_whole=is_whole)
+    return [_heading(f"no turn {index + 1}", width)]
 
 
 def turn_lines(turn: OpenedTurn, index: int, width: int, *, is_whole: bool) -> list[ShownLine]:
