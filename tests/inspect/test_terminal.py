@@ -44,9 +44,9 @@ async def seen(pilot: Pilot[None], expected: str, *keys: str) -> str:
 
 @asynccontextmanager
 async def viewing(*folders: Path) -> AsyncIterator[Pilot[None]]:
-    view = TerminalView(RunIndex([TrainingRun(folder) for folder in folders]))
-    async with view.run_test(size=(80, 24)) as pilot:
-        await until(pilot, lambda text: "rollouts" in text and "reading" not in text)
+    index = RunIndex([TrainingRun(folder) for folder in folders])
+    async with TerminalView(index).run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda text: index.generation > 0 and f": {index.num_rollouts} rollouts" in text)
         yield pilot
 
 

@@ -87,7 +87,7 @@ class ListScreen(ViewScreen):
 
     def _why_empty(self) -> str:
         index = self.listing.index
-        if index.num_unread:
+        if index.num_unread or not index.generation:
             return "Nothing yet: dumps are being read."
         if index.num_rollouts:
             return "No rollout passes the filter; Esc clears it."
