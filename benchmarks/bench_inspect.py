@@ -1,13 +1,17 @@
-"""What `verl-pivot inspect` takes for many rollouts: first screen, filters, a rollout, words, memory, keys.
+"""What `verl-pivot inspect` takes for many rollouts: first screen, filters, a rollout, words, memory, keys; both views.
 
 Run by `make bench-inspect`, or with other sizes by `python -m benchmarks.bench_inspect --help`. The command runs as a
 user starts it and is asked over HTTP; keys are pressed in Chromium where it is installed.
 """
 
 import json
+import os
+import pty
 import random
 import re
+import select
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -70,7 +74,50 @@ def main(
             table.add_row("peak of memory", f"{status_bytes(process.pid, 'VmHWM') / 2**20:.0f} MiB")
             if keys and shutil.which("chromium-headless-shell"):
                 table.add_row(*scrolled(url, keys))
+        for what, measured in in_terminal(folder, repeats):
+            table.add_row(what, measured)
     Console().print(table)
+
+
+def in_terminal(folder: Path, repeats: int) -> list[tuple[str, str]]:
+    """First screen and keys of `--terminal`, whose process has a terminal of 80 x 24."""
+    began = time.perf_counter()
+    program, terminal = pty.fork()
+    if program == 0:
+        os.environ.update(TERM="xterm-256color", COLUMNS="80", LINES="24")
+        os.execv(sys.executable, [sys.executable, "-m", "verl_pivot.cli", "inspect", str(folder), "--terminal"])
+    try:
+        drawn = b""
+        while b"accepted" not in drawn:
+            drawn += os.read(terminal, 1 << 16)
+        first = time.perf_counter() - began
+        read_until_quiet(terminal, seconds=5.0)  # all dumps are read, since their number is drawn every second
+        waits = [ms_to_draw(terminal, key) for key in (b"j", b"n", b"\x1b[6~") for _ in range(repeats)]
+    finally:
+        os.kill(program, signal.SIGKILL)
+        os.waitpid(program, 0)
+        os.close(terminal)
+    return [
+        ("terminal: first rollouts, from the start of the command", f"{first:.2f} s"),
+        ("terminal: a key, median and longest", f"{statistics.median(waits):.0f} and {max(waits):.0f} ms"),
+    ]
+
+
+def ms_to_draw(terminal: int, key: bytes) -> float:
+    """Milliseconds from a key to the last bytes of what it draws."""
+    began = time.perf_counter()
+    os.write(terminal, key)
+    os.read(terminal, 1 << 16)
+    return 1000 * (read_until_quiet(terminal, seconds=0.3) - began)
+
+
+def read_until_quiet(terminal: int, seconds: float) -> float:
+    """Read what is drawn until nothing comes for so long, and give the time of the last bytes."""
+    last = time.perf_counter()
+    while select.select([terminal], [], [], seconds)[0]:
+        os.read(terminal, 1 << 16)
+        last = time.perf_counter()
+    return last
 
 
 def generate(folder: Path, number: int, per_step: int) -> int:

@@ -140,6 +140,7 @@ def _modules_of(requirements: list[str]) -> set[str]:
         ("verl_pivot.verifiers.search_query", "bm25s", "search"),
         ("verl_pivot.verifiers.sql", "sqlglot", "sql"),
         ("verl_pivot.tools.search_words", "bm25s", "search"),
+        ("verl_pivot.inspect.terminal", "textual", "inspect"),
         ("verl_pivot.tools.mcp_servers", "mcp", "mcp"),
         ("verl_pivot.environments.gymnasium_source", "gymnasium", "gymnasium"),
         ("verl_pivot.sandbox.service.metrics", "prometheus_client", "sandbox"),

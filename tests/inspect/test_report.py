@@ -16,6 +16,7 @@ from tests.support.browser import chromium
 from tests.support.dumped_runs import make_line, write_run
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.errors import DataError
+from verl_pivot.inspect.guarded_page import STATIC
 from verl_pivot.inspect.html_text import as_html, bounded_html
 from verl_pivot.inspect.queries import RunIndex
 from verl_pivot.inspect.report import make_report, open_chosen
@@ -23,7 +24,6 @@ from verl_pivot.inspect.report_counts import MAX_VALUES
 from verl_pivot.inspect.report_drawing import Point, draw, short_number, thinned
 from verl_pivot.inspect.report_numbers import TrainingReport
 from verl_pivot.inspect.report_page import FIRST_METRICS, report_page
-from verl_pivot.inspect.server import STATIC
 from verl_pivot.runs.run import RunPart, TrainingRun
 from verl_pivot.types import ErrorKind
 

@@ -12,7 +12,8 @@ import pytest
 from tests.support.dumped_runs import make_line, read_index, write_run
 from tests.support.web_servers import running
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
-from verl_pivot.inspect.server import STATIC, InspectPage
+from verl_pivot.inspect.guarded_page import STATIC
+from verl_pivot.inspect.server import InspectPage
 from verl_pivot.rewards.process_record import ProcessRecord
 
 TOKEN = "t0ken"

@@ -1,11 +1,16 @@
-"""`verl-pivot inspect`: a page on loopback with the metrics and rollouts of a training, also of one that runs."""
+"""`verl-pivot inspect`: a page on loopback, or a view in the terminal, of a training, also of one that runs."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from verl_pivot.commands.options import refuse_repeats
+from verl_pivot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from aiohttp.web import Application
 
 
 def inspect_command(
@@ -13,43 +18,81 @@ def inspect_command(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folder of a run, of its trainer.rollout_data_dir, or one dump; several lie over each other.",
+            help="Folder of a run, of its trainer.rollout_data_dir, or one dump; several lie over each other. Or files "
+            "of the stages before: trajectories, their profile, pivots, and the reasons of `filter`.",
         ),
     ],
     host: Annotated[
         str, typer.Option(help="Address to listen on; any other than loopback lets others in who have the token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Show the rollouts in this terminal.")] = False,
 ) -> None:
-    """Show a training in the browser: its metrics as curves, and its rollouts turn by turn.
+    """Show a training in the browser, or what came before it: a profile, pivots and trajectories.
 
     Open the address that is printed. The page follows a training that runs, and needs no network. Press ? in it for
     its keys. Ctrl-C ends the command. It writes nothing but marked_verdicts.jsonl, for verdicts that you mark as wrong.
+    With --terminal the rollouts are shown where the command runs, as over ssh, by keys alone: ? shows them.
 
     \b
     Examples:
     verl-pivot inspect outputs/run
     verl-pivot inspect seed-0 seed-1
     verl-pivot inspect outputs/run/rollouts/pivot/12.jsonl --port 8000
+    verl-pivot inspect outputs/run --terminal
+    verl-pivot inspect trajectories.jsonl profile.jsonl pivots.parquet
     """
     refuse_repeats(runs)
+    if terminal and (host, port) != ("127.0.0.1", 0):
+        raise ConfigError("--host and --port are of the page, which --terminal does not serve: leave them out")
+    from verl_pivot.inspect.candidate_files import kind_of
+
+    candidates = [path for path in runs if kind_of(path) is not None]
+    if not candidates:
+        _show_runs(runs, host, port, terminal)
+    elif len(candidates) < len(runs):
+        others = ", ".join(str(path) for path in runs if path not in candidates)
+        raise ConfigError(f"{candidates[0]} is of the stages before training, and {others} is not: give them apart")
+    elif terminal:
+        raise ConfigError(f"--terminal shows rollouts, and {candidates[0]} holds none: leave it out to get a page")
+    else:
+        _show_candidates(candidates, host, port)
+
+
+def _show_runs(runs: list[Path], host: str, port: int, terminal: bool) -> None:
     from verl_pivot.runs.run import TrainingRun
 
     found = [TrainingRun(run) for run in runs]
     for run in found:
         run.check()
 
+    from verl_pivot.inspect.queries import RunIndex
+
+    index = RunIndex(found)
+    if terminal:
+        from verl_pivot.inspect.terminal import show_in_terminal
+
+        show_in_terminal(index)
+        return
+
+    from verl_pivot.inspect.server import InspectPage
+
+    _serve(lambda token: InspectPage(index, token=token, host=host).app(), runs, host, port)
+
+
+def _show_candidates(paths: list[Path], host: str, port: int) -> None:
+    from verl_pivot.inspect.candidate_files import CandidateFiles
+    from verl_pivot.inspect.candidate_server import CandidatePage
+
+    files = CandidateFiles(paths)
+    _serve(lambda token: CandidatePage(files, token=token, host=host).app(), paths, host, port)
+
+
+def _serve(app: Callable[[str], "Application"], paths: list[Path], host: str, port: int) -> None:
     import secrets
 
     from verl_pivot.commands.serving import serve_until_told
-    from verl_pivot.inspect.queries import RunIndex
-    from verl_pivot.inspect.server import InspectPage
 
-    index, token = RunIndex(found), secrets.token_urlsafe(24)
-    names = ", ".join(map(str, runs))
-    serve_until_told(
-        lambda: InspectPage(index, token=token, host=host).app(),
-        host,
-        port,
-        lambda url: typer.echo(f"Showing {names} at {url}/?token={token}"),
-    )
+    token = secrets.token_urlsafe(24)
+    names = ", ".join(map(str, paths))
+    serve_until_told(lambda: app(token), host, port, lambda url: typer.echo(f"Showing {names} at {url}/?token={token}"))

@@ -1,20 +1,15 @@
 """Text of anybody -> text in HTML: signs for characters that cannot be seen, escapes, and a limit of bytes."""
 
 import html
-import re
 from bisect import bisect_right
 from itertools import accumulate
 
-_HIDDEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e0fff]"
-)
-"""Characters that show nothing, act on a terminal or turn the direction of what follows; the same as in dom.js."""
+from verl_pivot.inspect.visible_text import visible
 
 
 def as_html(text: str) -> str:
     """The text with a sign such as ⟨U+001B⟩ for each character that would not be seen, for an element or attribute."""
-    return html.escape(_HIDDEN.sub(lambda found: f"⟨U+{ord(found[0]):04X}⟩", text))
+    return html.escape(visible(text))
 
 
 def bounded_html(text: str, max_bytes: int) -> str:

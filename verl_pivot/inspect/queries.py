@@ -16,7 +16,7 @@ import pyarrow.compute
 from verl_pivot.errors import DataError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.rollout_rows import BadLine, RolloutRow, RowReader
-from verl_pivot.inspect.rollout_table import RolloutTable, RowOrigin
+from verl_pivot.inspect.rollout_table import RolloutTable, RowBatch, RowOrigin
 from verl_pivot.inspect.texts import RowPlace, rows_with_words
 from verl_pivot.runs.growing_lines import GrowingLines
 from verl_pivot.runs.metrics import MetricSeries
@@ -114,6 +114,8 @@ class RunIndex:
         self.generation = 0
         """Number of changes so far."""
         self._table = RolloutTable()
+        self._waiting: list[RowBatch] = []
+        """Rows that one call of `refresh` has read, and adds at its end."""
         self._files: dict[tuple[int, Path], _ReadFile] = {}
         self._by_number: list[_ReadFile] = []
         self._next_group = 0
@@ -137,6 +139,8 @@ class RunIndex:
             if time.monotonic() > end:
                 break
             is_changed |= self._guarded(file.dump.path, partial(self._read, file))
+        self._table.add(self._waiting)
+        self._waiting.clear()
         self.generation += is_changed
         return self.num_unread > 0
 
@@ -196,7 +200,8 @@ class RunIndex:
             (file.bad_lines if isinstance(row, BadLine) else rows).append(row)  # type: ignore[arg-type]
         if rows:
             origin = RowOrigin(file.run, file.dump.part.value, file.number, file.dump.step)
-            self._table.add(origin, rows, [self._group_number(file, row.group_name) for row in rows])
+            groups = [self._group_number(file, row.group_name) for row in rows]
+            self._waiting.append(RowBatch(origin, rows, groups))
         return is_replaced or bool(lines)
 
     def _group_number(self, file: _ReadFile, name: str | None) -> int:

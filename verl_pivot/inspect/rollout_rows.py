@@ -60,17 +60,17 @@ class BadLine(NamedTuple):
     why: str
 
 
-class _ListedTurn(msgspec.Struct):
+class _ListedTurn(msgspec.Struct, gc=False):
     num_tokens: int | None = None
 
 
-class _ListedCall(msgspec.Struct):
+class _ListedCall(msgspec.Struct, gc=False):
     name: str = ""
     status: str = ""
     error_kind: str | None = None
 
 
-class _ListedLine(msgspec.Struct):
+class _ListedLine(msgspec.Struct, gc=False):
     """What is read of a line of ours, or of verl's own dumps."""
 
     uid: str | None = None

@@ -1,26 +1,17 @@
-"""RunIndex -> the page of `verl-pivot inspect`: its files, and what they ask for, over HTTP on loopback.
-
-Every request must name a host that this server has, so that no other site's name leads here, and every request for
-data the token of the address.
-"""
+"""RunIndex -> the page of `verl-pivot inspect`: its files, and what they ask for, over HTTP on loopback."""
 
 import asyncio
 import base64
-import hmac
-import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from ipaddress import ip_address
-from pathlib import Path
-from typing import Any, TypeVar
 
 import msgspec
 from aiohttp import web
 
 from verl_pivot import __version__
-from verl_pivot.errors import PivotError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
+from verl_pivot.inspect.guarded_page import GuardedPage, answered, converted, in_thread
 from verl_pivot.inspect.history import FollowedPrompt, history
 from verl_pivot.inspect.opened import OpenedRollout, open_rollout
 from verl_pivot.inspect.queries import ListedRollout, RolloutPlace, RunIndex
@@ -28,33 +19,20 @@ from verl_pivot.inspect.rollout_table import COLUMNS
 from verl_pivot.inspect.texts import read_lines
 from verl_pivot.inspect.verdict_marks import marks_path, read_marks, toggle_mark
 from verl_pivot.runs.run import differing_settings, run_names
-from verl_pivot.tools.http_service import UnanswerableRequestError, decoded_body, json_answer, make_app
+from verl_pivot.tools.http_service import decoded_body, json_answer
 from verl_pivot.types import JsonObject
 
-AnswerT = TypeVar("AnswerT")
 logger = logging.getLogger(__name__)
 
-STATIC = Path(__file__).parent / "static"
 _SECONDS_BETWEEN_LOOKS = 1.0
 """Seconds after which files are looked at again."""
 _SECONDS_BETWEEN_SIGNS = 15.0
 """Seconds after which a browser that nothing new was sent to is sent a comment, so that a closed one is noticed."""
 _MAX_ROWS = 500
 """Rows that one request may ask for."""
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; base-uri 'none'; "
-        "form-action 'none'; frame-ancestors 'none'"
-    ),
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Cache-Control": "no-store",
-}
-_TOKEN_HEADER = "X-Inspect-Token"
 
 
-class InspectPage:
+class InspectPage(GuardedPage):
     """The page over one index."""
 
     def __init__(self, index: RunIndex, *, token: str, host: str) -> None:
@@ -65,8 +43,8 @@ class InspectPage:
             token: What requests for data must carry.
             host: Address that the server listens on.
         """
-        self._index, self._token, self._host = index, token, host
-        self._is_loopback = _is_loopback(host)
+        super().__init__(token=token, host=host)
+        self._index = index
         self._is_changed = asyncio.Condition()
         self._is_open = True
         self._marking = asyncio.Lock()
@@ -74,9 +52,7 @@ class InspectPage:
 
     def app(self) -> web.Application:
         """The web application, to be run by one event loop."""
-        app = make_app()
-        app.middlewares.append(self._guard)
-        app.on_response_prepare.append(_add_headers)
+        app = self.guarded_app("index.html")
         for path, answer in (
             ("/api/run", self._run),
             ("/api/metrics", self._metrics),
@@ -87,43 +63,12 @@ class InspectPage:
             ("/api/history", self._history),
             ("/api/marks", self._marks),
         ):
-            app.router.add_get(path, _in_thread(answer))
+            app.router.add_get(path, in_thread(answer))
         app.router.add_post("/api/mark", self._mark)
         app.router.add_get("/api/events", self._events)
-        app.router.add_get("/", _file("index.html"))
-        for file in STATIC.iterdir():
-            app.router.add_get(f"/{file.name}", _file(file.name))
         app.cleanup_ctx.append(self._following)
         app.on_shutdown.append(self._end_events)
         return app
-
-    # ---- who may ask
-
-    @web.middleware
-    async def _guard(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
-        if not self._is_own_host(request.url.host):
-            raise UnanswerableRequestError(
-                f"this server is not {request.host}: open the address that verl-pivot inspect printed", 403
-            )
-        if request.path.startswith("/api/"):
-            given = request.headers.get(_TOKEN_HEADER) or request.query.get("token", "")
-            if not hmac.compare_digest(given.encode(), self._token.encode()):
-                raise UnanswerableRequestError(
-                    "the address lacks the token: open the one that verl-pivot inspect printed", 403
-                )
-        return await handler(request)
-
-    def _is_own_host(self, name: str | None) -> bool:
-        """Whether a name cannot be one that somebody else's name server led here: loopback, an address, or --host."""
-        if name in ("localhost", self._host):
-            return True
-        try:
-            named = ip_address(name or "")
-        except ValueError:
-            return False
-        return named.is_loopback or not self._is_loopback
 
     # ---- following
 
@@ -212,8 +157,8 @@ class InspectPage:
         return [{name: series.points(name) for name in names} for series in self._index.metrics]
 
     def _ordered(self, query: JsonObject) -> object:
-        order = _converted({key: query.pop(key) for key in ("sort", "is_descending") if key in query}, RolloutOrder)
-        found = self._index.ordered(_converted(query, RolloutFilter), order)
+        order = converted({key: query.pop(key) for key in ("sort", "is_descending") if key in query}, RolloutOrder)
+        found = self._index.ordered(converted(query, RolloutFilter), order)
         return {
             "generation": self._index.generation,
             "ids": base64.b64encode(found.ids).decode(),
@@ -223,14 +168,14 @@ class InspectPage:
         }
 
     def _rows(self, query: JsonObject) -> object:
-        ids = _converted(str(query.get("ids", "")).split(",")[:_MAX_ROWS], list[int])
+        ids = converted(str(query.get("ids", "")).split(",")[:_MAX_ROWS], list[int])
         return [each.as_dict() for each in self._index.rows(ids)]
 
     def _find(self, query: JsonObject) -> object:
-        return self._index.find(_converted(query, RolloutPlace)).as_dict()
+        return self._index.find(converted(query, RolloutPlace)).as_dict()
 
     def _rollout(self, query: JsonObject) -> object:
-        found = self._index.find(_converted(query, RolloutPlace))
+        found = self._index.find(converted(query, RolloutPlace))
         return {
             "row": found.as_dict(),
             "group": [each.as_dict() for each in self._index.group(found.group_number)],
@@ -241,7 +186,7 @@ class InspectPage:
         return open_rollout(self._index.row_place(found), found.row.group_name, self._index.earlier(found))
 
     def _history(self, query: JsonObject) -> object:
-        return [each._asdict() for each in history(self._index, _converted(query, FollowedPrompt))]
+        return [each._asdict() for each in history(self._index, converted(query, FollowedPrompt))]
 
     def _marks(self, query: JsonObject) -> object:
         """[num_runs] verdicts that were marked as wrong, and the files that they stand in."""
@@ -252,59 +197,10 @@ class InspectPage:
         """Mark a verdict as wrong, or take its mark away, and tell all marks."""
         place = await decoded_body(request, RolloutPlace)
         async with self._marking:
-            return json_answer(await _answered(lambda: self._toggled(place)))
+            return json_answer(await answered(lambda: self._toggled(place)))
 
     def _toggled(self, place: RolloutPlace) -> object:
         found = self._index.find(place)
         lines = read_lines(self._index.row_place(found))
         toggle_mark(marks_path(self._index.runs[found.run]), found, lines, self._opened(found).prompt)
         return self._marks({})
-
-
-def _in_thread(answer: Callable[[JsonObject], object]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    """A handler that answers in a thread, since a query may take a second."""
-
-    async def handler(request: web.Request) -> web.Response:
-        query: JsonObject = {key: value for key, value in request.query.items() if key != "token"}
-        body = await _answered(lambda: json.dumps(answer(query), default=msgspec.to_builtins, allow_nan=False))
-        return web.Response(text=body, content_type="application/json")
-
-    return handler
-
-
-async def _answered(answer: Callable[[], AnswerT]) -> AnswerT:
-    """What a thread answers; an error of ours becomes its sentence."""
-    try:
-        return await asyncio.to_thread(answer)
-    except PivotError as error:
-        raise UnanswerableRequestError(str(error)) from error
-
-
-def _converted(values: Any, form: Any) -> Any:
-    """The values of a query as a type of ours.
-
-    Raises:
-        UnanswerableRequestError: If they are none.
-    """
-    try:
-        return msgspec.convert(values, form, strict=False)
-    except msgspec.ValidationError as error:
-        raise UnanswerableRequestError(f"the address asks for what there is not: {error}") from error
-
-
-def _file(name: str) -> Callable[[web.Request], Awaitable[web.FileResponse]]:
-    async def handler(request: web.Request) -> web.FileResponse:
-        return web.FileResponse(STATIC / name)
-
-    return handler
-
-
-async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    response.headers.update(_HEADERS)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

@@ -1,0 +1,69 @@
+"""RunIndex -> the view of `verl-pivot inspect --terminal`, which follows the dumps as they grow."""
+
+import asyncio
+import sys
+import time
+from typing import ClassVar
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.extras import extra
+from verl_pivot.inspect.listing import RolloutListing
+from verl_pivot.inspect.queries import RunIndex
+from verl_pivot.inspect.terminal_list import ListScreen
+from verl_pivot.inspect.terminal_screens import HelpScreen
+from verl_pivot.runs.run import run_names
+
+with extra("inspect"):
+    from textual.app import App
+    from textual.binding import Binding, BindingType
+
+_SECONDS_BETWEEN_LOOKS = 1.0
+"""Seconds after which files are looked at again, and the list is drawn anew while they are read."""
+
+
+class TerminalView(App[None]):
+    """The view over one index."""
+
+    ENABLE_COMMAND_PALETTE = False
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q,ctrl+c", "quit", show=False),
+        Binding("question_mark", "help", show=False),
+    ]
+
+    def __init__(self, index: RunIndex) -> None:
+        """Read nothing yet.
+
+        Args:
+            index: What is looked at.
+        """
+        super().__init__()
+        self._index = index
+        self._list = ListScreen(RolloutListing(index), run_names([run.path for run in index.runs]))
+
+    async def on_mount(self) -> None:
+        await self.push_screen(self._list)
+        self.run_worker(self._follow())
+
+    def action_help(self) -> None:
+        self.push_screen(HelpScreen())
+
+    async def _follow(self) -> None:
+        shown, shown_at = -1, float("-inf")
+        while True:
+            is_more = await asyncio.to_thread(self._index.refresh)
+            is_due = time.monotonic() - shown_at > _SECONDS_BETWEEN_LOOKS
+            if self._index.generation != shown and (is_due or not is_more):
+                shown, shown_at = self._index.generation, time.monotonic()
+                await self._list.relist()
+            await asyncio.sleep(0 if is_more else _SECONDS_BETWEEN_LOOKS)
+
+
+def show_in_terminal(index: RunIndex) -> None:
+    """Show the view until the user ends it.
+
+    Raises:
+        ConfigError: If there is no terminal.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise ConfigError("--terminal needs a terminal to draw in: leave it out to get a page, or connect with ssh -t")
+    TerminalView(index).run(mouse=False)

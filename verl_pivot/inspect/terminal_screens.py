@@ -1,0 +1,107 @@
+"""Frames of the terminal's views: a head, a body that scrolls and a line of messages; a question; the keys."""
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from verl_pivot.extras import extra
+from verl_pivot.inspect.filters import RolloutFilter
+from verl_pivot.inspect.rollout_lines import ShownLine
+from verl_pivot.inspect.terminal_lines import ScrolledLines, TextLines
+from verl_pivot.inspect.visible_text import on_one_line, wrapped
+
+with extra("inspect"):
+    from rich.text import Text
+    from textual.app import ComposeResult
+    from textual.binding import Binding, BindingType
+    from textual.screen import ModalScreen, Screen
+    from textual.widgets import Input, Static
+
+KEYS: Sequence[tuple[str, str]] = (
+    ("j, k", "next and previous rollout, in the list and in a rollout"),
+    ("n, p", "next and previous group"),
+    ("[, ]", "rollouts of the step before and after"),
+    ("Enter, Esc", "open the rollout, and back to the list"),
+    ("x, c", "mark a rollout, and compare the two marked ones"),
+    ("/", "look for words"),
+    ("f", "filter, as name=value; the names are those of the page's address"),
+    ("s", "sort by a column; - before its name puts the highest first"),
+    ("Esc", "in the list: all rollouts again"),
+    ("Tab, Shift+Tab", "in a rollout: next and previous turn"),
+    ("o", "in a rollout: long texts whole, or folded again"),
+    ("g, t", "in a rollout: list its group, or its prompt in all steps"),
+    ("arrows, Space, b", "a line, a page down and up; Home, End"),
+    ("q", "end"),
+)
+
+
+class ViewScreen(Screen[RolloutFilter | None]):
+    """A screen with a body that takes all lines but the first and the last ones; its result is a filter to list by."""
+
+    CSS = """
+    Static { height: auto; max-height: 3; }
+    #columns { text-style: bold; }
+    #columns, #keys { height: 1; }
+    #message { color: $warning; }
+    ScrolledLines { height: 1fr; scrollbar-size: 1 1; overflow-x: hidden; overflow-y: scroll; }
+    """
+    KEYS = ""
+    """Keys that the last line names."""
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="about")
+        yield Static(id="columns")
+        yield self.body()
+        yield Static(id="message")
+        yield Static(Text(self.KEYS, style="dim", no_wrap=True), id="keys")
+
+    def body(self) -> ScrolledLines:
+        raise NotImplementedError
+
+    def draw_head(self, about: str, columns: str) -> None:
+        self.query_one("#about", Static).update(Text(about, no_wrap=True, overflow="ellipsis"))
+        self.query_one("#columns", Static).update(Text(columns, no_wrap=True))
+        self.query_one("#columns").display = bool(columns)
+
+    def say(self, sentence: str) -> None:
+        """Show a sentence below the body; an empty one takes it away."""
+        message = self.query_one("#message", Static)
+        message.update(Text(on_one_line(sentence)))
+        message.display = bool(sentence)
+
+
+class AskScreen(ModalScreen[str | None]):
+    """A line to type; None if Esc was pressed."""
+
+    CSS = """
+    AskScreen { align: left bottom; }
+    Static { background: $surface; }
+    Input { border: none; height: 1; padding: 0; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
+
+    def __init__(self, title: str, given: str) -> None:
+        super().__init__()
+        self._title, self._given = title, given
+
+    def compose(self) -> ComposeResult:
+        yield Static(Text(f"{self._title}; Enter takes it, Esc leaves all as it is"))
+        yield Input(self._given, select_on_focus=False)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        self.dismiss(event.value)
+
+
+class HelpScreen(ViewScreen):
+    """All keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,enter", "app.pop_screen", show=False)]
+    KEYS = "Esc back"
+
+    def body(self) -> TextLines:
+        return TextLines()
+
+    def on_mount(self) -> None:
+        self.draw_head("Keys", "")
+        self.say("")
+        lines = [line for keys, what in KEYS for line in wrapped(f"{keys:18}{what}", 78)]
+        self.query_one(TextLines).show_text([ShownLine(line) for line in lines])
