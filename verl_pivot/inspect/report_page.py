@@ -28,7 +28,9 @@ from verl_pivot.inspect.report_pieces import (
     step_range,
     table,
 )
+from verl_pivot.inspect.report_pivots import pivot_section
 from verl_pivot.inspect.report_rollouts import rollout_section
+from verl_pivot.profiling.stored_samples import StoredTurn
 from verl_pivot.runs.run import RunPart
 
 FIRST_METRICS = (
@@ -51,12 +53,17 @@ _TITLES = {
 }
 
 
-def report_page(report: TrainingReport, open_chosen: Callable[[ChosenRollout], OpenedRollout | str]) -> str:
+def report_page(
+    report: TrainingReport,
+    open_chosen: Callable[[ChosenRollout], OpenedRollout | str],
+    pivots: Sequence[StoredTurn] = (),
+) -> str:
     """The text of the file.
 
     Args:
         report: The numbers.
         open_chosen: Gives a rollout with its texts, or a sentence that says why it cannot be read.
+        pivots: [num_pivots] turns of the report's profile with their samples.
     """
     style = (Path(__file__).parent / "report.css").read_text()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -71,6 +78,7 @@ def report_page(report: TrainingReport, open_chosen: Callable[[ChosenRollout], O
         _outcomes(report),
         _settings(report),
         rollout_section(report, open_chosen),
+        pivot_section(report.profile, pivots, report.runs),
         [f"<footer>Written by verl-pivot {as_html(report.version)}.</footer>"],
     )
     return (
