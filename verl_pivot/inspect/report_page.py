@@ -227,13 +227,10 @@ def _compared(each: PromptDifference) -> Iterable[str]:
     yield f"<td>{step_range(each.steps)}</td>"
     for value in (each.num_paired, each.mean, each.first_mean, each.difference):
         yield number_cell(value)
-    yield "<td>too few prompts</td>" if each.low is None else f"<td>{_interval(each)}</td>"
+    low, high = short_number(each.low), short_number(each.high)
+    yield "<td>too few prompts</td>" if each.low is None else f"<td>{low} to {high}</td>"
     yield number_cell(each.num_higher)
     yield number_cell(each.num_lower)
-
-
-def _interval(each: PromptDifference) -> str:
-    return f"{short_number(each.low)} to {short_number(each.high)}"
 
 
 def _outcomes(report: TrainingReport) -> Iterable[str]:
@@ -284,11 +281,10 @@ def _counted(of_value: dict[int, int], stretches: Sequence[Sequence[int]]) -> It
 
 def _settings(report: TrainingReport) -> Iterable[str]:
     runs = [run for run in report.runs if run.settings]
+    yield "<h2>Settings</h2>"
     if not runs:
-        yield "<h2>Settings</h2>"
         yield "<p>No run has a .hydra/config.yaml that can be read; a launch writes it.</p>"
         return
-    yield "<h2>Settings</h2>"
     differing = report.differing_settings
     if len(report.runs) > 1:
         rows = [
