@@ -42,7 +42,7 @@ def take(page: "Page", target: Path) -> Iterator[Path]:
     shots = {
         "inspect-run": "r",
         "inspect-rollouts": "",
-        "inspect-rollout": "j j j x k k k x Enter",
+        "inspect-rollout": "x j j x Enter",
         "inspect-compare": "c",
     }
     waits = {
@@ -63,7 +63,7 @@ def take(page: "Page", target: Path) -> Iterator[Path]:
 def test_the_pictures_of_the_docs_are_of_the_runs_of_the_tutorial(folder: Path, tmp_path: Path) -> None:
     target = ROOT / "docs" / "images" if "VERL_PIVOT_SCREENSHOTS" in os.environ else tmp_path
     with chromium() as browser, inspecting(folder / "slow", folder / "fast") as address:
-        page = browser.new_page(viewport={"width": 1200, "height": 600}, color_scheme="light")
+        page = browser.new_page(viewport={"width": 1000, "height": 560}, color_scheme="light")
         page.goto(address)
         wait_until(page, "document.body.innerText.includes('960 rollouts')")
         pictures = list(take(page, target))
