@@ -5,6 +5,7 @@
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
 #   make test-cluster  launches with several workers, one after the other; before a release, an hour on two idle cores
 #   make docs         the documentation as a site, in outputs/site
+#   make screenshots      docs/images anew, by the tests of the page of inspect
 #   make lock         requirements/sglang.txt, resolved anew
 #   make bench-sandbox    figures of the sandbox beside their targets; for a quiet machine with two cores
 #   make bench-neighbours honest programs beside one hostile program, for each known attack; 5 minutes
@@ -33,7 +34,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-cluster check soak lint docs bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
+.PHONY: quickstart test test-cluster check soak lint docs screenshots bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -62,6 +63,10 @@ docs: .venv/ready
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/site_pages.py
 	.venv/docs/bin/mkdocs build --strict
+
+screenshots: .venv/ready
+	mkdir -p docs/images
+	VERL_PIVOT_SCREENSHOTS=1 $(BIN)/python -m pytest -q tests/inspect/test_screenshots.py
 
 bench-sandbox: .venv/ready
 	mkdir -p outputs

@@ -14,6 +14,9 @@ import yaml
 
 from tests.support.paths import ROOT
 from verl_pivot.configuration import config_groups
+from verl_pivot.smoke.composing import SmokeMachine
+from verl_pivot.smoke.launch_script import launch_of
+from verl_pivot.smoke.shortening import shortened
 from verl_pivot.verifiers.registry import known_verifiers, verifier_options
 
 DOCS = ROOT / "docs"
@@ -25,7 +28,18 @@ GENERATED = {
     "settings": "settings_reference",
 }
 """{page: the module beside it that writes it}."""
-METHOD_PAGES = ("pivotrl", "tree_search", "grpo_roc", "l0", "ppr", "mcp_rl", "search", "interpreter", "routing")
+METHOD_PAGES = (
+    "pivotrl",
+    "tools",
+    "tree_search",
+    "grpo_roc",
+    "l0",
+    "ppr",
+    "mcp_rl",
+    "search",
+    "interpreter",
+    "routing",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -136,6 +150,17 @@ def fields_of(verifier: str) -> set[str]:
     return set() if model is None else set(model.model_fields)
 
 
+def test_every_picture_that_a_page_names_exists_and_every_picture_is_named() -> None:
+    named = {
+        (page.parent / target).resolve()
+        for page in PAGES
+        for target in re.findall(r"!\[[^\]]+\]\(([^)]+)\)", page.read_text())
+    }
+
+    assert [path for path in named if not path.is_file()] == []
+    assert set((DOCS / "images").glob("*")) - named == set()
+
+
 def test_every_method_is_in_the_overview_and_every_page_of_one_begins_in_short() -> None:
     overview = (DOCS / "methods.md").read_text()
     labels = ["claim", "formula", "here", "where we differ", "shown here", "not shown"]
@@ -147,6 +172,21 @@ def test_every_method_is_in_the_overview_and_every_page_of_one_begins_in_short()
         section = re.search(r"^## In short\n\n\| \| \|\n\|---\|---\|\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
         assert section is not None, page
         assert re.findall(r"^\| ([^|]+) \| [^|]", section[1], re.MULTILINE) == labels
+
+
+def test_the_replacements_of_the_dry_run_are_those_that_smoke_prints(tmp_path: Path) -> None:
+    page = (DOCS / "tutorial_dry_run.md").read_text()
+    script = re.search(r'title="train.sh"\n(.*?)^```', page, re.MULTILINE | re.DOTALL)
+    printed = re.search(r"^```text\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    assert script is not None
+    assert printed is not None
+    (tmp_path / "train.sh").write_text(script[1].replace("$(date +%F)", "1"))
+    cpu = SmokeMachine(has_accelerator=False, num_workers=1, engine="sglang")
+
+    folder = Path("outputs/smoke/train")
+    short = shortened(launch_of(tmp_path / "train.sh"), folder, folder / "model", cpu)
+
+    assert printed[1].splitlines() == [f"  {each}" for each in short.replacements]
 
 
 def test_mkdocs_and_zensical_both_know_the_plugins() -> None:

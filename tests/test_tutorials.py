@@ -43,12 +43,12 @@ def _line(shown: str) -> str:
 
 
 def run(words: str, folder: Path, variables: dict[str, str]) -> str:
-    """What a command prints; it exits with 1 where that is an error, else with 0."""
+    """What a command prints; it exits with 1 where a line of that is an error, else with 0."""
     done = subprocess.run(
         ["bash", "-c", words], cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False, timeout=300,
     )  # fmt: skip
-    assert done.returncode == int(done.stdout.startswith("error: ")), f"$ {words}\n{done.stdout}"
+    assert done.returncode == int("\nerror: " in f"\n{done.stdout}"), f"$ {words}\n{done.stdout}"
     return done.stdout
 
 

@@ -11,21 +11,26 @@ import duckdb
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from tests.support.browser import chromium
 from tests.support.dumped_runs import make_line, write_run
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
+from verl_pivot.data.trajectories import trajectory_as_dict
+from verl_pivot.engines.engine import Sampling
 from verl_pivot.errors import DataError
 from verl_pivot.inspect.guarded_page import STATIC
 from verl_pivot.inspect.html_text import as_html, bounded_html
+from verl_pivot.inspect.profile_pivots import read_pivots
 from verl_pivot.inspect.queries import RunIndex
 from verl_pivot.inspect.report import make_report, open_chosen
 from verl_pivot.inspect.report_counts import MAX_VALUES
 from verl_pivot.inspect.report_drawing import Point, draw, short_number, thinned
 from verl_pivot.inspect.report_numbers import TrainingReport
 from verl_pivot.inspect.report_page import FIRST_METRICS, report_page
+from verl_pivot.profiling.profiles import KIND, VERSION, ProfileSettings, file_sha256, profile_as_dict
 from verl_pivot.runs.run import RunPart, TrainingRun
-from verl_pivot.types import ErrorKind
+from verl_pivot.types import ErrorKind, JsonObject, Message, Role, Sample, Trajectory, TurnProfile, Verdict
 
 HOSTILE = "</div></style><script>x=1</script><img src=//evil.example onerror=x>\"'\x1b[2J\x00\u202egnp\u200b\ud800"
 SHOWN = (
@@ -261,6 +266,78 @@ def test_dumps_that_name_no_prompts_are_said_to(tmp_path: Path) -> None:
         (folder / "rollouts" / "1.jsonl").write_text('{"uid": "a_0_0", "input": "2+3", "output": "5", "score": 1.0}\n')
 
     assert "share no prompts with a score in training: dumps of verl's own do not name" in page_of(*folders)
+
+
+# ---- pivots
+
+
+def write_profile(folder: Path, sampled: Mapping[str, Sequence[float | None]]) -> Path:
+    """A profile of trajectories with one turn each, whose samples have these scores, beside its trajectories."""
+    written = [
+        Trajectory(
+            id=name,
+            messages=(
+                Message(role=Role.USER, content=f"Order of {name}"),
+                Message(role=Role.ASSISTANT, content=f"Answer of {name}"),
+            ),
+            verifier="tool_call",
+        )
+        for name in sampled
+    ]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "trajectories.jsonl").write_text("".join(json.dumps(trajectory_as_dict(each)) + "\n" for each in written))
+    measured = ProfileSettings(
+        model="policy", num_samples=4, sampling=Sampling(max_new_tokens=8, temperature=1.0, top_p=1.0, top_k=-1),
+        max_prompt_tokens=64, chat_template_kwargs={}, input_sha256=file_sha256(folder / "trajectories.jsonl"),
+    )  # fmt: skip
+    lines: list[JsonObject] = [{"kind": KIND, "version": VERSION, "settings": measured.as_dict()}]
+    for name, scores in sampled.items():
+        samples = tuple(
+            Sample(text=f"{HOSTILE} {score}", num_tokens=3, verdict=Verdict(score=score, reason="r", detail=HOSTILE))
+            for score in scores
+        )
+        lines.append(profile_as_dict(TurnProfile(trajectory_id=name, index=0, samples=samples, num_prompt_tokens=9)))
+    (folder / "profile.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder / "profile.jsonl"
+
+
+def test_pivots_that_training_saw_come_first_and_hard_ones_before_others(tmp_path: Path) -> None:
+    profile = write_profile(
+        tmp_path, {"right": [1, 1], "wrong": [0, 0], "unseen": [0, 0, 0, 1], "easy": [1, 1, 1, 0], "hard": [0, 1, 0, 0]}
+    )
+    steps = {
+        step: [
+            make_line(f"{name}_0_0", score, trajectory_id=name, turn_index=0, step=step) for name in ("easy", "hard")
+        ]
+        for step, score in {1: 0.0, 9: 1.0}.items()
+    }
+    index = RunIndex([TrainingRun(write_run(tmp_path / "run", steps))])
+    report = make_report(index, num_rollouts=1)
+    found = read_pivots(index, profile, None, 3)
+
+    assert found.reported.outcomes == {
+        "always right": 1, "always wrong": 1, "mixed": 3, "undecided": 0, "overlong": 0,
+    }  # fmt: skip
+    assert [(each.turn, each.mean_score, each.scores) for each in found.reported.pivots] == [
+        ("hard:0", 0.25, [{1: 0.0, 9: 1.0}]),
+        ("easy:0", 0.75, [{1: 0.0, 9: 1.0}]),
+        ("unseen:0", 0.25, [{}]),
+    ]
+    text = report_page(structs.replace(report, profile=found.reported), str, found.turns)
+    assert ">Turn hard:0, tool_call</h4><p>mean score 0.25 of 4 samples</p>" in text
+    assert "run: 0 in step 1, 1 in step 9</p>" in text
+    assert "Order of hard" in text
+    assert "Answer of hard" in text
+    assert text.count(f"{SHOWN} 0") == 3  # equal samples are one row
+    assert "<script" not in text
+
+
+def test_a_file_that_is_no_profile_is_refused(tmp_path: Path) -> None:
+    index = RunIndex([TrainingRun(write_scores(tmp_path / "run", {"a": [0.0]}))])
+    write_profile(tmp_path, {"a": [0, 1]})
+
+    with pytest.raises(DataError, match="is no profile of version 1"):
+        read_pivots(index, tmp_path / "trajectories.jsonl", None, 3)
 
 
 # ---- the page

@@ -1,12 +1,17 @@
 """`verl-pivot report`: one HTML file, or JSON, with the metrics, settings, outcomes and some rollouts of trainings."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from verl_pivot.commands.options import refuse_overwriting, refuse_repeats
 from verl_pivot.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_pivot.inspect.queries import RunIndex
+    from verl_pivot.inspect.report_numbers import TrainingReport
+    from verl_pivot.profiling.stored_samples import StoredTurn
 
 _MAX_RUNS = 12
 """Runs whose curves can be told apart: six colours, with and without dashes."""
@@ -22,8 +27,18 @@ def report_command(
     ],
     out: Annotated[Path | None, typer.Option(help="The HTML file to write.")] = None,
     rollouts: Annotated[
-        int, typer.Option(min=0, max=10, help="Show so many of the worst rollouts of each run, and of the best.")
+        int,
+        typer.Option(
+            min=0, max=10, help="Show so many of the worst rollouts of each run, of the best, and of the pivots."
+        ),
     ] = 3,
+    profile: Annotated[
+        Path | None,
+        typer.Option(help="profile.jsonl of the pivots: the hardest mixed turns are shown with their samples."),
+    ] = None,
+    trajectories: Annotated[
+        Path | None, typer.Option(help="What the profile was measured on, by default looked for beside it.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the numbers as one JSON object instead, without texts of rollouts.")
     ] = False,
@@ -31,41 +46,39 @@ def report_command(
     """Write one HTML file about a training, or several beside each other, for somebody who has not got their files.
 
     It has curves of metrics, settings and which of them differ, versions, outcomes over the steps, the worst and the
-    best rollouts turn by turn, and of several runs the differences on the prompts that they share. The file has no
-    script, asks for nothing from anywhere, and is smaller than 3 MB.
+    best rollouts turn by turn, with --profile also pivots with their samples, and of several runs the differences on
+    the prompts that they share. The file has no script, asks for nothing from anywhere, and is smaller than 3 MB.
 
     \b
     Examples:
     verl-pivot report outputs/run --out report.html
     verl-pivot report seed-0 seed-1 --out seeds.html --rollouts 0
     verl-pivot report baseline outputs/run --json
+    verl-pivot report outputs/run --profile profile.jsonl --out report.html
     """
-    if out is None and not as_json:
-        raise ConfigError("give --out report.html, the file to write, or --json for the numbers alone")
-    if out is not None:
-        _check_out(out, runs, as_json=as_json)
+    _check_out(out, runs, as_json=as_json)
     refuse_repeats(runs)
     if len(runs) > _MAX_RUNS:
         raise ConfigError(f"{len(runs)} runs are given: a report compares at most {_MAX_RUNS}; write several")
+    if trajectories is not None and profile is None:
+        raise ConfigError("--trajectories was given without --profile: name the profile, too")
+    from verl_pivot.inspect.queries import RunIndex
     from verl_pivot.runs.run import TrainingRun
 
     found = [TrainingRun(run) for run in runs]
     for run in found:
         run.check()
-
-    from verl_pivot.inspect.queries import RunIndex
-    from verl_pivot.inspect.report import make_report, open_chosen
-
     index = RunIndex(found)
-    report = make_report(index, num_rollouts=rollouts)
+    report, pivots = _read(index, rollouts, profile, trajectories)
     if out is None:
         typer.echo(report.as_json())
         return
 
     from verl_pivot.data.files import replacing
+    from verl_pivot.inspect.report import open_chosen
     from verl_pivot.inspect.report_page import report_page
 
-    text = report_page(report, lambda chosen: open_chosen(index, chosen))
+    text = report_page(report, lambda chosen: open_chosen(index, chosen), pivots)
     with replacing(out) as unfinished:
         unfinished.write_text(text, encoding="utf-8")
     for problem in report.problems:
@@ -73,16 +86,37 @@ def report_command(
     typer.echo(f"Wrote {out}: {_several(len(runs), 'run')}, {_several(index.num_rollouts, 'rollout')}.")
 
 
+def _read(
+    index: "RunIndex", num_shown: int, profile: Path | None, trajectories: Path | None
+) -> "tuple[TrainingReport, list[StoredTurn]]":
+    """The numbers, and of a profile the pivots that are shown."""
+    from verl_pivot.inspect.report import make_report
+
+    report = make_report(index, num_rollouts=num_shown)
+    if profile is None:
+        return report, []
+    import msgspec
+
+    from verl_pivot.inspect.profile_pivots import read_pivots
+
+    numbers, pivots = read_pivots(index, profile, trajectories, num_shown)
+    return msgspec.structs.replace(report, profile=numbers), pivots
+
+
 def _several(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _check_out(out: Path, runs: list[Path], *, as_json: bool) -> None:
-    """Stop where the file would not be written, or not be opened as a page.
+def _check_out(out: Path | None, runs: list[Path], *, as_json: bool) -> None:
+    """Stop where nothing or no page would be written.
 
     Raises:
         ConfigError: With the option to change.
     """
+    if out is None:
+        if as_json:
+            return
+        raise ConfigError("give --out report.html, the file to write, or --json for the numbers alone")
     if as_json:
         raise ConfigError("--json prints the numbers and writes no file: leave out --json, or --out")
     if out.suffix not in (".html", ".htm"):

@@ -104,6 +104,29 @@ class ChosenRollout(msgspec.Struct, frozen=True, kw_only=True):
     sampled_tokens: int | None
 
 
+class ProfiledPivot(msgspec.Struct, frozen=True, kw_only=True):
+    """One mixed turn of a profile, and how training went at it."""
+
+    turn: str
+    verifier: str
+    mean_score: float
+    """Mean score of the profile's samples; with early stopping its estimate."""
+    num_samples: int
+    reasons: dict[str, int]
+    """{reason: samples}, the most frequent first."""
+    scores: list[dict[int, float]]
+    """[num_runs] {step: mean score of the turn's rollouts in training}"""
+
+
+class ReportedProfile(msgspec.Struct, frozen=True, kw_only=True):
+    """A profile of turns by the policy before training."""
+
+    path: str
+    outcomes: dict[str, int]
+    """{outcome: turns}"""
+    pivots: list[ProfiledPivot]
+
+
 class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     """The numbers of a report."""
 
@@ -115,6 +138,7 @@ class TrainingReport(msgspec.Struct, frozen=True, kw_only=True):
     outcomes: list[OutcomeCounts]
     differences: list[PromptDifference]
     rollouts: list[ChosenRollout]
+    profile: ReportedProfile | None = None
     problems: list[str]
     """Sentences about what could not be read."""
 

@@ -28,7 +28,9 @@ from verl_pivot.inspect.report_pieces import (
     step_range,
     table,
 )
+from verl_pivot.inspect.report_pivots import pivot_section
 from verl_pivot.inspect.report_rollouts import rollout_section
+from verl_pivot.profiling.stored_samples import StoredTurn
 from verl_pivot.runs.run import RunPart
 
 FIRST_METRICS = (
@@ -51,12 +53,17 @@ _TITLES = {
 }
 
 
-def report_page(report: TrainingReport, open_chosen: Callable[[ChosenRollout], OpenedRollout | str]) -> str:
+def report_page(
+    report: TrainingReport,
+    open_chosen: Callable[[ChosenRollout], OpenedRollout | str],
+    pivots: Sequence[StoredTurn] = (),
+) -> str:
     """The text of the file.
 
     Args:
         report: The numbers.
         open_chosen: Gives a rollout with its texts, or a sentence that says why it cannot be read.
+        pivots: [num_pivots] turns of the report's profile with their samples.
     """
     style = (Path(__file__).parent / "report.css").read_text()
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
@@ -71,6 +78,7 @@ def report_page(report: TrainingReport, open_chosen: Callable[[ChosenRollout], O
         _outcomes(report),
         _settings(report),
         rollout_section(report, open_chosen),
+        pivot_section(report.profile, pivots, report.runs),
         [f"<footer>Written by verl-pivot {as_html(report.version)}.</footer>"],
     )
     return (
@@ -219,13 +227,10 @@ def _compared(each: PromptDifference) -> Iterable[str]:
     yield f"<td>{step_range(each.steps)}</td>"
     for value in (each.num_paired, each.mean, each.first_mean, each.difference):
         yield number_cell(value)
-    yield "<td>too few prompts</td>" if each.low is None else f"<td>{_interval(each)}</td>"
+    low, high = short_number(each.low), short_number(each.high)
+    yield "<td>too few prompts</td>" if each.low is None else f"<td>{low} to {high}</td>"
     yield number_cell(each.num_higher)
     yield number_cell(each.num_lower)
-
-
-def _interval(each: PromptDifference) -> str:
-    return f"{short_number(each.low)} to {short_number(each.high)}"
 
 
 def _outcomes(report: TrainingReport) -> Iterable[str]:
@@ -276,11 +281,10 @@ def _counted(of_value: dict[int, int], stretches: Sequence[Sequence[int]]) -> It
 
 def _settings(report: TrainingReport) -> Iterable[str]:
     runs = [run for run in report.runs if run.settings]
+    yield "<h2>Settings</h2>"
     if not runs:
-        yield "<h2>Settings</h2>"
         yield "<p>No run has a .hydra/config.yaml that can be read; a launch writes it.</p>"
         return
-    yield "<h2>Settings</h2>"
     differing = report.differing_settings
     if len(report.runs) > 1:
         rows = [
