@@ -113,10 +113,8 @@ def _label(dumps: Sequence[Path], rows: Path, turns: Path, principles: Path, cor
     log = turns.with_suffix(".judge.log")
     with served_judge("oracle", JudgeModels(), corpus.question_files, log, console) as url:
         endpoint = ("--base-url", url, "--model", MODEL_NAME, "--samples", "1")
-        run(
-            *("process", "label", *dumps, "--rows", rows, *endpoint, *_ANSWERS),
-            *("--principles", principles, "--out", turns),
-        )
+        files: tuple[Path | str, ...] = ("--rows", rows, "--principles", principles, "--out", turns)
+        run("process", "label", *dumps, *files, *endpoint, *_ANSWERS)
 
 
 def _reinforce(folder: Path, judge: Path, turns: Path, seed: int, num_steps: int) -> Path:

@@ -98,7 +98,7 @@ class CandidatePage(GuardedPage):
         if listed is None or (candidate is None and turn is None):
             raise DataError(f"the files have no turn {name.trajectory_id}:{name.turn_index}")
         profile = self._files.profile(name.trajectory_id, name.turn_index)
-        return {
+        found: dict[str, object] = {
             "trajectory": self._listed(listed),
             "candidate": candidate,
             "verdict": None if candidate is None else selection_verdict(candidate, self._files.selection),
@@ -109,6 +109,7 @@ class CandidatePage(GuardedPage):
             "provenance": None if turn is None else turn.metadata.get(PROVENANCE),
             "samples": [] if profile is None else [_sample(each) for each in profile.samples],
         }
+        return found
 
 
 def _sample(sample: Sample) -> JsonObject:
