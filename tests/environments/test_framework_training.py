@@ -103,8 +103,11 @@ async def test_two_steps_with_an_environment_of_verifiers(tmp_path: Path, monkey
     monkeypatch.setenv("PYTHONPATH", f"{ROOT}/tests/support:{os.environ.get('PYTHONPATH', '')}")
     arguments = {"agent": {"runtime": {"type": "subprocess"}}, "taskset": {"num": 3}}
     given = list(verifiers_rows(python, "verifiers_sums", arguments))[1]
-    environment = json.dumps({"verifiers": "verifiers_sums", "python": python, "arguments": arguments})
+    settings = "agent: {runtime: {type: subprocess}}, taskset: {num: 3}"
+    environment = (
+        f"pivot.rollout.environment={{verifiers: verifiers_sums, python: {python}, arguments: {{{settings}}}}}"
+    )
 
-    metrics = await two_steps(tmp_path, ["It is 4.", "It is 4."], given, f"pivot.rollout.environment={environment}")
+    metrics = await two_steps(tmp_path, ["It is 4.", "It is 4."], given, environment)
 
     assert_paid(metrics, 2.0)

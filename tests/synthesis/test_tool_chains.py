@@ -19,7 +19,7 @@ from verl_pivot.synthesis.tool_chains import ToolChainOptions
 from verl_pivot.synthesis.tool_graph import ToolGraph
 from verl_pivot.synthesis.tool_paths import PathTurn, ToolPath, draw_chain, path_problem
 
-SILENT = f"{ROOT}/tests/support/synthesis_steps.py:number"
+SILENT = "tests.support.synthesis_steps:number"
 
 
 def test_a_chain_is_one_request_and_each_call_takes_a_value_from_the_one_before() -> None:

@@ -24,7 +24,7 @@ class RecordedTexts(StrEnum):
 
     ALL = "all"
     KEPT = "kept"
-    """Those that the update saw."""
+    """The rollouts that the update saw."""
     CALLS = "calls"
     """None: of a rollout with tools there are the calls, of all others the outcome and the numbers of tokens."""
 

@@ -29,7 +29,7 @@ class ShownLine(NamedTuple):
     """Whether a key that goes to the next part stops here."""
 
 
-class OpenedRow(NamedTuple):
+class ListedTexts(NamedTuple):
     """A rollout as the list has it, with its texts and its group."""
 
     listed: ListedRollout
@@ -47,7 +47,7 @@ def score_text(score: float | None) -> str:
     return "?" if score is None else short_number(score)
 
 
-def rollout_lines(opened: OpenedRow, width: int, *, is_whole: bool) -> list[ShownLine]:
+def rollout_lines(opened: ListedTexts, width: int, *, is_whole: bool) -> list[ShownLine]:
     """One rollout.
 
     Args:
@@ -69,7 +69,7 @@ def rollout_lines(opened: OpenedRow, width: int, *, is_whole: bool) -> list[Show
     return lines
 
 
-def comparison_lines(first: OpenedRow, second: OpenedRow, width: int, *, is_whole: bool) -> list[ShownLine]:
+def comparison_lines(first: ListedTexts, second: ListedTexts, width: int, *, is_whole: bool) -> list[ShownLine]:
     """Two rollouts side by side, from the first turn in which they differ; arguments as for `rollout_lines`."""
     half = (width - 3) // 2
     turns = (first.texts.turns, second.texts.turns)
@@ -126,7 +126,7 @@ def text_lines(text: str, width: int, indent: str = "", *, is_whole: bool) -> It
             yield ShownLine(indent + line)
 
 
-def _outcome(opened: OpenedRow, width: int) -> Iterator[ShownLine]:
+def _outcome(opened: ListedTexts, width: int) -> Iterator[ShownLine]:
     found, row = opened.listed, opened.listed.row
     score = "undecided" if row.score is None else f"score {short_number(row.score)}"
     verdict = ", ".join(each for each in (score, row.reason, row.verifier and f"by {row.verifier}") if each)
@@ -151,7 +151,7 @@ def _outcome(opened: OpenedRow, width: int) -> Iterator[ShownLine]:
             yield from text_lines(text, width, is_whole=False)
 
 
-def _group(opened: OpenedRow, width: int) -> Iterator[ShownLine]:
+def _group(opened: ListedTexts, width: int) -> Iterator[ShownLine]:
     if len(opened.group) < 2:
         return
     scores = ((score_text(each.row.score), each) for each in opened.group)

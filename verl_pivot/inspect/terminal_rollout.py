@@ -8,7 +8,7 @@ from verl_pivot.inspect.filters import RolloutFilter
 from verl_pivot.inspect.listing import RolloutListing, place_of
 from verl_pivot.inspect.opened import open_rollout
 from verl_pivot.inspect.queries import ListedRollout
-from verl_pivot.inspect.rollout_lines import OpenedRow, ShownLine, comparison_lines, rollout_lines
+from verl_pivot.inspect.rollout_lines import ListedTexts, ShownLine, comparison_lines, rollout_lines
 from verl_pivot.inspect.terminal_lines import TextLines
 from verl_pivot.inspect.terminal_screens import ViewScreen
 
@@ -75,7 +75,7 @@ class RolloutScreen(TextScreen):
     def __init__(self, listing: RolloutListing, row: ListedRollout) -> None:
         super().__init__()
         self._listing, self._row = listing, row
-        self._opened: OpenedRow | None = None
+        self._opened: ListedTexts | None = None
 
     def on_mount(self) -> None:
         self._open(self._row)
@@ -143,7 +143,7 @@ class CompareScreen(TextScreen):
 
     KEYS = "Tab turn  o whole  arrows, Space, b  Esc back"
 
-    def __init__(self, first: OpenedRow, second: OpenedRow) -> None:
+    def __init__(self, first: ListedTexts, second: ListedTexts) -> None:
         super().__init__()
         self._first, self._second = first, second
 
@@ -168,7 +168,7 @@ def compare(screen: ViewScreen, listing: RolloutListing) -> None:
         screen.app.push_screen(CompareScreen(first, second))
 
 
-def open_row(listing: RolloutListing, row: ListedRollout) -> OpenedRow:
+def open_row(listing: RolloutListing, row: ListedRollout) -> ListedTexts:
     """A rollout with its texts and its group.
 
     Raises:
@@ -176,4 +176,4 @@ def open_row(listing: RolloutListing, row: ListedRollout) -> OpenedRow:
     """
     index = listing.index
     texts = open_rollout(index.row_place(row), row.row.group_name)
-    return OpenedRow(row, texts, index.group(row.group_number))
+    return ListedTexts(row, texts, index.group(row.group_number))

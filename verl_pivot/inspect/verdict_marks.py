@@ -39,7 +39,7 @@ class _Marked(msgspec.Struct):
     file: str
 
 
-class _Line(msgspec.Struct):
+class _MarkLine(msgspec.Struct):
     """What is read of a line."""
 
     uid: str
@@ -114,7 +114,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, MarkedVerdict | None]]:
         raise DataError(f"{path} cannot be read: {error.strerror}; it holds the verdicts marked as wrong") from error
     for text in texts:
         try:
-            line = msgspec.convert(json.loads(text), _Line)
+            line = msgspec.convert(json.loads(text), _MarkLine)
         except (ValueError, RecursionError):  # written by somebody else: left as it is
             yield text, None
         else:

@@ -36,7 +36,9 @@ def wrapped(text: str, width: int) -> Iterator[str]:
 def _broken(line: str, width: int) -> Iterator[str]:
     begin = 0
     while len(rest := line[begin : begin + width + 1]) > width or cell_len(rest) > width:
-        piece = rest[:width] if rest.isascii() else chop_cells(rest[:width], width)[0]
+        piece = rest[:width]
+        if not rest.isascii():  # of characters that take no cell, rich makes no piece
+            piece = next(iter(chop_cells(piece, width)), "") or piece
         if (space := piece.rfind(" ")) >= len(piece) // 2:
             piece = piece[: space + 1]
         yield piece
