@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.dumped_runs import make_line, read_index, write_run
 from verl_pivot.errors import ConfigError
-from verl_pivot.inspect.history import FollowedPrompt, StepOutcomes, history
+from verl_pivot.inspect.history import FollowedPrompt, PromptAtStep, history
 from verl_pivot.inspect.opened import OpenedRow, open_rollout
 from verl_pivot.inspect.queries import RolloutPlace
 
@@ -20,9 +20,9 @@ def test_outcomes_of_a_prompt_are_counted_by_run_and_step(tmp_path: Path) -> Non
     second = write_run(tmp_path / "second", {2: lines(2, None)})
 
     assert history(read_index(first, second), FollowedPrompt(prompt_id="p")) == [
-        StepOutcomes(0, "training", 1, 3, 2, 0.5),
-        StepOutcomes(0, "training", 5, 2, 2, 1.0),
-        StepOutcomes(1, "training", 2, 1, 0, None),
+        PromptAtStep(0, "training", 1, 3, 2, 0.5),
+        PromptAtStep(0, "training", 5, 2, 2, 1.0),
+        PromptAtStep(1, "training", 2, 1, 0, None),
     ]
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from typer.testing import CliRunner
 
-from tests.support.paths import ROOT
 from tests.synthesis.test_magnet_recipe import CLERK, lines, recordings
 from tests.synthesis.test_tool_paths import CHAIN, FIND, LIST, refund
 from verl_pivot.cli import app

@@ -1,4 +1,4 @@
-"""One prompt, or one pivot -> StepOutcomes: how its rollouts came out in each step of training."""
+"""One prompt, or one pivot -> PromptAtStep: how its rollouts came out in each step of training."""
 
 from typing import NamedTuple
 
@@ -31,7 +31,7 @@ class FollowedPrompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return RolloutFilter(prompt_id=self.prompt_id, trajectory_id=self.trajectory_id, turn_index=self.turn_index)
 
 
-class StepOutcomes(NamedTuple):
+class PromptAtStep(NamedTuple):
     """Outcomes of one prompt in one step of a run."""
 
     run: int
@@ -44,7 +44,7 @@ class StepOutcomes(NamedTuple):
     """Mean over those that were decided; None if none was."""
 
 
-def history(index: RunIndex, followed: FollowedPrompt) -> list[StepOutcomes]:
+def history(index: RunIndex, followed: FollowedPrompt) -> list[PromptAtStep]:
     """[num_steps of all runs] outcomes by run, part and step; rollouts without a step are left out.
 
     Raises:
@@ -56,4 +56,4 @@ def history(index: RunIndex, followed: FollowedPrompt) -> list[StepOutcomes]:
         f"WHERE step IS NOT NULL AND {where} GROUP BY 1, 2, 3 ORDER BY 1, 2, 3",
         *values,
     )
-    return [StepOutcomes(*row) for row in rows]
+    return [PromptAtStep(*row) for row in rows]

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,10 +50,10 @@ class Neighbours:
         with extra("faiss"):
             import faiss
         try:
-            index = faiss.read_index(str(folder / NEIGHBOURS), faiss.IO_FLAG_MMAP)
+            index = cast("faiss.IndexIVFFlat", faiss.read_index(str(folder / NEIGHBOURS), faiss.IO_FLAG_MMAP))
         except RuntimeError as error:
             raise OSError(f"FAISS cannot read {NEIGHBOURS}") from error
-        self._index: Any = index  # FAISS gives the type of all indices, which has no cells
+        self._index = index
         self._index.nprobe = max(_FEWEST_SEARCHED, self._index.nlist // _SHARE_SEARCHED)
 
     @property
