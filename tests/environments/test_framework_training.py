@@ -16,7 +16,7 @@ import pytest
 
 from tests.rollout.test_tool_training import tool_training
 from tests.support.framework_servers import served
-from tests.support.launching import LAUNCH_SECONDS, launch, step_metrics
+from tests.support.launching import LAUNCH_SECONDS, MINIMAL, launch, step_metrics
 from tests.support.nemo_gym_counter import ROW
 from tests.support.paths import ROOT
 from tests.support.scripted_engine import call, make_loop
@@ -100,7 +100,8 @@ async def test_two_steps_with_a_resources_server_of_nemo_gym(tmp_path: Path) -> 
 
 async def test_two_steps_with_an_environment_of_verifiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     python = interpreter("verifiers 0.4", "VERL_PIVOT_VERIFIERS_V1_PYTHON")
-    monkeypatch.setenv("PYTHONPATH", f"{ROOT}/tests/support:{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests/support"))
+    monkeypatch.setitem(MINIMAL, "PYTHONPATH", str(ROOT / "tests/support"))
     arguments = {"agent": {"runtime": {"type": "subprocess"}}, "taskset": {"num": 3}}
     given = list(verifiers_rows(python, "verifiers_sums", arguments))[1]
     settings = "agent: {runtime: {type: subprocess}}, taskset: {num: 3}"
