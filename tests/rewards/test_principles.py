@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_pivot.configuration import configs_dir
-from verl_pivot.rewards.principle_answers import InvalidAnswerError, score_of_answer
+from verl_pivot.rewards.principle_answers import InvalidAnswerError, reason_to_count, score_of_answer
 from verl_pivot.rewards.principles import FORMS, Form, Principle, PrincipleSet, ShownTurn, TurnQuestion, turn_question
 from verl_pivot.rewards.process_settings import read_principles
 
@@ -270,3 +270,16 @@ def test_recorded_messages_differ_from_the_question_in_the_word_of_the_fences_al
     assert one.messages != other.messages
     assert one.recorded_messages == other.recorded_messages
     assert str(one.messages).replace(one.fence_word, one.name[:16]) == str(one.recorded_messages)
+
+
+def test_wrong_quotations_are_counted_as_one_reason_whatever_they_quote() -> None:
+    reasons = []
+    for quotation in ("Bob is the mayor", 'It\'s "Bob"', "a\\", "'" * 90, ""):
+        with pytest.raises(InvalidAnswerError) as caught:
+            listed(entry("query", quotation=quotation), entry("facts"))
+        reasons.append(str(caught.value))
+
+    assert len(set(reasons)) == 5
+    assert {reason_to_count(each) for each in reasons} == {"'query': the turn does not hold the quotation ..."}
+    assert {reason_to_count(each[:-1]) for each in reasons} == {"'query': the turn does not hold the quotation ..."}
+    assert reason_to_count("the principle 'query' is missing") == "the principle 'query' is missing"

@@ -16,6 +16,7 @@ from verl_pivot.rewards.judge_quality import (
     rank_correlation,
 )
 from verl_pivot.rewards.labelled_turns import TurnRow
+from verl_pivot.rewards.principle_answers import reason_to_count
 from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.turn_judge import TurnJudge, TurnJudgement, all_or_none
 from verl_pivot.types import JsonObject
@@ -105,7 +106,9 @@ def judge_report(rows: Sequence[TurnRow], answered: Sequence[_TimedJudgement]) -
     return JudgeReport(
         num_turns=len(rows),
         num_valid=len(valid),
-        invalid=dict(Counter(each.judged.reason for each in answered if each.judged.score is None).most_common()),
+        invalid=dict(
+            Counter(reason_to_count(each.judged.reason) for each in answered if each.judged.score is None).most_common()
+        ),
         pairs=pair_agreement(scores, labels, [""] * len(valid)),
         pairs_of_task=pair_agreement(scores, labels, [row.task for row, _ in valid]),
         rank_correlation=rank_correlation(scores, labels),

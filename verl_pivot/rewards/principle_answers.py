@@ -19,9 +19,21 @@ _PLACES = ("first", "second")
 """Names of the two parts of an answer about a pair."""
 _SCORE_TAG = re.compile(r"<final_score>\s*(\d{1,9})\s*,\s*(\d{1,9})\s*</final_score>", re.ASCII)
 
+_LAST_QUOTED = re.compile(r"""(?<= )(?:'(?:[^'\\]|\\.)*+'?|"(?:[^"\\]|\\.)*+"?)$""")
+
 
 class InvalidAnswerError(ValueError):
     """The judge's answer has no score that counts; the message says why."""
+
+
+def reason_to_count(reason: str) -> str:
+    """A reason without the quotation of what a judge wrote, so that equal mistakes are counted together.
+
+    Example:
+        reason_to_count("'query': the turn does not hold the quotation 'Bob'")
+        # 'query': the turn does not hold the quotation ...
+    """
+    return _LAST_QUOTED.sub("...", reason)
 
 
 class PrincipleScore(Options):

@@ -7,6 +7,7 @@ from statistics import fmean, median, pstdev
 
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.rewards.labelled_turns import JudgedTurn, LabelledTurn
+from verl_pivot.rewards.principle_answers import reason_to_count
 from verl_pivot.rewards.principles import Fit, PrincipleSet, TurnQuestion, turn_question
 from verl_pivot.rewards.turn_judge import TurnJudge, TurnJudgement, all_or_none
 from verl_pivot.rewards.written_answers import ordered_answer, plain_answer
@@ -135,7 +136,7 @@ def _median(turn: JudgedTurn, samples: Sequence[TurnJudgement], principle_set: P
 def _count(labels: Labels, judged: TurnJudgement) -> None:
     labels.num_asked += 1
     if judged.score is None:
-        labels.invalid[judged.reason] += 1
+        labels.invalid[reason_to_count(judged.reason)] += 1
     for answer in judged.answers:
         labels.num_cached += answer.is_cached
         labels.num_prompt_tokens += 0 if answer.is_cached else answer.num_prompt_tokens
