@@ -3,7 +3,7 @@
 import ast
 import importlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from re import _constants as codes  # type: ignore[attr-defined]  # the parser of Python's own patterns
@@ -177,10 +177,16 @@ def write(head: str, piece: str, end: str, num_chars: int) -> str:
     return head + piece * (num_chars // len(piece)) + end
 
 
+def on_bytes(run: Callable[[bytes], object], text: str) -> object:
+    return run(text.encode())
+
+
 def slow_text(pattern: re.Pattern[str], method: str, num_chars: int = NUM_CHARS) -> str | None:
     """What a text is made of for which the time of a pattern's method grows too much; None if there is none."""
     run = getattr(pattern, "findall" if method == "finditer" else method)
     read = partial(run, "") if method == "sub" else run
+    if isinstance(pattern.pattern, bytes):
+        read = partial(on_bytes, run)
     for head, piece in sorted(attacks_on(pattern)):
         texts = [partial(write, head, piece, end) for end in ENDS]
         slow = [each for each in texts if seconds_of(read, each(GROWTH * num_chars)) > MIN_SECONDS]

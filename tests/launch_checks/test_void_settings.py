@@ -41,6 +41,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "pivot.notebook": NotebookSettings,
 }
 SHOWN_ELSEWHERE = {
+    "pivot.record": ("rollout/test_tool_loop.py", "test_a_record_of_calls_has_no_texts"),
     "pivot.resampling.group_size": (
         "resampling/test_groups.py",
         "test_settings_that_cannot_work_are_refused_before_the_launch",

@@ -48,7 +48,7 @@ def index_command(
     verl-pivot index wiki.jsonl --out outputs/wiki
     verl-pivot index wiki.jsonl --kind hybrid --out outputs/wiki
     verl-pivot index wiki.jsonl --out wiki --kind dense --encoder models/e5
-    verl-pivot index wiki.jsonl --out wiki --kind dense --encoder models/e5 --approximate
+    verl-pivot index wiki.jsonl --kind dense --approximate --out wiki
     """
     _check(kind, encoder, prefixes, approximate)
     from verl_pivot.commands.progress import progress_bar

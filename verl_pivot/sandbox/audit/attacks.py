@@ -211,12 +211,12 @@ print("holds 200 MiB of page tables")
 """
 SHARED_MAPS = """
 libc.mmap.restype = ctypes.c_void_p
-for _ in range(10):
+for _ in range(40):
     start = libc.mmap(None, ctypes.c_size_t(16 << 20), 3, 0x21, -1, ctypes.c_long(0))
     ctypes.memset(start, 1, 16 << 20)
     libc.munmap(ctypes.c_void_p(start + 4096), ctypes.c_size_t((16 << 20) - 4096))
 time.sleep(0.5)
-print("holds 160 MiB, of which 40 KiB can be seen")
+print("holds 640 MiB, of which 160 KiB can be seen")
 """
 BUFFERS = """
 for _ in range(3):
