@@ -41,7 +41,6 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "pivot.notebook": NotebookSettings,
 }
 SHOWN_ELSEWHERE = {
-    "pivot.record": ("rollout/test_tool_loop.py", "test_a_record_of_calls_has_no_texts"),
     "pivot.resampling.group_size": (
         "resampling/test_groups.py",
         "test_settings_that_cannot_work_are_refused_before_the_launch",
@@ -196,6 +195,7 @@ NOTEBOOK = {
     },
 }  # fmt: skip
 PLAIN = {
+    "pivot.record": ("rollout/test_tool_loop.py", "test_a_record_of_calls_has_no_texts"),
     "pivot.verifier_modules": (
         "launch_checks/test_checks.py",
         "test_verifiers_that_do_not_exist_or_take_other_options_are_refused",

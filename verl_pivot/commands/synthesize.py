@@ -76,8 +76,8 @@ def synthesize_command(
     Examples:
       verl-pivot synthesize rejection --tasks tasks.parquet --tools tools.yaml \\
           --openai http://gpu1:8000 --out synthetic/
-      verl-pivot synthesize closed_loop --trajectories rows.jsonl --tools shop.py:Shop \\
-          --writers writers.yaml --rounds 3 --out loop/
+      verl-pivot synthesize closed_loop --trajectories labelled.jsonl \\
+          --tools shop.py:Shop --writers writers.yaml --rounds 3 --out loop/
       verl-pivot synthesize my-recipe.yaml --tasks tasks.parquet --plan \\
           --program clerk.py:answer --tools shop.py:Shop --out synthetic/
     """
