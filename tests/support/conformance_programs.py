@@ -240,7 +240,7 @@ PROGRAMS = {
     "multiprocessing_spawn": "import multiprocessing as mp\ndef f(q):\n    q.put('spawned')\nif __name__ == '__main__':\n    c = mp.get_context('spawn')\n    q = c.Queue()\n    p = c.Process(target=f, args=(q,))\n    p.start()\n    print(q.get())\n    p.join()",
     "multiprocessing_error": "from multiprocessing import Process\ndef f():\n    1 / 0\nif __name__ == '__main__':\n    p = Process(target=f, name='P')\n    p.start()\n    p.join()\n    print(p.exitcode)",
     "process_pool": "from concurrent.futures import ProcessPoolExecutor\ndef f(x):\n    return x + 1\nif __name__ == '__main__':\n    with ProcessPoolExecutor(2) as pool:\n        print(list(pool.map(f, range(3))))",
-    "children_at_exit": "from multiprocessing import Process\nimport time\ndef f():\n    time.sleep(0.4)\n    print('child')\nif __name__ == '__main__':\n    Process(target=f).start()\n    print('main', flush=True)",
+    "children_at_exit": "from multiprocessing import Process\nimport os\nr, w = os.pipe()\ndef f():\n    os.read(r, 1)\n    print('child')\nif __name__ == '__main__':\n    Process(target=f).start()\n    print('main', flush=True)\n    os.write(w, b'x')",
     # The library
     "asyncio": "import asyncio\nasync def main():\n    await asyncio.sleep(0.01)\n    print(await asyncio.gather(*(asyncio.sleep(0, n) for n in range(3))))\nasyncio.run(main())",
     "asyncio_subprocess": "import asyncio\nasync def main():\n    p = await asyncio.create_subprocess_exec('echo', 'hi', stdout=asyncio.subprocess.PIPE)\n    print(await p.communicate())\nasyncio.run(main())",
