@@ -1,12 +1,14 @@
 """Trajectories of arms over training steps and on shared questions -> curves of means, and paired differences."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from verl_pivot.statistics import PairedDifference, paired_difference
+from verl_pivot.types import Json
 
 BIN_STEPS = 5
 """Number of training steps whose mean is one point of a plot."""
@@ -25,9 +27,35 @@ class Answered(Protocol):
         ...
 
 
-def gain(baseline: Sequence[Answered], arm: Sequence[Answered]) -> PairedDifference:
-    """The arm's EM minus the baseline's, on the questions that both answered."""
-    before, after = ({each.prompt_id: each.em for each in played} for played in (baseline, arm))
+AnsweredT = TypeVar("AnsweredT", bound=Answered)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitResult(Generic[AnsweredT]):
+    """What one unit gave."""
+
+    arm: str
+    seed: int
+    held_out: Sequence[AnsweredT]
+    """Trajectories of the trained policy on the held-out questions."""
+    training: Mapping[int, Sequence[AnsweredT]]
+    """{step: trajectories}; empty where nothing is trained."""
+
+
+def trainings_of_arms(results: Iterable[UnitResult[AnsweredT]]) -> dict[str, list[Mapping[int, Sequence[AnsweredT]]]]:
+    """{arm: [num_seeds] {step: trajectories}} of the arms that were trained."""
+    arms: dict[str, list[Mapping[int, Sequence[AnsweredT]]]] = {}
+    for each in results:
+        if each.training:
+            arms.setdefault(each.arm, []).append(each.training)
+    return arms
+
+
+def gain(
+    baseline: Sequence[AnsweredT], arm: Sequence[AnsweredT], value: Callable[[AnsweredT], float] = lambda each: each.em
+) -> PairedDifference:
+    """The arm's EM, or another value of trajectories, minus the baseline's, on the questions that both answered."""
+    before, after = ({each.prompt_id: value(each) for each in played} for played in (baseline, arm))
     shared = sorted(before.keys() & after.keys())
     return paired_difference([before[each] for each in shared], [after[each] for each in shared])
 
@@ -38,6 +66,12 @@ def shown_difference(difference: PairedDifference | None) -> str:
         return ""
     low, high = difference.interval
     return f"{difference.value:+.3f} [{low:+.3f}, {high:+.3f}]"
+
+
+def difference_as_json(difference: PairedDifference | None) -> Json:
+    if difference is None:
+        return None
+    return {"value": difference.value, "low": difference.interval.low, "high": difference.interval.high}
 
 
 def binned(training: Mapping[int, Sequence[PlayedT]]) -> list[list[PlayedT]]:

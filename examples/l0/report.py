@@ -10,23 +10,22 @@ import matplotlib.pyplot as plt
 from rich.console import Console
 from rich.table import Table
 
-from examples.comparison import draw_curve, gain, shown_difference
+from examples.comparison import (
+    UnitResult,
+    difference_as_json,
+    draw_curve,
+    gain,
+    shown_difference,
+    trainings_of_arms,
+)
 from examples.l0.measures import MEASURES, Played, mean
 from examples.l0.training import SCAFFOLD
 from examples.world.questions import KINDS, WorldQuestion
 from verl_pivot.statistics import PairedDifference
-from verl_pivot.types import Json, JsonObject
+from verl_pivot.types import JsonObject
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What one unit gave."""
-
-    arm: str
-    seed: int
-    held_out: Sequence[Played]
-    training: Mapping[int, Sequence[Played]]
-    """{step: trajectories}; empty for the scaffold."""
+Result = UnitResult[Played]
+"""What one unit gave; the scaffold has no training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,17 +44,13 @@ class Row:
     """Questions that were decided."""
 
     def as_dict(self) -> JsonObject:
-        gain = self.over_scaffold
-        interval: Json = (
-            None if gain is None else {"value": gain.value, "low": gain.interval.low, "high": gain.interval.high}
-        )
         return {
             "arm": self.arm,
             "seed": self.seed,
             "num_questions": self.num_questions,
             **self.means,
             "EM on the unseen kind": self.unseen,
-            "EM over the scaffold": interval,
+            "EM over the scaffold": difference_as_json(self.over_scaffold),
         }
 
 
@@ -100,10 +95,7 @@ def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
 
 def draw(results: Sequence[Result], path: Path) -> None:
     """Plot each measure over training steps: the mean over seeds, and the range from lowest to highest seed."""
-    arms: dict[str, list[Mapping[int, Sequence[Played]]]] = {}
-    for each in results:
-        if each.training:
-            arms.setdefault(each.arm, []).append(each.training)
+    arms = trainings_of_arms(results)
     figure, panels = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
     for panel, name in zip(panels.flat, MEASURES, strict=True):
         for arm, seeds in arms.items():

@@ -22,7 +22,7 @@ _BETWEEN_PHRASES = re.compile(
 token, so that a policy chooses what to do in a single token."""
 FIRST_SFT_WORLD = 1_000_000
 """Seed of the first world of the transcripts, all of which are others than the study's."""
-_QUESTIONS_OF_A_WORLD = 60
+QUESTIONS_OF_A_WORLD = 60
 """Questions of one world in the transcripts, of which each world has its own names."""
 
 
@@ -48,11 +48,11 @@ def make_policy(folder: Path, config: SftConfig) -> Path:
 def _lessons(folder: Path, config: SftConfig) -> Lessons:
     careful: list[Trajectory] = []
     careless: list[Trajectory] = []
-    for number in range(config.num_logs // _QUESTIONS_OF_A_WORLD):
+    for number in range(config.num_logs // QUESTIONS_OF_A_WORLD):
         seed = FIRST_SFT_WORLD * (config.seed + 1) + number
         world = make_small_world(seed)
         pages = make_pages(world, seed, folder / str(number))  # an index that was opened stays in memory
-        questions = demonstration_questions(world, _QUESTIONS_OF_A_WORLD, seed, KINDS_ASKED)
+        questions = demonstration_questions(world, QUESTIONS_OF_A_WORLD, seed, KINDS_ASKED)
         right = record_all(questions, pages, SearchHabits())
         assert all(each.is_right for each in right), [each.log for each in right if not each.is_right][:1]
         careful += (each.log for each in right)

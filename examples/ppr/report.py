@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
-from examples.comparison import draw_curve, shown_difference
+from examples.comparison import difference_as_json, draw_curve, shown_difference
 from examples.ppr.measures import EM, MEASURES, SEARCHES, TOKENS, TURNS, VALID_SEARCHES, Played
 from examples.ppr.training import ARMS, BASE, OUTCOME
 from examples.world.questions import KINDS, WorldQuestion
@@ -59,10 +59,6 @@ class Row:
     num_questions: int
 
     def as_dict(self) -> JsonObject:
-        gain = self.over_outcome
-        over: Json = (
-            None if gain is None else {"value": gain.value, "low": gain.interval.low, "high": gain.interval.high}
-        )
         measures: JsonObject = {name: None if value != value else value for name, value in self.measures.items()}
         return {
             "arm": self.arm,
@@ -71,7 +67,7 @@ class Row:
             **measures,
             "EM interval": [self.interval.low, self.interval.high],
             "EM on the unseen kind": self.unseen,
-            "EM over outcome": over,
+            "EM over outcome": difference_as_json(self.over_outcome),
             "steps to the EM of outcome": self.steps_to_outcome,
         }
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from examples.ppr.policy import FIRST_SFT_WORLD, build_tokenizer
+from examples.ppr.policy import FIRST_SFT_WORLD, QUESTIONS_OF_A_WORLD, build_tokenizer
 from examples.ppr.transcripts import OBSERVED
 from examples.quickstart.policy import Lessons, SftConfig, teach_policy
 from examples.search.questions import KINDS_ASKED, SEED, make_small_world, taught_questions
@@ -11,9 +11,6 @@ from examples.world.entities import make_documents
 from examples.world.pages import Pages
 from examples.world.questions import demonstration_questions
 from verl_pivot.types import Trajectory
-
-_QUESTIONS_OF_A_WORLD = 60
-"""Questions of one other world in the transcripts, of which each world has its own names."""
 
 
 def sft_config(seed: int) -> SftConfig:
@@ -43,9 +40,9 @@ def _lessons(folder: Path, config: SftConfig) -> Lessons:
         for number in range(-(-config.num_logs // 2 // len(taught)))
         for each in record_all(taught, pages, 1000 * config.seed + number, knows=True)
     ]
-    for number in range(config.num_logs // 2 // _QUESTIONS_OF_A_WORLD):
+    for number in range(config.num_logs // 2 // QUESTIONS_OF_A_WORLD):
         seed = FIRST_SFT_WORLD * (config.seed + 1) + number
-        questions = demonstration_questions(make_small_world(seed), _QUESTIONS_OF_A_WORLD, seed, KINDS_ASKED)
+        questions = demonstration_questions(make_small_world(seed), QUESTIONS_OF_A_WORLD, seed, KINDS_ASKED)
         others += record_all(questions, _pages(seed, folder / str(number)), seed, knows=False)
     transcripts: list[Trajectory] = [*known, *others]
     return Lessons(build_tokenizer(transcripts), [], transcripts, OBSERVED)

@@ -9,26 +9,25 @@ import matplotlib.pyplot as plt
 from rich.console import Console
 from rich.table import Table
 
-from examples.comparison import draw_curve, gain, shown_difference
+from examples.comparison import (
+    UnitResult,
+    difference_as_json,
+    draw_curve,
+    gain,
+    shown_difference,
+    trainings_of_arms,
+)
 from examples.search.measures import Played, mean_em, mean_searches, split
 from examples.search.training import ARMS, BASE
-from verl_pivot.statistics import Interval, PairedDifference, paired_difference, wilson_interval
-from verl_pivot.types import Json, JsonObject
+from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
+from verl_pivot.types import JsonObject
 
 PARTS = ("taught", "untaught")
 _MEASURES: Mapping[str, Callable[[Sequence[Played]], float]] = {"EM": mean_em, "searches": mean_searches}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What one unit gave."""
-
-    arm: str
-    seed: int
-    held_out: Sequence[Played]
-    """Trajectories of the trained policy on the held-out questions."""
-    training: Mapping[int, Sequence[Played]]
-    """{step: trajectories}; empty for the base policy."""
+Result = UnitResult[Played]
+"""What one unit gave; the base policy has no training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,16 +53,10 @@ class PartRow:
             "part": self.part,
             "EM": self.em,
             "EM interval": [self.interval.low, self.interval.high],
-            "EM over base": _as_json(self.em_over_base),
+            "EM over base": difference_as_json(self.em_over_base),
             "searches": self.searches,
-            "searches over base": _as_json(self.searches_over_base),
+            "searches over base": difference_as_json(self.searches_over_base),
         }
-
-
-def _as_json(difference: PairedDifference | None) -> Json:
-    if difference is None:
-        return None
-    return {"value": difference.value, "low": difference.interval.low, "high": difference.interval.high}
 
 
 def rows(results: Sequence[Result], taught: frozenset[str]) -> list[PartRow]:
@@ -85,14 +78,8 @@ def _row(result: Result, part: str, played: Sequence[Played], base: Mapping[str,
         interval=wilson_interval(mean_em(played), len(played)),
         em_over_base=None if before is None else gain(before, played),
         searches=mean_searches(played),
-        searches_over_base=None if before is None else _searches_over(before, played),
+        searches_over_base=None if before is None else gain(before, played, lambda each: each.num_searches),
     )
-
-
-def _searches_over(before: Sequence[Played], played: Sequence[Played]) -> PairedDifference:
-    first, last = ({each.prompt_id: each.num_searches for each in some} for some in (before, played))
-    shared = sorted(first.keys() & last.keys())
-    return paired_difference([first[each] for each in shared], [last[each] for each in shared])
 
 
 def write(
@@ -128,17 +115,12 @@ def show(found: Sequence[PartRow], gaps: Sequence[str], console: Console) -> Non
 
 def _draw(results: Sequence[Result], taught: frozenset[str], path: Path) -> None:
     """Plot both measures over training steps for taught and untaught facts: the mean over seeds, and their range."""
-    arms: dict[str, list[Result]] = {}
-    for each in results:
-        if each.training:
-            arms.setdefault(each.arm, []).append(each)
+    arms = trainings_of_arms(results)
     figure, panels = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     for row, (name, measure) in zip(panels, _MEASURES.items(), strict=True):
         for panel, part in zip(row, PARTS, strict=True):
-            for arm, of_arm in arms.items():
-                steps = [
-                    {step: split(played, taught)[part] for step, played in each.training.items()} for each in of_arm
-                ]
+            for arm, trainings in arms.items():
+                steps = [{step: split(played, taught)[part] for step, played in each.items()} for each in trainings]
                 draw_curve(panel, measure, arm, steps)
             panel.set(xlabel="training step", title=f"{name}, {part} facts")
     figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arms))
