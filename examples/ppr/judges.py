@@ -9,16 +9,15 @@ from statistics import fmean
 
 from examples.ppr.oracle import INFORMATION, QUALITY, QUERY, grade
 from examples.world.questions import WorldQuestion
-from verl_pivot.rewards.principles import ShownTurn, quotable
+from verl_pivot.rewards.principles import ShownTurn, quotable, words_of
 from verl_pivot.types import Json, JsonObject
 
 MAXIMUM = 10
 FULL_LENGTH = 400
 """Characters of a turn to which the judge that likes length gives its best score; a plain turn has about 70."""
-_QUOTED_WORDS = 3
 _FENCE_WORD = re.compile(r"with the word ([0-9a-f]{16}),")
 _SEARCH = re.compile(r"<search>[^<]*</search>")
-_THOUGHT = re.compile(r"<think>[^<]*")
+_THOUGHT = re.compile(r"<think>[^<.?]*[.?]?")
 _PRINCIPLE = re.compile(r"^- (\w+): ", re.MULTILINE)
 
 
@@ -82,12 +81,13 @@ def answer(question: JudgeQuestion, scores: Scores) -> str:
 
 
 def _quotation(principle: str, text: str) -> str:
-    """First words of the turn's search for `query`, of its thought for all else; of the turn if it has none.
+    """The turn's search for `query`, the first sentence of its thought for all else; its beginning if it has none.
 
-    A small judge that learns from such answers copies few words, and so seldom copies one wrongly.
+    A search and a sentence are whole tokens of the policy, so that a small judge which learns from such answers copies
+    tokens; the beginning of a sentence would have to be spelt.
     """
     found = (_SEARCH if principle == QUERY else _THOUGHT).search(text)
-    return " ".join(quotable(found[0] if found else text).split()[:_QUOTED_WORDS])
+    return words_of(found[0]) if found else quotable(text)
 
 
 def oracle(questions: Mapping[str, WorldQuestion], wrong_share: float = 0.0) -> Scores:
