@@ -222,7 +222,7 @@ async def test_an_opened_rollout_keeps_its_place_while_the_list_grows(tmp_path: 
     async with viewing(folder) as pilot:
         await seen(pilot, "second of a", "enter", "j")
         write_run(folder, {3: [make_line("d_0_0", 1.0, ["first of d"], step=3)]})
-        await until(pilot, lambda _: len(pilot.app._list.listing) == 7)  # type: ignore[attr-defined]
+        await until(pilot, lambda _: len(pilot.app._list.listing) == 7)
         await seen(pilot, "Rollout 2 of 7 in the list", "x")
         await seen(pilot, "first of b", "j")
 

@@ -52,7 +52,7 @@ class InspectPage(GuardedPage):
 
     def app(self) -> web.Application:
         """The web application, to be run by one event loop."""
-        app = self.guarded_app("index.html")
+        app = self.guarded_app("app.js")
         for path, answer in (
             ("/api/run", self._run),
             ("/api/metrics", self._metrics),
