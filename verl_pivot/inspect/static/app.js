@@ -96,7 +96,7 @@ function onKey(event) {
     r: () => go("run"),
     l: () => go("rollouts"),
   };
-  return view?.key(event, tell) || (actions[event.key] ? (actions[event.key](), true) : false);
+  return view?.key(event) || (actions[event.key] ? (actions[event.key](), true) : false);
 }
 
 function compare() {

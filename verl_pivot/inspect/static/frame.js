@@ -17,6 +17,7 @@ export function drawFrame(views, keys, onKey) {
     event.preventDefault();
     main.focus();
   });
+  window.addEventListener("unhandledrejection", (event) => tell(event.reason)); // what a key or a click asked for in vain
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
     if (event.target.matches?.("input, select, textarea")) {
