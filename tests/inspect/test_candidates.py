@@ -266,6 +266,7 @@ def test_pass_rates_of_tenths_are_counted_in_the_bin_that_they_end() -> None:
         (b"{", "line 4 is not a trajectory"),
         (b'{"id": 3, "messages": []}', "line 4 is not a trajectory"),
         (b"\xff\xfe", "line 4 is not a trajectory"),
+        (b'{"id": "x", "messages": [], "m": ' + b"[" * 100_000, "line 4 is not a trajectory"),
     ],
 )
 def test_a_broken_line_is_named(folder: Path, tmp_path: Path, line: bytes, sentence: str) -> None:

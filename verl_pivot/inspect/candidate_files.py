@@ -25,6 +25,8 @@ from verl_pivot.types import Json, JsonObject, Turn, TurnProfile
 
 _OF_PROFILE = ("outcome", "num_scores", "pass_rate", "reward_mean", "num_prompt_tokens")
 """Columns of a profile's table that a turn keeps."""
+_BROKEN_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding a line raises that is not JSON, of another form, or too deep."""
 _PIVOT_COLUMNS = ["trajectory_id", "turn_index", "split", "pass_rate", "reward_mean", "num_prompt_tokens"]
 
 
@@ -53,7 +55,7 @@ def kind_of(path: Path) -> CandidateKind | None:
             first = msgspec.json.decode(file.readline())
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _BROKEN_LINE:
         return None
     fields = first if isinstance(first, dict) else {}
     if fields.get("kind") == KIND:
@@ -159,7 +161,7 @@ class CandidateFiles:
         for line in _lines(path):
             try:
                 found = _TRAJECTORY.decode(line.text)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except _BROKEN_LINE as error:
                 raise DataError(
                     f"{path}, line {line.number} is not a trajectory ({error}); write it with `verl-pivot import`"
                 ) from error
@@ -176,7 +178,7 @@ class CandidateFiles:
         for line in _lines(path):
             try:
                 found = _DROPPED.decode(line.text)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except _BROKEN_LINE as error:
                 raise DataError(
                     f"{path}, line {line.number} has no reason of a drop ({error}); write it with `verl-pivot filter`"
                 ) from error
