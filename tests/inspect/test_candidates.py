@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 
 from tests.support.browser import chromium, inspecting
 from tests.support.factories import make_profile, make_trajectory
+from tests.support.paths import ROOT
 from tests.support.web_servers import running
 from verl_pivot.cli import app
 from verl_pivot.data.trajectories import trajectory_as_dict
-from verl_pivot.data.turns import PROVENANCE
+from verl_pivot.data.turns import PROVENANCE, turns
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.inspect.candidate_files import CandidateFiles, CandidateKind, kind_of
@@ -26,7 +27,7 @@ from verl_pivot.inspect.candidates import CandidateTurn, SelectionFound, pass_ra
 from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
 from verl_pivot.profiling.writer import open_profile
 from verl_pivot.selection.decisions import SelectionRule
-from verl_pivot.types import Sample, TurnProfile, Verdict
+from verl_pivot.types import Message, Role, Sample, TurnProfile, Verdict
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -58,14 +59,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     trajectories = folder / "trajectories.jsonl"
     trajectories.write_text("".join(json.dumps(trajectory_as_dict(each)) + "\n" for each in found))
     scores = [(1.0, 1.0), (0.0, 1.0), (0.0, 0.0), (0.0, 1.0), (None, None), (0.0, 0.0)]
-    turns = [
+    profiles = [
         make_profile(pair, trajectory_id=found[at // 2].id, index=at % 2, num_prompt_tokens=50 + at)
         for at, pair in enumerate(scores)
     ]
-    turns[3] = hostile(turns[3])
+    profiles[3] = hostile(profiles[3])
     with open_profile(folder / "profile.jsonl", replace(SETTINGS, input_sha256=file_sha256(trajectories))) as writer:
-        for turn in turns:
-            writer.append(turn)
+        for profile in profiles:
+            writer.append(profile)
     command = [
         "select", str(trajectories), "--profile", str(folder / "profile.jsonl"), "--out",
         str(folder / "pivots.parquet"), "--max-prompt-tokens", "52", "--validation-share", "0", "--workers", "1",
@@ -173,6 +174,41 @@ async def test_a_profile_alone_shows_samples_without_states(folder: Path) -> Non
         assert opened["verdict"] == {"decision": "unknown", "reason": "give the file of pivots too"}
 
 
+async def test_trajectories_alone_have_all_their_turns_not_measured(folder: Path) -> None:
+    async with asking(folder / "trajectories.jsonl") as ask:
+        assert (await ask("files"))["num_turns"] == 6
+        listed = (await ask("trajectories"))["trajectories"]
+        assert [[turn["index"] for turn in each["turns"]] for each in listed] == [[0, 1]] * 3
+        opened = await ask("turn", trajectory_id="shop-0", turn_index="1")
+        assert (opened["expert"]["content"], opened["candidate"]["outcome"]) == ("It is on its way.", None)
+
+
+@pytest.mark.parametrize(("expert_turns", "indices"), [("all", [1, 2]), ("last", [2]), ((0, 1), [1])])
+def test_the_turns_of_a_trajectory_are_the_candidates_of_profile(
+    tmp_path: Path, expert_turns: Any, indices: list[int]
+) -> None:
+    usual = make_trajectory()
+    opening = Message(role=Role.ASSISTANT, content="Hello.")
+    trajectory = replace(usual, messages=(opening, *usual.messages), expert_turns=expert_turns)
+    path = tmp_path / "trajectories.jsonl"
+    path.write_text(json.dumps(trajectory_as_dict(trajectory)) + "\n")
+
+    (listed,) = CandidateFiles([path]).trajectories.values()
+    assert [*listed.turns] == [turn.index for turn in turns(trajectory)] == indices
+
+
+async def test_a_turn_may_be_kept_in_a_split_that_was_not_given() -> None:
+    folder = ROOT / "tests" / "data" / "previous_version"
+    async with asking(*names(folder, *ALL)) as ask:
+        for row in pyarrow.parquet.read_table(folder / "pivots.validation.parquet").to_pylist():
+            opened = await ask("turn", trajectory_id=row["trajectory_id"], turn_index=str(row["turn_index"]))
+            assert opened["verdict"] == {
+                "decision": "not kept", "reason": "one of: kept in a split that was not given (2 turns)"
+            }  # fmt: skip
+    async with asking(*names(folder, *ALL, "pivots.validation.parquet")) as ask:
+        assert (await ask("files"))["num_kept"] == 12
+
+
 async def test_a_turn_that_no_file_has_is_a_sentence(folder: Path) -> None:
     async with asking(*names(folder, *ALL)) as ask:
         assert await ask("turn", trajectory_id="other", turn_index="0") == {
@@ -220,8 +256,8 @@ def test_pass_rates_of_tenths_are_counted_in_the_bin_that_they_end() -> None:
     from verl_pivot.inspect.candidates import ListedTrajectory
 
     rates = [0.0, 0.01, 0.1, 0.3, 0.31, 0.7, 0.99, 1.0, None]
-    turns = {at: CandidateTurn(index=at, pass_rate=rate) for at, rate in enumerate(rates)}
-    assert pass_rate_bins([ListedTrajectory("t", turns=turns)]) == [1, 2, 0, 1, 1, 0, 0, 1, 0, 0, 1, 1]
+    rated = {at: CandidateTurn(index=at, pass_rate=rate) for at, rate in enumerate(rates)}
+    assert pass_rate_bins([ListedTrajectory("t", turns=rated)]) == [1, 2, 0, 1, 1, 0, 0, 1, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
@@ -230,6 +266,7 @@ def test_pass_rates_of_tenths_are_counted_in_the_bin_that_they_end() -> None:
         (b"{", "line 4 is not a trajectory"),
         (b'{"id": 3, "messages": []}', "line 4 is not a trajectory"),
         (b"\xff\xfe", "line 4 is not a trajectory"),
+        (b'{"id": "x", "messages": [], "m": ' + b"[" * 100_000, "line 4 is not a trajectory"),
     ],
 )
 def test_a_broken_line_is_named(folder: Path, tmp_path: Path, line: bytes, sentence: str) -> None:
@@ -256,6 +293,7 @@ def test_a_parquet_of_something_else_and_two_files_of_a_kind_are_refused(folder:
     [
         (["profile.jsonl", "--terminal"], "--terminal shows rollouts"),
         (["profile.jsonl", "."], "give them apart"),
+        (["profile.jsonl", "pivot.parquet"], "pivot.parquet: look at the name of the file"),
         ([".", "--terminal", "--port", "1"], "--host and --port are of the page"),
     ],
 )

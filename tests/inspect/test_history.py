@@ -46,7 +46,7 @@ def test_a_rollout_has_the_prompt_of_its_group_and_the_spans_of_its_mask(tmp_pat
     index = read_index(write_run(tmp_path, {1: lines}))
 
     found = [index.find(RolloutPlace(0, "rollouts/pivot/1.jsonl", line)) for line in range(1, 6)]
-    opened = [open_rollout(index.row_place(each), each.row.group_name, index.earlier(each)) for each in found]
+    opened = [open_rollout(index, each) for each in found]
 
     assert [each.prompt for each in opened] == [prompts[0], prompts[0], prompts[1], prompts[1], []]
     assert opened[1].rows == [OpenedRow(num_turns=1, sampled_spans=[(0, 2), (3, 4)], turn_ends=[2])]

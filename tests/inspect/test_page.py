@@ -325,6 +325,20 @@ def test_a_prompt_is_followed_through_training_with_two_steps_side_by_side(page:
     wait_until(page, "document.querySelector('.count')?.innerText.startsWith('8 of 46')")
 
 
+def test_a_rollout_that_cannot_be_opened_beside_others_is_told_in_a_sentence(
+    browser: "Browser", tmp_path: Path
+) -> None:
+    folder = write_run(tmp_path, {1: [make_line("a_0_0", prompt_id="p")]})
+    with inspecting(folder) as address:
+        page = browser.new_page()
+        page.goto(f"{address}#/history?prompt_id=p")
+        page.wait_for_selector(".side .rollout")
+        (folder / "rollouts" / "pivot" / "1.jsonl").unlink()
+        page.locator(".side .rollout summary").first.click()
+        wait_until(page, "document.getElementById('message').innerText.includes('cannot be read: No such file')")
+        page.close()
+
+
 def test_time_and_tokens_of_a_rollout_are_drawn_and_told_in_tables(browser: "Browser", tmp_path: Path) -> None:
     call = CallRecord(turn=0, name="add", arguments={}, status=CallStatus.OK, seconds=0.25)
     line = make_line(

@@ -217,6 +217,23 @@ async def test_a_training_that_goes_on_is_followed_and_the_picked_rollout_stays(
         await opened(pilot, "second of c")
 
 
+async def test_an_opened_rollout_keeps_its_place_while_the_list_grows(tmp_path: Path) -> None:
+    folder = two_groups(tmp_path / "run")
+    async with viewing(folder) as pilot:
+        await seen(pilot, "second of a", "enter", "j")
+        write_run(folder, {3: [make_line("d_0_0", 1.0, ["first of d"], step=3)]})
+        await until(pilot, lambda _: len(pilot.app._list.listing) == 7)
+        await seen(pilot, "Rollout 2 of 7 in the list", "x")
+        await seen(pilot, "first of b", "j")
+
+
+async def test_a_rollout_has_the_prompt_that_stands_in_the_first_line_of_its_group(tmp_path: Path) -> None:
+    prompt = [{"role": "user", "content": "What is 2 + 3?"}]
+    lines = [make_line("a_0_0", 1.0, ["first of a"], prompt=prompt), make_line("a_1_0", 0.0, ["second of a"])]
+    async with viewing(write_run(tmp_path / "run", {1: lines})) as pilot:
+        assert "What is 2 + 3?" in await seen(pilot, "second of a", "j", "enter")
+
+
 async def test_a_dump_that_went_away_is_a_sentence(tmp_path: Path) -> None:
     folder = two_groups(tmp_path / "run")
     async with viewing(folder) as pilot:

@@ -50,9 +50,11 @@ def inspect_command(
     candidates = [path for path in runs if kind_of(path) is not None]
     if not candidates:
         _show_runs(runs, host, port, terminal)
-    elif len(candidates) < len(runs):
-        others = ", ".join(str(path) for path in runs if path not in candidates)
-        raise ConfigError(f"{candidates[0]} is of the stages before training, and {others} is not: give them apart")
+    elif others := [path for path in runs if path not in candidates]:
+        if missing := [str(path) for path in others if not path.exists()]:
+            raise ConfigError(f"there is no {', '.join(missing)}: look at the name of the file")
+        names = ", ".join(map(str, others))
+        raise ConfigError(f"{candidates[0]} is of the stages before training, and {names} is not: give them apart")
     elif terminal:
         raise ConfigError(f"--terminal shows rollouts, and {candidates[0]} holds none: leave it out to get a page")
     else:

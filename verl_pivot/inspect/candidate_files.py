@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import pyarrow.parquet
@@ -18,12 +18,15 @@ from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.inspect.candidates import CandidateTurn, FilterDrop, ListedTrajectory, SelectionFound
 from verl_pivot.profiling.profiles import KIND, parse_line, profiled_sha256
 from verl_pivot.runs.growing_lines import GrowingLines, PlacedLine
+from verl_pivot.selection.decisions import Decision
 from verl_pivot.selection.profile_table import profiles_of
 from verl_pivot.selection.selecting import SelectionOutputs
 from verl_pivot.types import Json, JsonObject, Turn, TurnProfile
 
 _OF_PROFILE = ("outcome", "num_scores", "pass_rate", "reward_mean", "num_prompt_tokens")
 """Columns of a profile's table that a turn keeps."""
+_BROKEN_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What decoding a line raises that is not JSON, of another form, or too deep."""
 _PIVOT_COLUMNS = ["trajectory_id", "turn_index", "split", "pass_rate", "reward_mean", "num_prompt_tokens"]
 
 
@@ -52,7 +55,7 @@ def kind_of(path: Path) -> CandidateKind | None:
             first = msgspec.json.decode(file.readline())
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror}") from error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except _BROKEN_LINE:
         return None
     fields = first if isinstance(first, dict) else {}
     if fields.get("kind") == KIND:
@@ -82,6 +85,8 @@ class _TrajectoryLine(msgspec.Struct):
     id: str
     messages: list[_TrajectoryMessage]
     passed: bool | None = None
+    expert_turns: list[int] | Literal["all", "last"] = "all"
+    """As of `types.Trajectory`."""
 
 
 _TRAJECTORY = msgspec.json.Decoder(_TrajectoryLine)
@@ -119,6 +124,10 @@ class CandidateFiles:
         for kind, function in read.items():  # trajectories first, since their order is that of the list
             for path in (path for path, its in zip(paths, kinds, strict=True) if its is kind):
                 function(path)
+        if self.selection is not None:
+            num_found = len(self._spots[CandidateKind.PIVOTS])
+            num_missing = max(0, self.selection.num_by_decision.get(Decision.KEPT, 0) - num_found)
+            self.selection = msgspec.structs.replace(self.selection, num_missing=num_missing)
 
     def profile(self, trajectory_id: str, turn_index: int) -> TurnProfile | None:
         """Samples of a turn; None if it has no profile here.
@@ -152,20 +161,24 @@ class CandidateFiles:
         for line in _lines(path):
             try:
                 found = _TRAJECTORY.decode(line.text)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except _BROKEN_LINE as error:
                 raise DataError(
                     f"{path}, line {line.number} is not a trajectory ({error}); write it with `verl-pivot import`"
                 ) from error
             listed = self._listed(found.id)
             listed.passed = found.passed
-            listed.num_turns = sum(message.role == "assistant" for message in found.messages)
+            positions = [at for at, message in enumerate(found.messages) if message.role == "assistant"]
+            listed.num_turns = len(positions)
+            for index in _expert_indices(found.expert_turns, len(positions)):
+                if positions[index] > 0:  # as in `data.turns.turns`: one without a state is no candidate
+                    self._candidate(found.id, index)
             self._spots[CandidateKind.TRAJECTORIES][found.id] = _Spot(path, line.number, line.offset)
 
     def _read_dropped(self, path: Path) -> None:
         for line in _lines(path):
             try:
                 found = _DROPPED.decode(line.text)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except _BROKEN_LINE as error:
                 raise DataError(
                     f"{path}, line {line.number} has no reason of a drop ({error}); write it with `verl-pivot filter`"
                 ) from error
@@ -198,6 +211,13 @@ class CandidateFiles:
             turn.pass_rate, turn.reward_mean = row["pass_rate"], row["reward_mean"]
             turn.num_prompt_tokens = row["num_prompt_tokens"]
             self._spots[CandidateKind.PIVOTS][key] = _Spot(path, number, 0)
+
+
+def _expert_indices(expert_turns: list[int] | Literal["all", "last"], num_turns: int) -> list[int]:
+    """As `types.Trajectory.expert_indices`."""
+    if isinstance(expert_turns, list):
+        return [index for index in expert_turns if 0 <= index < num_turns]
+    return [*range(num_turns)] if expert_turns == "all" else [*range(num_turns)][-1:]
 
 
 def _raw_row(path: Path, number: int, text: bytes) -> RawRow:

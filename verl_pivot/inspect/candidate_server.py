@@ -6,7 +6,6 @@ from itertools import islice
 import msgspec
 from aiohttp import web
 
-from verl_pivot import __version__
 from verl_pivot.data.turns import PROVENANCE
 from verl_pivot.errors import DataError
 from verl_pivot.inspect.candidate_files import CandidateFiles
@@ -45,7 +44,7 @@ class CandidatePage(GuardedPage):
 
     def app(self) -> web.Application:
         """The web application, to be run by one event loop."""
-        app = self.guarded_app("candidates.html")
+        app = self.guarded_app("candidates.js")
         for path, answer in (
             ("/api/files", self._about),
             ("/api/trajectories", self._trajectories),
@@ -57,13 +56,11 @@ class CandidatePage(GuardedPage):
     def _about(self, query: JsonObject) -> object:
         found = self._files.trajectories.values()
         return {
-            "version": __version__,
             "files": [str(path) for path in self._files.paths],
             "num_trajectories": len(found),
             "num_turns": sum(len(each.turns) for each in found),
             "num_dropped": sum(each.dropped is not None for each in found),
             "num_kept": sum(turn.split is not None for each in found for turn in each.turns.values()),
-            "has_profile": self._files.has_profile,
             "selection": self._files.selection,
             "outcomes": outcome_counts(found) if self._files.has_profile else {},
             "bins": pass_rate_bins(found),
@@ -94,14 +91,14 @@ class CandidatePage(GuardedPage):
         name = converted(query, _TurnName)
         listed = self._files.trajectories.get(name.trajectory_id)
         candidate = None if listed is None else listed.turns.get(name.turn_index)
-        turn = self._files.turn(name.trajectory_id, name.turn_index)
-        if listed is None or (candidate is None and turn is None):
+        if listed is None or candidate is None:
             raise DataError(f"the files have no turn {name.trajectory_id}:{name.turn_index}")
+        turn = self._files.turn(name.trajectory_id, name.turn_index)
         profile = self._files.profile(name.trajectory_id, name.turn_index)
         found: dict[str, object] = {
             "trajectory": self._listed(listed),
             "candidate": candidate,
-            "verdict": None if candidate is None else selection_verdict(candidate, self._files.selection),
+            "verdict": selection_verdict(candidate, self._files.selection),
             "state": None if turn is None else [message.as_dict() for message in turn.state],
             "expert": None if turn is None else turn.expert.as_dict(),
             "tools": None if turn is None else list(turn.tools),

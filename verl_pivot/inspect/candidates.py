@@ -56,6 +56,8 @@ class SelectionFound(msgspec.Struct, frozen=True, kw_only=True):
 
     rule: SelectionRule | None = None
     num_by_decision: dict[str, int] = {}
+    num_missing: int = 0
+    """Turns that were kept, and are in no file of pivots that was given."""
 
 
 class SelectionVerdict(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +109,8 @@ def _why_not(turn: CandidateTurn, selection: SelectionFound) -> str:
         for name in _BY_OTHERS
         if (count := selection.num_by_decision.get(name, 0))
     ]
+    if selection.num_missing:
+        possible.insert(0, f"kept in a split that was not given ({selection.num_missing:,} turns)")
     return f"one of: {', '.join(possible)}" if possible else "the files do not say why"
 
 

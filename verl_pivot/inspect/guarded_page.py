@@ -47,12 +47,13 @@ class GuardedPage:
         self._token, self._host = token, host
         self._is_loopback = _is_loopback(host)
 
-    def guarded_app(self, page: str) -> web.Application:
-        """An application that has the files of `static`, of which one is the page itself."""
+    def guarded_app(self, view: str) -> web.Application:
+        """An application that has the files of `static`; `view` names the script that draws the page's views."""
         app = make_app()
         app.middlewares.append(self._guard)
         app.on_response_prepare.append(_add_headers)
-        app.router.add_get("/", _file(page))
+        app.router.add_get("/", _file("index.html"))
+        app.router.add_get("/view.js", _file(view))
         for file in STATIC.iterdir():
             app.router.add_get(f"/{file.name}", _file(file.name))
         return app

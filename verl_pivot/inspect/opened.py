@@ -1,4 +1,4 @@
-"""Place of a rollout -> OpenedRollout: its prompt and its turns with their texts, read from the dump."""
+"""ListedRollout -> OpenedRollout: its prompt and its turns with their texts, read from the dump."""
 
 import json
 import mmap
@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from verl_pivot.data.rollout_dumps import FOLDER
-from verl_pivot.inspect.texts import RowPlace, read_lines
+from verl_pivot.inspect.queries import ListedRollout, RunIndex
+from verl_pivot.inspect.texts import read_lines
 from verl_pivot.rewards.process_record import process_record
 from verl_pivot.types import Json, JsonObject
 
@@ -60,17 +61,13 @@ class OpenedRollout(msgspec.Struct, kw_only=True):
     """All other fields of its last line."""
 
 
-def open_rollout(place: RowPlace, group_name: str | None, earlier: Iterable[RowPlace] = ()) -> OpenedRollout:
-    """The rollout at a place.
-
-    Args:
-        place: Where its lines lie.
-        group_name: Group by which verl's own dump of the step names the rollouts of the same prompt.
-        earlier: Rollouts of the same group before it, the nearest first, one of which may have their prompt.
+def open_rollout(index: RunIndex, found: ListedRollout) -> OpenedRollout:
+    """A rollout of the index; its prompt may stand in an earlier one of its group, or in verl's own dump of the step.
 
     Raises:
         DataError: If the dump cannot be read, or was replaced since it was listed.
     """
+    place = index.row_place(found)
     lines = read_lines(place)
     last = next((line for line in reversed(lines) if "stop_reason" in line), lines[-1])
     fields = {name: value for name, value in last.items() if name not in _SHOWN_BESIDE}
@@ -85,9 +82,11 @@ def open_rollout(place: RowPlace, group_name: str | None, earlier: Iterable[RowP
             turns[number].calls.append(call)
     for turn, reward in zip(turns, _turn_rewards(last, turns), strict=False):
         turn.reward = reward
-    prompt = _prompt_of(lines) or ("sampled_spans" in last and _first(_prompt_of(read_lines(each)) for each in earlier))
+    prompt = _prompt_of(lines)
+    if not prompt and "sampled_spans" in last:
+        prompt = _first(_prompt_of(read_lines(each)) for each in index.earlier(found))
     return OpenedRollout(
-        prompt=prompt or _text_prompt(_input_of_verl(place.path, group_name)),
+        prompt=prompt or _text_prompt(_input_of_verl(place.path, found.row.group_name)),
         turns=turns,
         rows=[row for line in lines if (row := _row(line)) is not None],
         fields=fields,

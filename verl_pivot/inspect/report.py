@@ -81,7 +81,7 @@ def open_chosen(index: RunIndex, chosen: ChosenRollout) -> OpenedRollout | str:
     """A chosen rollout with its texts, or the sentence why its dump cannot be read any more."""
     try:
         found = index.find(RolloutPlace(run=chosen.run, file=chosen.file, line=chosen.line))
-        return open_rollout(index.row_place(found), found.row.group_name, index.earlier(found))
+        return open_rollout(index, found)
     except DataError as error:
         return str(error)
 

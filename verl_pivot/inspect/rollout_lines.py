@@ -63,7 +63,7 @@ def rollout_lines(opened: ListedTexts, width: int, *, is_whole: bool) -> list[Sh
         lines.append(_heading(f"Prompt, {len(text):,} characters", width))
         lines += text_lines(text, width, is_whole=is_whole)
     if not texts.prompt:
-        lines.append(ShownLine("The prompt is in no file: verl's own dump has those that the update saw.", "dim"))
+        lines.append(ShownLine("The prompt is in no file.", "dim"))
     for index, turn in enumerate(texts.turns):
         lines += turn_lines(turn, index, width, is_whole=is_whole)
     return lines

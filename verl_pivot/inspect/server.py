@@ -13,8 +13,8 @@ from verl_pivot import __version__
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.guarded_page import GuardedPage, answered, converted, in_thread
 from verl_pivot.inspect.history import FollowedPrompt, history
-from verl_pivot.inspect.opened import OpenedRollout, open_rollout
-from verl_pivot.inspect.queries import ListedRollout, RolloutPlace, RunIndex
+from verl_pivot.inspect.opened import open_rollout
+from verl_pivot.inspect.queries import RolloutPlace, RunIndex
 from verl_pivot.inspect.rollout_table import COLUMNS
 from verl_pivot.inspect.texts import read_lines
 from verl_pivot.inspect.verdict_marks import marks_path, read_marks, toggle_mark
@@ -52,7 +52,7 @@ class InspectPage(GuardedPage):
 
     def app(self) -> web.Application:
         """The web application, to be run by one event loop."""
-        app = self.guarded_app("index.html")
+        app = self.guarded_app("app.js")
         for path, answer in (
             ("/api/run", self._run),
             ("/api/metrics", self._metrics),
@@ -179,11 +179,8 @@ class InspectPage(GuardedPage):
         return {
             "row": found.as_dict(),
             "group": [each.as_dict() for each in self._index.group(found.group_number)],
-            **msgspec.structs.asdict(self._opened(found)),
+            **msgspec.structs.asdict(open_rollout(self._index, found)),
         }
-
-    def _opened(self, found: ListedRollout) -> OpenedRollout:
-        return open_rollout(self._index.row_place(found), found.row.group_name, self._index.earlier(found))
 
     def _history(self, query: JsonObject) -> object:
         return [each._asdict() for each in history(self._index, converted(query, FollowedPrompt))]
@@ -202,5 +199,5 @@ class InspectPage(GuardedPage):
     def _toggled(self, place: RolloutPlace) -> object:
         found = self._index.find(place)
         lines = read_lines(self._index.row_place(found))
-        toggle_mark(marks_path(self._index.runs[found.run]), found, lines, self._opened(found).prompt)
+        toggle_mark(marks_path(self._index.runs[found.run]), found, lines, open_rollout(self._index, found).prompt)
         return self._marks({})

@@ -83,8 +83,16 @@ class ScrolledLines(ScrollView, can_focus=True, inherit_bindings=False):
 class PickedLines(ScrolledLines):
     """Lines one of which is picked, and stays in sight."""
 
-    at = 0
-    """Number of the picked line."""
+    def __init__(self, on_pick: Callable[[int], object]) -> None:
+        """Pick the first line.
+
+        Args:
+            on_pick: Called with the number of the line that is picked.
+        """
+        super().__init__()
+        self.at = 0
+        """Number of the picked line."""
+        self._on_pick = on_pick
 
     def marked(self, line: int, strip: Strip) -> Strip:
         return strip.apply_style(Style(reverse=True)) if line == self.at else strip
@@ -101,6 +109,7 @@ class PickedLines(ScrolledLines):
         first, height = self.scroll_offset.y, max(1, self.size.height)
         if not first <= self.at < first + height:
             self.scroll_to_line(self.at if self.at < first else self.at - height + 1)
+        self._on_pick(self.at)
         self.refresh()
 
 

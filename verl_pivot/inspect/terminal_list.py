@@ -10,11 +10,10 @@ from verl_pivot.errors import PivotError
 from verl_pivot.extras import extra
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.listing import RolloutListing, filter_text, parse_filter, parse_order, place_of
-from verl_pivot.inspect.queries import ListedRollout
 from verl_pivot.inspect.report_drawing import short_number
 from verl_pivot.inspect.terminal_lines import PickedLines
 from verl_pivot.inspect.terminal_rollout import RolloutScreen, compare
-from verl_pivot.inspect.terminal_screens import AskScreen, ViewScreen
+from verl_pivot.inspect.terminal_screens import ALONG_THE_LIST, AskScreen, ViewScreen
 from verl_pivot.inspect.terminal_table import head_line, row_parts
 from verl_pivot.inspect.visible_text import on_one_line
 
@@ -26,15 +25,8 @@ class ListScreen(ViewScreen):
     """The list of rollouts."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "go(1)", show=False),
-        Binding("k", "go(-1)", show=False),
-        Binding("n", "group(1)", show=False),
-        Binding("p", "group(-1)", show=False),
-        Binding("right_square_bracket", "step(1)", show=False),
-        Binding("left_square_bracket", "step(-1)", show=False),
+        *ALONG_THE_LIST,
         Binding("enter", "open", show=False),
-        Binding("x", "mark", show=False),
-        Binding("c", "compare", show=False),
         Binding("slash", "ask('words')", show=False),
         Binding("f", "ask('filter')", show=False),
         Binding("s", "ask('order')", show=False),
@@ -49,16 +41,13 @@ class ListScreen(ViewScreen):
             listing: What is listed.
             names: [num_runs] names of the runs.
         """
-        super().__init__()
+        self.table = PickedLines(self._note_pick)
+        super().__init__(self.table)
         self.listing, self._names = listing, names
         self._asking = asyncio.Lock()
 
-    def body(self) -> PickedLines:
-        return PickedLines()
-
-    @property
-    def table(self) -> PickedLines:
-        return self.query_one(PickedLines)
+    def _note_pick(self, at: int) -> None:
+        self.listing.at = at
 
     def on_resize(self) -> None:
         self.draw_list()
@@ -77,7 +66,6 @@ class ListScreen(ViewScreen):
             filter_text(listing.filter),
         ]
         self.draw_head(on_one_line("; ".join(each for each in about if each)), head_line(self.size.width, has_runs))
-        self.table.at = listing.at
         self.table.show(len(listing), self._parts)
         self.table.pick(listing.at)
         if not len(listing):
@@ -100,24 +88,13 @@ class ListScreen(ViewScreen):
             for row in listing.rows(first, number)
         ]
 
-    def _pick(self, at: int) -> None:
-        self.table.pick(at)
-        self.listing.at = self.table.at
-
     def action_go(self, number: int) -> None:
-        self._pick(self.table.at + number)
+        self.table.pick(self.table.at + number)
 
     def action_group(self, direction: int) -> None:
-        self._noted()
-        self._pick(self.listing.other_group(direction))
-
-    def _noted(self) -> ListedRollout | None:
-        """The rollout that is picked."""
-        self.listing.at = self.table.at
-        return self.listing.picked()
+        self.table.pick(self.listing.other_group(direction))
 
     async def action_step(self, direction: int) -> None:
-        self._noted()
         wanted = self.listing.other_step(self.listing.filter.step, direction)
         if wanted is not None:
             await self.relist(wanted)
@@ -125,7 +102,6 @@ class ListScreen(ViewScreen):
     async def relist(self, wanted: RolloutFilter | None = None, order: RolloutOrder | None = None) -> None:
         """List the rollouts by another filter or order, or those that are new; or say why not."""
         async with self._asking:
-            self._noted()
             listing = self.listing
             wanted, order = wanted or listing.filter, order or listing.order
             try:
@@ -134,7 +110,6 @@ class ListScreen(ViewScreen):
                 self.say(str(error))
                 return
             self.say("")
-            self._noted()
             listing.show(wanted, order, found)
             self.draw_list()
 
@@ -142,7 +117,7 @@ class ListScreen(ViewScreen):
         await self.relist(RolloutFilter())
 
     def action_open(self) -> None:
-        if (row := self._noted()) is not None:
+        if (row := self.listing.picked()) is not None:
             self.app.push_screen(RolloutScreen(self.listing, row), self._came_back)
 
     async def _came_back(self, wanted: RolloutFilter | None) -> None:
@@ -151,7 +126,7 @@ class ListScreen(ViewScreen):
             await self.relist(wanted)
 
     def action_mark(self) -> None:
-        if (row := self._noted()) is not None:
+        if (row := self.listing.picked()) is not None:
             self.listing.toggle_mark(row)
             self.draw_list()
 

@@ -1,5 +1,6 @@
 """RolloutListing -> the screens with one rollout turn by turn, and with two of them side by side."""
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from verl_pivot.errors import PivotError
@@ -10,7 +11,7 @@ from verl_pivot.inspect.opened import open_rollout
 from verl_pivot.inspect.queries import ListedRollout
 from verl_pivot.inspect.rollout_lines import ListedTexts, ShownLine, comparison_lines, rollout_lines
 from verl_pivot.inspect.terminal_lines import TextLines
-from verl_pivot.inspect.terminal_screens import ViewScreen
+from verl_pivot.inspect.terminal_screens import ALONG_THE_LIST, ViewScreen
 
 with extra("inspect"):
     from textual.binding import Binding, BindingType
@@ -28,60 +29,51 @@ class TextScreen(ViewScreen):
     is_whole = False
     """Whether long texts are unfolded."""
 
-    def body(self) -> TextLines:
-        return TextLines()
+    def __init__(self, lines: Callable[[int, bool], list[ShownLine]]) -> None:
+        """Show nothing yet.
 
-    @property
-    def text(self) -> TextLines:
-        return self.query_one(TextLines)
-
-    def lines(self) -> list[ShownLine]:
-        """What is shown at present."""
-        raise NotImplementedError
+        Args:
+            lines: (cells of a line, whether long texts are unfolded) -> what is shown at present.
+        """
+        self.text = TextLines()
+        super().__init__(self.text)
+        self._lines = lines
 
     def on_resize(self) -> None:
-        self.text.show_text(self.lines())
+        self.draw_text()
 
-    @property
-    def line_width(self) -> int:
-        """Cells of a line beside the bar that shows the place."""
-        return max(20, self.size.width - 1)
+    def draw_text(self) -> None:
+        width = max(20, self.size.width - 1)  # beside the bar that shows the place
+        self.text.show_text(self._lines(width, self.is_whole))
 
     def action_heading(self, direction: int) -> None:
         self.text.go_to_heading(direction)
 
     def action_unfold(self) -> None:
         self.is_whole = not self.is_whole
-        self.text.show_text(self.lines())
+        self.draw_text()
 
 
 class RolloutScreen(TextScreen):
     """One rollout; keys go on along the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("j", "go(1)", show=False),
-        Binding("k", "go(-1)", show=False),
-        Binding("n", "group(1)", show=False),
-        Binding("p", "group(-1)", show=False),
-        Binding("right_square_bracket", "step(1)", show=False),
-        Binding("left_square_bracket", "step(-1)", show=False),
-        Binding("x", "mark", show=False),
-        Binding("c", "compare", show=False),
+        *ALONG_THE_LIST,
         Binding("g", "list_group", show=False),
         Binding("t", "list_prompt", show=False),
     ]
     KEYS = "j k rollout  n p group  Tab turn  o whole  x mark  c compare  Esc list  ? keys"
 
     def __init__(self, listing: RolloutListing, row: ListedRollout) -> None:
-        super().__init__()
+        super().__init__(self._rollout_lines)
         self._listing, self._row = listing, row
         self._opened: ListedTexts | None = None
 
     def on_mount(self) -> None:
         self._open(self._row)
 
-    def lines(self) -> list[ShownLine]:
-        return rollout_lines(self._opened, self.line_width, is_whole=self.is_whole) if self._opened else []
+    def _rollout_lines(self, width: int, is_whole: bool) -> list[ShownLine]:
+        return rollout_lines(self._opened, width, is_whole=is_whole) if self._opened else []
 
     def _open(self, row: ListedRollout) -> None:
         self._row = row
@@ -93,7 +85,7 @@ class RolloutScreen(TextScreen):
             self.say(str(error))
         self.is_whole = False
         self._draw_place()
-        self.text.show_text(self.lines())
+        self.draw_text()
         self.text.scroll_to_line(0)
 
     def _draw_place(self) -> None:
@@ -144,15 +136,11 @@ class CompareScreen(TextScreen):
     KEYS = "Tab turn  o whole  arrows, Space, b  Esc back"
 
     def __init__(self, first: ListedTexts, second: ListedTexts) -> None:
-        super().__init__()
-        self._first, self._second = first, second
+        super().__init__(lambda width, is_whole: comparison_lines(first, second, width, is_whole=is_whole))
 
     def on_mount(self) -> None:
         self.draw_head("Two rollouts", "")
         self.say("")
-
-    def lines(self) -> list[ShownLine]:
-        return comparison_lines(self._first, self._second, self.line_width, is_whole=self.is_whole)
 
 
 def compare(screen: ViewScreen, listing: RolloutListing) -> None:
@@ -175,5 +163,4 @@ def open_row(listing: RolloutListing, row: ListedRollout) -> ListedTexts:
         DataError: If the dump cannot be read, or was replaced since it was listed.
     """
     index = listing.index
-    texts = open_rollout(index.row_place(row), row.row.group_name)
-    return ListedTexts(row, texts, index.group(row.group_number))
+    return ListedTexts(row, open_rollout(index, row), index.group(row.group_number))

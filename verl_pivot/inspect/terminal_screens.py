@@ -34,6 +34,19 @@ KEYS: Sequence[tuple[str, str]] = (
 )
 
 
+ALONG_THE_LIST: Sequence[BindingType] = (
+    Binding("j", "go(1)", show=False),
+    Binding("k", "go(-1)", show=False),
+    Binding("n", "group(1)", show=False),
+    Binding("p", "group(-1)", show=False),
+    Binding("right_square_bracket", "step(1)", show=False),
+    Binding("left_square_bracket", "step(-1)", show=False),
+    Binding("x", "mark", show=False),
+    Binding("c", "compare", show=False),
+)
+"""Keys that do the same in the list and in a rollout."""
+
+
 class ViewScreen(Screen[RolloutFilter | None]):
     """A screen with a body that takes all lines but the first and the last ones; its result is a filter to list by."""
 
@@ -47,15 +60,16 @@ class ViewScreen(Screen[RolloutFilter | None]):
     KEYS = ""
     """Keys that the last line names."""
 
+    def __init__(self, body: ScrolledLines) -> None:
+        super().__init__()
+        self._body = body
+
     def compose(self) -> ComposeResult:
         yield Static(id="about")
         yield Static(id="columns")
-        yield self.body()
+        yield self._body
         yield Static(id="message")
         yield Static(Text(self.KEYS, style="dim", no_wrap=True), id="keys")
-
-    def body(self) -> ScrolledLines:
-        raise NotImplementedError
 
     def draw_head(self, about: str, columns: str) -> None:
         self.query_one("#about", Static).update(Text(about, no_wrap=True, overflow="ellipsis"))
@@ -97,11 +111,12 @@ class HelpScreen(ViewScreen):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,enter", "app.pop_screen", show=False)]
     KEYS = "Esc back"
 
-    def body(self) -> TextLines:
-        return TextLines()
+    def __init__(self) -> None:
+        self._text = TextLines()
+        super().__init__(self._text)
 
     def on_mount(self) -> None:
         self.draw_head("Keys", "")
         self.say("")
         lines = [line for keys, what in KEYS for line in wrapped(f"{keys:18}{what}", 78)]
-        self.query_one(TextLines).show_text([ShownLine(line) for line in lines])
+        self._text.show_text([ShownLine(line) for line in lines])

@@ -35,9 +35,7 @@ _COLUMNS = (
     _Column("group", 8, lambda found: found.row.group_name or ""),
     _Column("score", 6, lambda found: score_text(found.row.score), is_number=True),
     _Column("reason", 3, lambda found: found.row.reason or "", is_wide=True),
-    _Column(
-        "left out", 2, lambda found: found.row.left_out or ("yes" if found.row.kept is False else ""), is_wide=True
-    ),
+    _Column("left out", 2, lambda found: _left_out(found.row), is_wide=True),
     _Column("ended", 2, lambda found: found.row.stop_reason or "", is_wide=True),
     _Column("errors", 2, lambda found: found.row.error_kinds, is_wide=True, is_extra=True),
     _Column("turns", 5, lambda found: short_number(found.row.num_turns), is_number=True),

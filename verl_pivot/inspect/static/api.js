@@ -3,9 +3,9 @@
 const token = new URLSearchParams(location.search).get("token") ?? "";
 
 /** The JSON of an answer; throws the server's sentence if it refuses. */
-export async function get(path, query = {}, signal = undefined) {
+export async function get(path, query = {}) {
   const given = Object.entries(query).filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return answered(`${path}?${new URLSearchParams(given)}`, { signal });
+  return answered(`${path}?${new URLSearchParams(given)}`);
 }
 
 /** The same for a request that changes something. */
@@ -13,12 +13,11 @@ export function post(path, body) {
   return answered(path, { method: "POST", body: JSON.stringify(body) });
 }
 
-async function answered(address, request) {
+async function answered(address, request = {}) {
   let answer;
   try {
     answer = await fetch(`api/${address}`, { ...request, headers: { "X-Inspect-Token": token } });
-  } catch (error) {
-    if (error.name === "AbortError") throw error;
+  } catch {
     throw new Error("verl-pivot inspect does not answer any more: start it again, and open the address that it prints");
   }
   const body = await answer.json().catch(() => ({})); // what is refused before our code sees it is no JSON

@@ -1,7 +1,8 @@
 // The page: the view that the address names, keys, and what is new.
 
 import { get, onNews } from "./api.js";
-import { el, number } from "./dom.js";
+import { number } from "./dom.js";
+import { drawFrame, hideMessage, main, nameTab, tell } from "./frame.js";
 import { go, note, place } from "./place.js";
 import { marked } from "./list.js";
 import { showComparison } from "./compare.js";
@@ -32,10 +33,6 @@ const KEYS = [
   ["?", "these keys"],
 ];
 
-const main = document.getElementById("main");
-const message = document.getElementById("message");
-const help = document.getElementById("help");
-
 let info = null;
 let view = null;
 let drawing = 0;
@@ -59,20 +56,10 @@ async function show() {
     if (mine !== drawing) return shown.leave();
     view = shown;
     if (focused) main.querySelector(`.filters [name="${focused}"]`)?.focus();
-    document.title = `${main.querySelector("h1")?.textContent ?? ""} - verl-pivot inspect`;
+    nameTab();
   } catch (error) {
     if (mine === drawing) tell(error);
   }
-}
-
-function tell(error) {
-  message.textContent = error.message;
-  message.hidden = false;
-  if (!main.querySelector("h1")) main.replaceChildren(el("h1", {}, "verl-pivot inspect"));
-}
-
-function hideMessage() {
-  message.hidden = true;
 }
 
 // ---- what is new
@@ -102,26 +89,15 @@ async function look() {
 
 // ---- keys
 
-function isTyping(target) {
-  return target.matches?.("input, select, textarea") ?? false;
-}
-
-document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
-  if (isTyping(event.target)) {
-    if (event.key === "Escape") event.target.blur();
-    return;
-  }
+function onKey(event) {
   const actions = {
-    "?": () => help.showModal(),
     "/": () => (document.getElementById("words") ?? go("rollouts"))?.focus?.(),
     c: compare,
     r: () => go("run"),
     l: () => go("rollouts"),
   };
-  const isUsed = view?.key(event, tell) || (actions[event.key] ? (actions[event.key](), true) : false);
-  if (isUsed) event.preventDefault();
-});
+  return view?.key(event) || (actions[event.key] ? (actions[event.key](), true) : false);
+}
 
 function compare() {
   const [a, b] = marked();
@@ -130,12 +106,7 @@ function compare() {
   return go("compare", { ...params, a, b });
 }
 
-document.getElementById("help-button").addEventListener("click", () => help.showModal());
-document.getElementById("help-keys").append(...KEYS.flatMap(([keys, what]) => [el("dt", {}, el("kbd", {}, keys)), el("dd", {}, what)]));
-document.getElementById("skip").addEventListener("click", (event) => {
-  event.preventDefault();
-  main.focus();
-});
+drawFrame({ run: "Run", rollouts: "Rollouts" }, KEYS, onKey);
 window.addEventListener("hashchange", show);
 if (!location.hash) note("run", {});
 await show();

@@ -2,6 +2,7 @@
 
 import { get } from "./api.js";
 import { el, longText, number, svg, visible } from "./dom.js";
+import { drawFrame, hideMessage, main, nameTab, tell } from "./frame.js";
 import { address, go, place } from "./place.js";
 
 const KEYS = [
@@ -15,10 +16,6 @@ const KEYS = [
 const MARKS = { "always right": "●", mixed: "◐", "always wrong": "○", undecided: "?", overlong: "…" };
 const DECISIONS = ["kept", "not kept", "dropped"];
 
-const main = document.getElementById("main");
-const message = document.getElementById("message");
-const help = document.getElementById("help");
-
 let about = null;
 let listed = { key: null, found: [], total: 0 };
 let shown = null;
@@ -28,7 +25,7 @@ const filters = ({ turn: _, trajectory: __, ...rest }) => rest;
 
 async function show() {
   const mine = ++drawing;
-  message.hidden = true;
+  hideMessage();
   const { view, params } = place();
   try {
     about ??= await get("files");
@@ -37,17 +34,11 @@ async function show() {
     if (mine !== drawing) return;
     shown = next;
     main.replaceChildren(...next.nodes);
-    document.title = `${main.querySelector("h1").textContent} - verl-pivot inspect`;
+    nameTab();
     next.ready?.();
   } catch (error) {
     if (mine === drawing) tell(error);
   }
-}
-
-function tell(error) {
-  message.textContent = error.message;
-  message.hidden = false;
-  if (!main.querySelector("h1")) main.replaceChildren(el("h1", {}, "verl-pivot inspect"));
 }
 
 // ---- the list
@@ -203,12 +194,6 @@ function strip(each, params, current) {
       MARKS[turn.outcome] ?? "·",
     ),
   );
-  if (cells.length === 0 && each.num_turns) {
-    for (let index = 0; index < Math.min(each.num_turns, 200); index += 1) {
-      const target = address("turn", { ...filters(params), trajectory: each.id, turn: index });
-      cells.push(el("a", { href: target, "data-name": nameOf(each.id, index), "aria-label": `turn ${index}` }, "·"));
-    }
-  }
   return el("nav", { class: "strip", "aria-label": "Turns" }, cells);
 }
 
@@ -232,7 +217,7 @@ async function turnView(params) {
   const nodes = [
     el("h1", {}, `Turn ${params.turn} of ${visible(params.trajectory)}`),
     el("p", { class: "position" }, el("a", { href: address("list", params) }, "Back to the list")),
-    candidate ? facts(candidate, verdict) : null,
+    facts(candidate, verdict),
     dropped ? el("p", { class: "problem" }, visible(`Dropped by ${dropped.filter}: ${dropped.reason}. ${dropped.detail}`)) : null,
     strip(trajectory, params, Number(params.turn)),
     state
@@ -249,9 +234,9 @@ async function turnView(params) {
   const all = allTurns();
   const at = all.findIndex((each) => each.trajectory === params.trajectory && String(each.turn) === params.turn);
   const other = (direction) => {
-    const names = listed.found.map((each) => each.id);
-    const next = listed.found[names.indexOf(params.trajectory) + direction];
-    return next?.turns.length ? { trajectory: next.id, turn: next.turns[0].index } : null;
+    const named = listed.found.filter((each) => each.id === params.trajectory || each.turns.length);
+    const next = named[named.findIndex((each) => each.id === params.trajectory) + direction];
+    return next && { trajectory: next.id, turn: next.turns[0].index };
   };
   return {
     nodes,
@@ -313,22 +298,12 @@ function sampleBox(sample, at) {
 
 // ---- keys
 
-document.addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
-  if (event.target.matches?.("input, select")) {
-    if (event.key === "Escape") event.target.blur();
-    return;
-  }
-  const action = event.key === "?" ? () => help.showModal() : shown?.keys[event.key];
-  if (!action) return;
-  action();
-  event.preventDefault();
-});
-document.getElementById("help-button").addEventListener("click", () => help.showModal());
-document.getElementById("help-keys").append(...KEYS.flatMap(([keys, what]) => [el("dt", {}, el("kbd", {}, keys)), el("dd", {}, what)]));
-document.getElementById("skip").addEventListener("click", (event) => {
-  event.preventDefault();
-  main.focus();
-});
+function onKey(event) {
+  const action = shown?.keys[event.key];
+  action?.();
+  return action !== undefined;
+}
+
+drawFrame({ list: "Trajectories" }, KEYS, onKey);
 window.addEventListener("hashchange", show);
 await show();

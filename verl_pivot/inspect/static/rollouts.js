@@ -4,6 +4,7 @@ import { el, number, visible } from "./dom.js";
 import { address, go, listed, nameOf, note, parsed } from "./place.js";
 import { get } from "./api.js";
 import * as rollouts from "./list.js";
+import { tell } from "./frame.js";
 import { disputed, toggleDispute } from "./verdicts.js";
 
 const ROW = 28;
@@ -239,7 +240,7 @@ class Table {
     this.draw();
   }
 
-  async dispute(tell) {
+  async dispute() {
     const row = this.list.ids.length ? await rollouts.rowAt(this.at) : null;
     if (row) await toggleDispute(row).catch(tell);
     this.draw();
@@ -265,7 +266,7 @@ class Table {
   }
 
   /** Whether a key did something. */
-  key(event, tell) {
+  key(event) {
     const page = this.numVisible - 1;
     const steps = {
       j: () => this.select(this.at + 1),
@@ -280,7 +281,7 @@ class Table {
       p: () => this.select(rollouts.otherGroup(this.at, -1)),
       Enter: () => this.open(),
       x: () => this.mark(),
-      w: () => this.dispute(tell),
+      w: () => this.dispute(),
       h: () => this.openHistory(),
       "[": () => this.changeStep(-1),
       "]": () => this.changeStep(1),

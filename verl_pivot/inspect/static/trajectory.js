@@ -4,6 +4,7 @@ import { get } from "./api.js";
 import { el, longText, number, visible } from "./dom.js";
 import { address, go, listed, nameOf, note, parsed } from "./place.js";
 import * as rollouts from "./list.js";
+import { tell } from "./frame.js";
 import { timeLine, tokenMap } from "./timeline.js";
 import { disputed, toggleDispute } from "./verdicts.js";
 
@@ -80,7 +81,7 @@ class Trajectory {
     this.verdict.replaceChildren(...(score === null ? [] : [el("strong", {}, `Marked as wrong: it should have scored ${number(score)}.`), " "]), button);
   }
 
-  async dispute(tell = (error) => this.verdict.replaceChildren(error.message)) {
+  async dispute() {
     const { row } = this.opened;
     try {
       await toggleDispute(row);
@@ -159,6 +160,7 @@ class Trajectory {
     this.isMoving = true;
     try {
       const row = await rollouts.rowAt(at);
+      if (!row) return; // its step was sampled anew
       this.params = { ...this.params, place: nameOf(row) };
       note("rollout", this.params);
       await this.load(this.info);
@@ -174,13 +176,13 @@ class Trajectory {
     if (next !== undefined) go("rollouts", { ...listed(this.params), step: next });
   }
 
-  key(event, tell) {
+  key(event) {
     const actions = {
       j: () => this.goTo(this.at + 1),
       k: () => this.goTo(this.at - 1),
       n: () => this.goTo(rollouts.otherGroup(this.at, 1)),
       p: () => this.goTo(rollouts.otherGroup(this.at, -1)),
-      w: () => this.dispute(tell),
+      w: () => this.dispute(),
       m: () => this.showTokens(),
       h: () => this.openHistory(),
       x: () => (rollouts.toggleMark(this.opened.row), this.drawPosition()),
