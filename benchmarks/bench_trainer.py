@@ -2,7 +2,8 @@
 
 Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_trainer --help`. Two engines with a small
 KV cache serve them. The learning rate is 0, so that the policy does not change. The numbers of prefilled and cached
-tokens come from SGLang's own log. Trainings that an earlier run of the same command has finished are not repeated.
+tokens come from SGLang's own log. Trainings that an earlier run of the same command has finished are not repeated;
+the folder `--out` has them.
 """
 
 import json
@@ -66,7 +67,7 @@ def main(
     model = write_model(out / "model", sizes=MODEL)
     for budget in map(int, budgets.split(",")):
         scenario = step_scenario(prompts * steps, budget)
-        compare(model, scenario, capacity * budget, steps, rounds, seed, out / f"{budget}")
+        compare(model, scenario, capacity * budget, steps, rounds, seed, out / f"{budget}-seed{seed}")
 
 
 def compare(model: Path, scenario: Scenario, capacity: int, steps: int, rounds: int, seed: int, folder: Path) -> None:
