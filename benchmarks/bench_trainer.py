@@ -138,7 +138,7 @@ def show(results: dict[str, list[TrainingCosts]], title: str, console: Console) 
     """Print one row per router: medians over the rounds, and how many times as fast as verl's own it was in each."""
     table = Table(title=title, title_justify="left")
     for column in ("router", "rollouts s", "prefilled", "hits", "retracted", "times as fast", "in each round"):
-        table.add_column(column, justify="right" if column != "router" else "left")
+        table.add_column(column, justify="left" if column == "router" else "right", no_wrap=column == "router")
     for router, found in results.items():
         ratios = [base.rollout_seconds / each.rollout_seconds for base, each in zip(results[STOCK], found, strict=True)]
         table.add_row(
