@@ -49,8 +49,7 @@ soak: .venv/ready
 	$(BIN)/python -m pytest -m "soak or hypothesis" --hypothesis-profile=soak $(PARALLEL) 3
 
 test-cluster: .venv/ready
-	$(BIN)/python -m pytest -m cluster
-	$(BIN)/python docs/reference.py
+	$(BIN)/python -m pytest -m cluster; code=$$?; $(BIN)/python docs/reference.py && exit $$code
 
 lint: .venv/ready
 	$(BIN)/ruff format --check .

@@ -61,7 +61,8 @@ class Quantiles(NamedTuple):
 
 
 def quantiles(seconds: list[float]) -> Quantiles:
-    return Quantiles(1e3 * statistics.median(seconds), 1e3 * statistics.quantiles(seconds, n=100)[98])
+    percentiles = statistics.quantiles(seconds, n=100, method="inclusive")
+    return Quantiles(1e3 * statistics.median(seconds), 1e3 * percentiles[98])
 
 
 def decide(name: str, num_engines: int, num_conversations: int, num_turns: int) -> dict[str, list[float]]:

@@ -59,7 +59,7 @@ def main(
     """
     import ray
 
-    console = Console()
+    console, num_each = Console(), rollouts // processes
     with running_router(engines, _CAPACITY, "kv_forecast", engines_per_shard) as router:
 
         def of_actors(function: Callable[[Any], Any]) -> list[Any]:
@@ -69,8 +69,9 @@ def main(
         idle = measured(lambda: time.sleep(_SETTLE_SECONDS), of_actors)
         loops = [ray.remote(AgentLoops).remote(number, turn_seconds) for number in range(processes)]
         began = time.monotonic()
-        rounds = [each.play.remote(router, rollouts // processes) for each in loops]
-        while num_known(ray.get(router.get_status.remote())) < processes * (rollouts // processes):
+        rounds = [each.play.remote(router, num_each) for each in loops]
+        while num_known(ray.get(router.get_status.remote())) < processes * num_each:
+            raise_failure(rounds)
             time.sleep(1.0)
         console.print(f"all rollouts have begun or wait after {time.monotonic() - began:.0f} s")
         time.sleep(_SETTLE_SECONDS)
@@ -83,14 +84,16 @@ def main(
         loops_after = ray.get([each.usage.remote() for each in loops])
         status = ray.get(router.get_status.remote())
         usages = of_actors(usage)
-        del rounds
+        raise_failure(rounds)
+    if len(times) < 2:
+        raise SystemExit("too few turns ended in the measured time: give more --rollouts, --seconds or --turn-seconds")
     shares = [1e2 * each / seconds for each in busy]
     by_loops = sum(
         after.cpu_seconds - before.cpu_seconds for before, after in zip(loops_before, loops_after, strict=True)
     )
     console.print(
-        f"{engines} engines, {len(shares)} actors, {rollouts} rollouts of which {status['waiting']} wait, {processes} "
-        f"processes: {len(times) / seconds:.0f} turns/s\n"
+        f"{engines} engines, {len(shares)} actors, {processes * num_each} rollouts of which {status['waiting']} wait, "
+        f"{processes} processes: {len(times) / seconds:.0f} turns/s\n"
         f"each actor uses {min(shares):.1f} to {max(shares):.1f} % of a core, without rollouts "
         f"{1e2 * max(idle) / _SETTLE_SECONDS:.1f} %, and {max(each.memory_mb for each in usages):.0f} MB\n"
         f"{1e3 * sum(busy) / len(times):.3f} ms of the actors' CPU time for a turn, {len(times) / sum(busy):.0f} turns "
@@ -105,6 +108,14 @@ def main(
         },
         console,
     )
+
+
+def raise_failure(rounds: Sequence[Any]) -> None:
+    """Raise what a process of agent loops has raised, if one has."""
+    import ray
+
+    ended, _ = ray.wait(rounds, num_returns=len(rounds), timeout=0.0)
+    ray.get(ended)
 
 
 def show(times: dict[str, list[float]], console: Console) -> None:

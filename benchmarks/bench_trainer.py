@@ -2,7 +2,8 @@
 
 Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_trainer --help`. Two engines with a small
 KV cache serve them. The learning rate is 0, so that the policy does not change. The numbers of prefilled and cached
-tokens come from SGLang's own log. Trainings that an earlier run of the same command has finished are not repeated.
+tokens come from SGLang's own log. Trainings that an earlier run of the same command has finished are not repeated;
+the folder `--out` has them.
 """
 
 import json
@@ -66,7 +67,7 @@ def main(
     model = write_model(out / "model", sizes=MODEL)
     for budget in map(int, budgets.split(",")):
         scenario = step_scenario(prompts * steps, budget)
-        compare(model, scenario, capacity * budget, steps, rounds, seed, out / f"{budget}")
+        compare(model, scenario, capacity * budget, steps, rounds, seed, out / f"{budget}-seed{seed}")
 
 
 def compare(model: Path, scenario: Scenario, capacity: int, steps: int, rounds: int, seed: int, folder: Path) -> None:
@@ -76,19 +77,7 @@ def compare(model: Path, scenario: Scenario, capacity: int, steps: int, rounds: 
     conversations = draw_conversations(scenario, seed)
     rows = write_rows(folder / "rows.parquet", conversations)
     batch_size = len(conversations) // steps
-    command = [
-        "+local=cpu",
-        "pivot.trial_steps=null",
-        *training(model, rows, batch_size=batch_size, n=1, num_steps=steps),
-        *(f"data.val_files={rows}", "trainer.val_before_train=False", "trainer.test_freq=-1", "trainer.save_freq=-1"),
-        *("algorithm.adv_estimator=grpo", "data.shuffle=False", "actor_rollout_ref.actor.optim.lr=0"),
-        *(f"data.max_prompt_length={scenario.budget}", f"data.max_response_length={scenario.budget}"),
-        f"actor_rollout_ref.actor.ppo_mini_batch_size={batch_size}",
-        *("actor_rollout_ref.rollout.name=sglang", "actor_rollout_ref.rollout.agent.default_agent_loop=seeded"),
-        *("ray_kwargs.ray_init.num_gpus=2", "trainer.n_gpus_per_node=2"),
-        f"actor_rollout_ref.rollout.engine_kwargs.sglang.max_total_tokens={capacity}",
-        "+actor_rollout_ref.rollout.engine_kwargs.sglang.log_level=info",
-    ]
+    command = launch_of(model, rows, scenario, capacity, batch_size=batch_size, steps=steps)
     results: dict[str, list[TrainingCosts]] = {router: [] for router in ROUTERS}
     for number in range(rounds):
         for router, overrides in ROUTERS.items():
@@ -104,6 +93,23 @@ def compare(model: Path, scenario: Scenario, capacity: int, steps: int, rounds: 
         f"medians of {rounds} rounds"
     )
     show(results, title, console)
+
+
+def launch_of(model: Path, rows: Path, scenario: Scenario, capacity: int, *, batch_size: int, steps: int) -> list[str]:
+    """Overrides of the launches under each router. Each rollout has its own row: no estimator may compare several."""
+    return [
+        "+local=cpu",
+        "pivot.trial_steps=null",
+        *training(model, rows, batch_size=batch_size, n=1, num_steps=steps),
+        *(f"data.val_files={rows}", "trainer.val_before_train=False", "trainer.test_freq=-1", "trainer.save_freq=-1"),
+        *("algorithm.adv_estimator=reinforce_plus_plus", "data.shuffle=False", "actor_rollout_ref.actor.optim.lr=0"),
+        *(f"data.max_prompt_length={scenario.budget}", f"data.max_response_length={scenario.budget}"),
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={batch_size}",
+        *("actor_rollout_ref.rollout.name=sglang", "actor_rollout_ref.rollout.agent.default_agent_loop=seeded"),
+        *("ray_kwargs.ray_init.num_gpus=2", "trainer.n_gpus_per_node=2"),
+        f"actor_rollout_ref.rollout.engine_kwargs.sglang.max_total_tokens={capacity}",
+        "+actor_rollout_ref.rollout.engine_kwargs.sglang.log_level=info",
+    ]
 
 
 def write_rows(path: Path, conversations: Sequence[SimulatedConversation]) -> Path:
@@ -132,7 +138,7 @@ def show(results: dict[str, list[TrainingCosts]], title: str, console: Console) 
     """Print one row per router: medians over the rounds, and how many times as fast as verl's own it was in each."""
     table = Table(title=title, title_justify="left")
     for column in ("router", "rollouts s", "prefilled", "hits", "retracted", "times as fast", "in each round"):
-        table.add_column(column, justify="right" if column != "router" else "left")
+        table.add_column(column, justify="left" if column == "router" else "right", no_wrap=column == "router")
     for router, found in results.items():
         ratios = [base.rollout_seconds / each.rollout_seconds for base, each in zip(results[STOCK], found, strict=True)]
         table.add_row(

@@ -52,8 +52,8 @@ Of the suite, which runs without a GPU, and of the file for SGLang on GPUs:
 SEVERAL = """
 ## Several workers
 
-`make test-cluster` launches several workers on one machine and writes the outcome of each test here. Without a line below, a
-test was not run since it was written.
+`make test-cluster` launches several workers on one machine and writes the outcome of each test here. It has not run a test yet
+that has no line below.
 
 | what | outcome | date | seconds |
 |---|---|---|---|

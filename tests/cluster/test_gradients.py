@@ -61,11 +61,15 @@ class Cases:
         script = str(Path(__file__).parent / "gradient_worker.py")
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         workers, logs = [], [self._folder / f"{world_size}-{rank}.log" for rank in range(world_size)]
-        for rank, log in enumerate(logs):
-            command = [sys.executable, script, str(self._folder), str(rank), str(world_size)]
-            with log.open("wb") as file:
-                workers.append(subprocess.Popen(command, env=environment, stdout=file, stderr=file))
-        codes = [worker.wait() for worker in workers]
+        try:
+            for rank, log in enumerate(logs):
+                command = [sys.executable, script, str(self._folder), str(rank), str(world_size)]
+                with log.open("wb") as file:
+                    workers.append(subprocess.Popen(command, env=environment, stdout=file, stderr=file))
+            codes = [worker.wait() for worker in workers]
+        finally:
+            for worker in workers:  # one waits for minutes for another that has failed
+                worker.kill()
         assert codes == [0] * world_size, "\n".join(log.read_text()[-3000:] for log in logs)
 
     def difference(self, name: str, other: str) -> float:

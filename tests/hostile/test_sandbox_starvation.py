@@ -161,10 +161,10 @@ def test_daemons_are_of_the_family_where_their_new_parent_is_given() -> None:
     with subprocess.Popen([sys.executable, "-c", NEW_PARENT], stdout=subprocess.PIPE, text=True) as new_parent:
         assert new_parent.stdout is not None
         program, daemon = map(int, new_parent.stdout.readline().split())
-        found = [{each.pid for each in family(program, shim)} for shim in (None, new_parent.pid)]
+        found = [[each.pid for each in family(program, shim)] for shim in (None, new_parent.pid)]
         new_parent.kill()
 
-    assert found == [{program}, {program, daemon}]
+    assert found == [[program], [program, daemon]]
 
 
 def test_times_before_the_first_look_count_for_nothing_whoever_had_them() -> None:

@@ -252,6 +252,30 @@ def test_a_resume_that_would_train_no_step_is_refused(folder: Path) -> None:
     check(here, "trainer.total_training_steps=2", "trainer.val_only=True")
 
 
+def test_a_resume_of_shards_of_another_number_of_gpus_is_refused(folder: Path) -> None:
+    write_checkpoint(folder / "run", 2)
+    (folder / "run" / "global_step_2" / "actor").mkdir()
+    (folder / "run" / "global_step_2" / "actor" / "fsdp_config.json").write_text('{"world_size": 4}')
+    here = ("trainer.default_local_dir=run", "trainer.total_training_steps=3", "trainer.nnodes=2")
+
+    assert refusal(*here, "trainer.n_gpus_per_node=4").startswith(
+        "run/global_step_2 was saved by 4 GPUs and the launch trains on 8"
+    )
+    check(*here, "trainer.n_gpus_per_node=2")
+
+
+@pytest.mark.parametrize("section", ["actor", "actor.fsdp_config"])
+def test_sequences_split_over_gpus_without_flash_attention_are_refused_wherever_verl_reads_it(
+    folder: Path, section: str
+) -> None:
+    size = f"actor_rollout_ref.{section}.ulysses_sequence_parallel_size=2"
+
+    assert refusal(size, "+actor_rollout_ref.model.override_config.attn_implementation=sdpa").startswith(
+        "ulysses_sequence_parallel_size=2 splits sequences over GPUs"
+    )
+    check(size)
+
+
 def test_a_checkpoint_that_is_named_and_not_there_is_refused(folder: Path) -> None:
     path = "trainer.resume_mode=resume_path"
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.paths import ROOT
 from tests.support.sandbox_machine import needs_sandbox
-from verl_pivot.sandbox.audit import attacks
+from verl_pivot.sandbox.audit import attack_programs
 from verl_pivot.sandbox.audit.attack import Attack, AttackOutcome, AuditFinding, AuditReport
 from verl_pivot.sandbox.audit.attacks import ATTACKS
 from verl_pivot.sandbox.audit.audit import judge, prologue
@@ -34,6 +34,7 @@ SUCCEED_IN_A_WEAK_SANDBOX = {
     "FORKS": "starts",
     "TREE": "holds 40 MiB",
     "PAGE_TABLES": "holds 200 MiB of page tables",
+    "SHARED_MAPS": "holds 640 MiB",
     "BUFFERS": "MiB of socket buffers",
     "FILES": "makes 20000 files",
 }
@@ -47,7 +48,7 @@ def result(status: Status, stdout: str = "") -> Result:
 @pytest.mark.heavy
 @pytest.mark.parametrize("name", SUCCEED_IN_A_WEAK_SANDBOX)
 def test_an_attack_succeeds_where_nothing_stops_it(name: str) -> None:
-    code = prologue(1) + getattr(attacks, name)
+    code = prologue(1) + getattr(attack_programs, name)
     secret = "canary-" + "0" * 32
 
     done = subprocess.run(

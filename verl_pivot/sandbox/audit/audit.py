@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from verl_pivot.errors import SandboxError
 from verl_pivot.sandbox.audit.attack import SMALL, Attack, AttackOutcome, AuditFinding, AuditReport
-from verl_pivot.sandbox.audit.attacks import ATTACKS, PROLOGUE
+from verl_pivot.sandbox.audit.attack_programs import PROLOGUE
+from verl_pivot.sandbox.audit.attacks import ATTACKS
 from verl_pivot.sandbox.audit.session_attacks import SESSION_ATTACKS
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import Program, Result, Status

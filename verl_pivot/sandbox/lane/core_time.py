@@ -113,7 +113,8 @@ def family(pid: int, shim_pid: int | None = None) -> list[ProcessStat]:
         shim_pid: PID 1 of its pod, which daemons have as their parent when their own has ended; None leaves them out.
     """
     found: list[ProcessStat] = []
-    waiting = [pid] if shim_pid is None else [*_children(shim_pid, shim_pid), pid]
+    daemons = [] if shim_pid is None else [each for each in _children(shim_pid, shim_pid) if each != pid]
+    waiting = [*daemons, pid]
     while waiting and len(found) < _MAX_PROCESSES:
         process = read_process(waiting.pop())
         if process is not None:
