@@ -71,7 +71,7 @@ def main(
 ) -> None:
     """Print seconds from the end of the last group to the batch."""
     sizes = Sizes(prompts, rollouts, keep)
-    table = Table(title=f"{prompts} prompts x {rollouts} -> {keep} rollouts, {rounds} rounds")
+    table = Table(title=f"{prompts} prompts x {rollouts} -> {keep} rollouts, {rounds} rounds, pivot.record={record}")
     for column in ("groups end", "dump", "median, s", "longest, s", "written after, s", "CPU, s", "share of a step"):
         table.add_column(column, justify="left" if column in ("groups end", "dump") else "right")
     with transfer_queue():
@@ -96,12 +96,12 @@ def main(
                 )
     console = Console()
     console.print(table)
-    seconds = encode_seconds(characters)
+    seconds = encode_seconds(characters, record)
     share = seconds * prompts * rollouts / spread_seconds if spread_seconds else 0.0
     console.print(f"encoding in the agent loops: {seconds * 1e6:.0f} us of a rollout, {share:.1%} of a core in a step")
 
 
-def encode_seconds(characters: int) -> float:
+def encode_seconds(characters: int, record: RecordedTexts) -> float:
     """Seconds that an agent loop takes to encode the line of a rollout, without those that any rollout takes."""
     num = 200
     times = []
@@ -109,7 +109,7 @@ def encode_seconds(characters: int) -> float:
         rng = random.Random(0)
         began = time.process_time()
         for _ in range(num):
-            make_rollout(rng, each, text="x" * (characters // 6))
+            make_rollout(rng, each, record, text="x" * (characters // 6))
         times.append((time.process_time() - began) / num)
     return times[1] - times[0]
 
@@ -144,7 +144,7 @@ def measure(
         )  # fmt: skip
         uids = [f"{seed}-{spread_seconds}-{characters}-{prompt}" for prompt in range(sizes.num_prompts)]
         announce(uids)
-        writing = ray.remote(finish_groups).remote(uids, sizes.num_rollouts, spread_seconds or 0.0, characters)
+        writing = ray.remote(finish_groups).remote(uids, sizes.num_rollouts, spread_seconds or 0.0, characters, record)
         if spread_seconds is None:
             ray.get(writing)
         began, cpu_began = time.time(), time.process_time()
@@ -162,7 +162,9 @@ def measure(
     return Measured(ended - last_group, write_seconds, cpu_seconds, num_bytes)
 
 
-def finish_groups(uids: list[str], num_rollouts: int, seconds: float, characters: int | None) -> float:
+def finish_groups(
+    uids: list[str], num_rollouts: int, seconds: float, characters: int | None, record: RecordedTexts
+) -> float:
     """Write the groups spread over `seconds`, or as fast as possible if 0; the time at which the last one ended."""
     import transfer_queue as tq
 
@@ -171,26 +173,33 @@ def finish_groups(uids: list[str], num_rollouts: int, seconds: float, characters
     began = time.time()
     for number, uid in enumerate(uids):
         time.sleep(max(0.0, began + seconds * number / len(uids) - time.time()))
-        finish(uid, [make_rollout(rng, characters) for _ in range(num_rollouts)])
+        finish(uid, [make_rollout(rng, characters, record) for _ in range(num_rollouts)])
     return time.time()
 
 
-def make_rollout(rng: random.Random, characters: int | None, text: str | None = None) -> dict[str, object]:
+def make_rollout(
+    rng: random.Random, characters: int | None, record: RecordedTexts, text: str | None = None
+) -> dict[str, object]:
     """Fields of a rollout with five calls of some hundred characters; if it is dumped also six turns, and a prompt.
 
     Args:
         rng: Source of its score and of its texts.
         characters: Characters of its texts; None to dump nothing.
+        record: Whose texts are dumped; with `calls` the agent loop leaves all out.
         text: Text of each turn; None draws one.
     """
     if text is None:
         text = "" if characters is None else "".join(rng.choices(LETTERS, k=characters // 6))
-    turn = DumpedTurn(text=text[: len(text) // 2], num_tokens=5, ended=True, observations=(text[len(text) // 2 :],))
+    has_texts = record is not RecordedTexts.CALLS
+    turn = DumpedTurn(num_tokens=5, ended=True)
+    if has_texts:
+        half = len(text) // 2
+        turn = DumpedTurn(text=text[:half], num_tokens=5, ended=True, observations=(text[half:],))
     fields = rollout_fields(
         float(rng.random() < 0.5), rng.randrange(3), num_calls=5, code="print(1 + 2)\n" * 25,
         turns=[] if characters is None else [turn] * 6, mask=MASK,
     )  # fmt: skip
-    if characters is not None:
+    if characters is not None and has_texts:
         fields["prompt_messages"] = encode_prompt([{"role": "user", "content": PROMPT}])
     return fields
 
