@@ -5,8 +5,8 @@ in a real TransferQueue. The time runs from the end of the last group to the bat
 all reads and all metrics. Another process writes the groups one after the other, as in training. The rows "all at once"
 are the worst case: all groups end before the first poll. CPU seconds are those of the trainer's process, from the
 beginning of the selection to the dump's file. The share of a step is the CPU time that the dump adds, in a step that
-takes no longer than its rollouts and the selection. Agent loops encode the lines; the last line of the output has the
-share of one core that this takes in the same step, as if one process had all agent loops.
+takes no longer than its rollouts and the selection took here. Agent loops encode the lines; the last line of the output
+has the share of one core that this takes in the same step, as if one process had all agent loops.
 """
 
 import random
@@ -34,6 +34,8 @@ from verl_pivot.data.rollout_dumps import DumpedTurn, RecordedTexts, encode_prom
 PROMPT = "What is 1 + 2? " * 130
 MASK = ([1] * 400 + [0] * 300) * 6
 """Mask of a response of 4,200 tokens."""
+NUM_TEXTS = 64
+"""Texts of turns, of which each rollout has one."""
 LETTERS = 'abcdefgh ijklmnop\n"{}:,0123456789'
 
 
@@ -56,6 +58,8 @@ class Measured(NamedTuple):
     """From the batch to the dump's file, during which training goes on; 0 without a dump."""
     cpu_seconds: float
     """CPU time of this process, until the batch and the dump's file are there."""
+    step_seconds: float
+    """From the beginning of the first group to the batch; longer than asked for where the machine is busy."""
     num_bytes: int
     """Size of the dump."""
 
@@ -71,7 +75,7 @@ def main(
 ) -> None:
     """Print seconds from the end of the last group to the batch."""
     sizes = Sizes(prompts, rollouts, keep)
-    table = Table(title=f"{prompts} prompts x {rollouts} -> {keep} rollouts, {rounds} rounds")
+    table = Table(title=f"{prompts} prompts x {rollouts} -> {keep} rollouts, {rounds} rounds, pivot.record={record}")
     for column in ("groups end", "dump", "median, s", "longest, s", "written after, s", "CPU, s", "share of a step"):
         table.add_column(column, justify="left" if column in ("groups end", "dump") else "right")
     with transfer_queue():
@@ -84,7 +88,7 @@ def main(
                 median = statistics.median(each.seconds for each in found)
                 cpu = statistics.median(each.cpu_seconds for each in found)
                 cpu_without = cpu if cpu_without is None else cpu_without
-                share = (cpu - cpu_without) / ((spread or 0.0) + median)
+                share = (cpu - cpu_without) / statistics.median(each.step_seconds for each in found)
                 table.add_row(
                     name,
                     "none" if num_characters is None else f"{found[0].num_bytes / 2**20:.0f} MiB",
@@ -96,12 +100,12 @@ def main(
                 )
     console = Console()
     console.print(table)
-    seconds = encode_seconds(characters)
+    seconds = encode_seconds(characters, record)
     share = seconds * prompts * rollouts / spread_seconds if spread_seconds else 0.0
     console.print(f"encoding in the agent loops: {seconds * 1e6:.0f} us of a rollout, {share:.1%} of a core in a step")
 
 
-def encode_seconds(characters: int) -> float:
+def encode_seconds(characters: int, record: RecordedTexts) -> float:
     """Seconds that an agent loop takes to encode the line of a rollout, without those that any rollout takes."""
     num = 200
     times = []
@@ -109,7 +113,7 @@ def encode_seconds(characters: int) -> float:
         rng = random.Random(0)
         began = time.process_time()
         for _ in range(num):
-            make_rollout(rng, each, text="x" * (characters // 6))
+            make_rollout(rng, each, record, "x" * (characters // 6))
         times.append((time.process_time() - began) / num)
     return times[1] - times[0]
 
@@ -144,7 +148,7 @@ def measure(
         )  # fmt: skip
         uids = [f"{seed}-{spread_seconds}-{characters}-{prompt}" for prompt in range(sizes.num_prompts)]
         announce(uids)
-        writing = ray.remote(finish_groups).remote(uids, sizes.num_rollouts, spread_seconds or 0.0, characters)
+        writing = ray.remote(finish_groups).remote(uids, sizes.num_rollouts, spread_seconds or 0.0, characters, record)
         if spread_seconds is None:
             ray.get(writing)
         began, cpu_began = time.time(), time.process_time()
@@ -159,38 +163,45 @@ def measure(
         tq.kv_clear(keys=batch.keys, partition_id="train")
         num_bytes = 0 if characters is None else dump.stat().st_size
     last_group = began if spread_seconds is None else ray.get(writing)
-    return Measured(ended - last_group, write_seconds, cpu_seconds, num_bytes)
+    return Measured(ended - last_group, write_seconds, cpu_seconds, ended - began, num_bytes)
 
 
-def finish_groups(uids: list[str], num_rollouts: int, seconds: float, characters: int | None) -> float:
+def finish_groups(
+    uids: list[str], num_rollouts: int, seconds: float, characters: int | None, record: RecordedTexts
+) -> float:
     """Write the groups spread over `seconds`, or as fast as possible if 0; the time at which the last one ended."""
     import transfer_queue as tq
 
     tq.init()
     rng = random.Random(0)
+    # Texts that are drawn anew would take longer than the spread.
+    texts = ["".join(rng.choices(LETTERS, k=(characters or 0) // 6)) for _ in range(NUM_TEXTS)]
     began = time.time()
     for number, uid in enumerate(uids):
         time.sleep(max(0.0, began + seconds * number / len(uids) - time.time()))
-        finish(uid, [make_rollout(rng, characters) for _ in range(num_rollouts)])
+        finish(uid, [make_rollout(rng, characters, record, rng.choice(texts)) for _ in range(num_rollouts)])
     return time.time()
 
 
-def make_rollout(rng: random.Random, characters: int | None, text: str | None = None) -> dict[str, object]:
+def make_rollout(rng: random.Random, characters: int | None, record: RecordedTexts, text: str) -> dict[str, object]:
     """Fields of a rollout with five calls of some hundred characters; if it is dumped also six turns, and a prompt.
 
     Args:
-        rng: Source of its score and of its texts.
+        rng: Source of its score.
         characters: Characters of its texts; None to dump nothing.
-        text: Text of each turn; None draws one.
+        record: Whose texts are dumped; with `calls` the agent loop leaves all out.
+        text: Text of each turn.
     """
-    if text is None:
-        text = "" if characters is None else "".join(rng.choices(LETTERS, k=characters // 6))
-    turn = DumpedTurn(text=text[: len(text) // 2], num_tokens=5, ended=True, observations=(text[len(text) // 2 :],))
+    has_texts = record is not RecordedTexts.CALLS
+    turn = DumpedTurn(num_tokens=5, ended=True)
+    if has_texts:
+        half = len(text) // 2
+        turn = DumpedTurn(text=text[:half], num_tokens=5, ended=True, observations=(text[half:],))
     fields = rollout_fields(
         float(rng.random() < 0.5), rng.randrange(3), num_calls=5, code="print(1 + 2)\n" * 25,
         turns=[] if characters is None else [turn] * 6, mask=MASK,
     )  # fmt: skip
-    if characters is not None:
+    if characters is not None and has_texts:
         fields["prompt_messages"] = encode_prompt([{"role": "user", "content": PROMPT}])
     return fields
 

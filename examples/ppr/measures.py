@@ -9,6 +9,7 @@ from examples.ppr.oracle import grade
 from examples.world.questions import WorldQuestion
 from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, DumpedTurn, read_rollouts
 from verl_pivot.data.rollout_records import RolloutRecord
+from verl_pivot.errors import DataError
 from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.process_record import ProcessRecord, process_record
 
@@ -81,7 +82,11 @@ MEASURES: Mapping[str, Measure] = {
 
 
 def read_dump(path: Path, questions: Questions) -> list[Played]:
-    """All decided trajectories of a dump."""
+    """All decided trajectories of a dump.
+
+    Raises:
+        DataError: If `pivot.record` left their texts out.
+    """
     return [
         _played(row, row.record, questions[row.record.prompt_id])
         for row in read_rollouts(path)
@@ -96,6 +101,8 @@ def read_training(folder: Path, questions: Questions) -> dict[int, list[Played]]
 
 
 def _played(row: DumpedRollout, record: RolloutRecord, question: WorldQuestion) -> Played:
+    if not row.has_texts:
+        raise DataError(f"rollout {row.uid} has no texts, by which searches are graded: train with pivot.record=all")
     turns = [_shown(each) for each in row.turns]
     searches = {call.turn for call in record.calls if call.name == "search"}
     process = process_record(row.reward_info) or ProcessRecord(rewards=(), scores=())

@@ -123,6 +123,13 @@ def test_every_key_that_we_set_exists_in_verl(group: str, option: str) -> None:
     assert unknown == [], f"typo in configs/{group}/{option}.yaml, or verl moved the key"
 
 
+@pytest.mark.parametrize("method", ["pivotrl", "l0", "grpo_roc"])
+def test_the_replay_buffer_is_told_whose_texts_are_recorded(method: str) -> None:
+    config = stock(f"+method={method}", "pivot.record=kept", "data.train_files=a.parquet")
+
+    assert config.trainer.v1.sampler.sampler_kwargs.record == "kept"
+
+
 @pytest.mark.parametrize("engine", ["megatron", "veomni", "torchtitan"])
 def test_what_methods_set_are_keys_of_each_engine_of_training_and_the_launch_is_checked_with_it(engine: str) -> None:
     config = OmegaConf.to_container(stock(f"model_engine={engine}"))

@@ -52,8 +52,15 @@ from examples.world.questions import KINDS, Lookup, WorldQuestion, demonstration
 from examples.world.rows import by_prompt, read_questions, write_rows  # noqa: E402
 from tests.support.rollout_records import make_record  # noqa: E402
 from tests.support.scripted_engine import Said, make_loop, row  # noqa: E402
-from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_transcript  # noqa: E402
+from verl_pivot.data.rollout_dumps import (  # noqa: E402
+    DumpedOutcome,
+    DumpedTurn,
+    encode_line,
+    encode_transcript,
+    without_texts,
+)
 from verl_pivot.data.rollout_records import CallRecord, CallStatus  # noqa: E402
+from verl_pivot.errors import DataError  # noqa: E402
 from verl_pivot.rewards.principle_answers import score_of_answer  # noqa: E402
 from verl_pivot.rewards.principles import ShownTurn, turn_question  # noqa: E402
 from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord  # noqa: E402
@@ -292,9 +299,10 @@ def test_a_trajectory_is_measured_by_the_oracle_and_by_what_its_turns_were_paid(
     turns = [DumpedTurn(text=each.text, num_tokens=9, ended=True, observations=(each.observation,)) for each in shown]
     turns.append(DumpedTurn(text="<answer>1</answer>", num_tokens=5, ended=True))
     process = ProcessRecord(rewards=(0.0, -1.0, 0.0, 0.0), scores=(1.0, 0.0, None))
+    transcript = encode_transcript({}, record, turns)
     line = encode_line(
         DumpedOutcome(uid="a_0_0", score=0.0, is_kept=True, reward_info={PROCESS_FIELD: process.as_text()}),
-        encode_transcript({}, record, turns),
+        transcript,
     )
     path = tmp_path / "5.jsonl"
     path.write_bytes(line)
@@ -305,6 +313,9 @@ def test_a_trajectory_is_measured_by_the_oracle_and_by_what_its_turns_were_paid(
             scores=(1.0, 0.0, None),
         )
     ]  # fmt: skip
+    path.write_bytes(encode_line(DumpedOutcome(uid="a_0_0", score=0.0, is_kept=True), without_texts(transcript)))
+    with pytest.raises(DataError, match="rollout a_0_0 has no texts, by which searches are graded"):
+        read_dump(path, by_prompt([QUESTION]))
 
 
 def make_played(em: float = 1.0, *, question: str = "a", scores: tuple[float | None, ...] = ()) -> Played:

@@ -9,6 +9,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from tests.support.dumped_runs import make_line, write_run
+from verl_pivot.data.rollout_dumps import without_texts
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
 from verl_pivot.inspect.queries import RunIndex
 from verl_pivot.inspect.terminal import TerminalView
@@ -172,6 +173,15 @@ async def test_two_marked_rollouts_stand_side_by_side_from_where_they_differ(tmp
         assert f"{'-- no turn 3 ':-<38} | -- Turn 3, 5 tokens ---" in text
         assert "same\n" not in text
         await seen(pilot, "2 rollouts", "escape")
+
+
+async def test_rollouts_without_texts_are_not_called_the_same(tmp_path: Path) -> None:
+    lines = [make_line("a_0_0", 1.0, ["left"]), make_line("a_1_0", 0.0, ["right"])]
+    run = write_run(tmp_path / "run", {1: [without_texts(line) + b"\n" for line in lines]})
+    async with viewing(run) as pilot:
+        await press(pilot, "x", "j", "x")
+        text = await seen(pilot, "pivot.record left texts out, so that it is not known where they differ.", "c")
+        assert "(pivot.record left this text out)" in text
 
 
 async def test_a_group_and_a_prompt_are_listed_from_a_rollout(tmp_path: Path) -> None:

@@ -283,3 +283,13 @@ def test_wrong_quotations_are_counted_as_one_reason_whatever_they_quote() -> Non
     assert {reason_to_count(each) for each in reasons} == {"'query': the turn does not hold the quotation ..."}
     assert {reason_to_count(each[:-1]) for each in reasons} == {"'query': the turn does not hold the quotation ..."}
     assert reason_to_count("the principle 'query' is missing") == "the principle 'query' is missing"
+
+
+def test_scores_that_are_no_numbers_are_counted_as_one_reason() -> None:
+    reasons = set()
+    for scores in ("many, ten", "1.5,10", "'"):
+        with pytest.raises(InvalidAnswerError) as caught:
+            released(f"<final_score>{scores}</final_score>")
+        reasons.add(reason_to_count(str(caught.value)))
+
+    assert reasons == {"there are no two whole numbers in ..."}

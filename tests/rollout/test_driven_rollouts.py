@@ -80,6 +80,14 @@ async def test_a_conversation_goes_on_in_its_row_and_another_gets_a_row_of_its_o
     assert second.extra_fields["rollout"]["turn_tokens"] == [5, 5, 7]
 
 
+async def test_the_dump_has_the_prompt_that_the_program_sent(tmp_path: Path) -> None:
+    loop = driven_loop("two", ["One.", "Two.", "Three."], f"trainer.rollout_data_dir={tmp_path}")
+
+    prompts = [json.loads(each.as_dict()["extra_fields"]["prompt_messages"]) for each in await rows_of(loop)]
+
+    assert prompts == [row()["raw_prompt"], [{"role": "user", "content": "Something else."}]]
+
+
 async def test_requests_at_once_are_answered_one_after_the_other() -> None:
     outputs = await rows_of(driven_loop("parallel", ["One.", "Two."], seconds=0.05))
 

@@ -23,6 +23,8 @@ class OpenedTurn(msgspec.Struct, kw_only=True):
     """One turn of the policy, and what came of it."""
 
     text: str
+    has_text: bool = True
+    """Whether its text stands in the dump, which `pivot.record` may leave out."""
     num_tokens: int | None = None
     ended: bool | None = None
     """Whether the policy ended the turn by itself."""
@@ -113,6 +115,7 @@ def _turn(fields: JsonObject) -> OpenedTurn:
     tokens, step, observations = fields.get("num_tokens"), fields.get("step"), fields.get("observations")
     return OpenedTurn(
         text=_as_text(fields.get("text", _NOT_RECORDED)),
+        has_text="text" in fields,
         seconds=_number(fields.get("seconds")),
         tool_seconds=_number(fields.get("tool_seconds")),
         num_tokens=tokens if isinstance(tokens, int) else None,

@@ -75,11 +75,14 @@ def comparison_lines(first: ListedTexts, second: ListedTexts, width: int, *, is_
     turns = (first.texts.turns, second.texts.turns)
     num_turns, num_same = max(map(len, turns)), 0
     for left, right in zip(*turns, strict=False):
-        if (left.text, left.observations) != (right.text, right.observations):
+        if not left.has_text or (left.text, left.observations) != (right.text, right.observations):
             break
         num_same += 1
-    is_same = num_same == num_turns
-    lines = [ShownLine("All turns are the same." if is_same else f"The same until turn {num_same + 1}.", "dim")]
+    if not all(turn.has_text for side in turns for turn in side):
+        sentence = "pivot.record left texts out, so that it is not known where they differ."
+    else:
+        sentence = "All turns are the same." if num_same == num_turns else f"The same until turn {num_same + 1}."
+    lines = [ShownLine(sentence, "dim")]
     lines += _beside([*_outcome(first, half)], [*_outcome(second, half)], half)
     for index in range(num_same, num_turns):
         left_side, right_side = (_turn_or_none(each, index, half, is_whole=is_whole) for each in turns)

@@ -102,7 +102,7 @@ def released_scores(text: str, number: int) -> list[float]:
 def _score_at(text: str, place: int) -> float:
     tag = _SCORE_TAG.match(text, place)
     if tag is None:
-        raise InvalidAnswerError(f"{text[place : place + 80]!r} holds no two whole numbers")
+        raise InvalidAnswerError(f"there are no two whole numbers in {text[place : place + 80]!r}")
     score, maximum = int(tag[1]), int(tag[2])
     if maximum == 0 or score > maximum:
         raise InvalidAnswerError(f"a score of {score} with a maximum of {maximum}")

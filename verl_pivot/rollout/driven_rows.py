@@ -193,7 +193,7 @@ def _outputs(
         if is_dumped(parts.loop.config):
             add_transcript(
                 output, parts.loop.config, columns, record if is_last else None, conversation.turns,
-                columns["raw_prompt"],
+                conversation.prompt,
             )  # fmt: skip
         outputs.append(output)
     return outputs

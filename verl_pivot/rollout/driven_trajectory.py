@@ -38,12 +38,19 @@ class DrivenConversation:
     written: list[JsonObject]
     """The same messages as the chat template read them, those of the policy as it wrote them."""
     tools: list[JsonObject]
+    num_prompt_messages: int
+    """Messages before the policy's first turn."""
     first_turn: int
     """Index within the trajectory of its first turn, from 0."""
     may_go_on: bool
     """Whether a further message may follow; none follows a turn that was cut off."""
     turns: tuple[DumpedTurn, ...] = ()
     """[num_turns] texts of the policy, each with those that it read afterwards."""
+
+    @property
+    def prompt(self) -> list[JsonObject]:
+        """Messages that the policy's first turn follows."""
+        return self.written[: self.num_prompt_messages]
 
     def is_continued_by(self, request: ChatRequest) -> bool:
         begun, added = request.messages[: len(self.seen)], request.messages[len(self.seen) :]
@@ -114,6 +121,7 @@ class DrivenTrajectory:
                     seen=[*request.messages, _as_sent_back(turn.message)],
                     written=[*begun.written, {"role": "assistant", "content": text}],
                     tools=request.tools,
+                    num_prompt_messages=begun.num_prompt_messages,
                     first_turn=begun.first_turn,
                     may_go_on=turn.ended,
                     turns=(*begun.turns, _dumped_turn(text, turn, sampled.report.seconds)),
@@ -146,8 +154,9 @@ class DrivenTrajectory:
                 raise self._refused(StopReason.MAX_RESPONSE_TOKENS, text, code=CONTEXT_FULL)
             first = len(self.turn_tokens)
             return DrivenConversation(
-                tokens=tokens, seen=[], written=told, tools=request.tools, first_turn=first, may_go_on=True
-            )
+                tokens=tokens, seen=[], written=told, tools=request.tools, num_prompt_messages=len(told),
+                first_turn=first, may_go_on=True,
+            )  # fmt: skip
         added = told[len(before.seen) :]
         read = tuple(str(message["content"]) for message in added)
         grown = await with_messages(self._parts, before.tokens, before.written, added, request.tools)
@@ -156,6 +165,7 @@ class DrivenTrajectory:
             seen=[],
             written=[*before.written, *added],
             tools=request.tools,
+            num_prompt_messages=before.num_prompt_messages,
             first_turn=before.first_turn,
             may_go_on=True,
             turns=(*before.turns[:-1], msgspec.structs.replace(before.turns[-1], observations=read)),

@@ -12,8 +12,10 @@ export async function showComparison(main, params) {
   const same = numEqualTurns(first.turns, second.turns);
   const numTurns = Math.max(first.turns.length, second.turns.length);
   const isOnePrompt = first.row.prompt_id !== null && first.row.prompt_id === second.row.prompt_id;
-  const sentence =
-    same === numTurns
+  const isTextless = [...first.turns, ...second.turns].some((turn) => !turn.has_text);
+  const sentence = isTextless
+    ? "pivot.record left texts out, so that it is not known where they differ."
+    : same === numTurns
       ? "All turns are the same."
       : `${same === 0 ? "They differ from the first turn on" : same === 1 ? "The first turn is the same" : `Turns 1 to ${same} are the same`}; ${
           isOnePrompt ? "both have the same prompt." : "their prompts are not known to be the same."
@@ -55,7 +57,7 @@ function side(turn, at, numTurns, common) {
 
 function numEqualTurns(first, second) {
   const end = Math.min(first.length, second.length);
-  const isSame = (at) => JSON.stringify([first[at].text, first[at].observations]) === JSON.stringify([second[at].text, second[at].observations]);
+  const isSame = (at) => first[at].has_text && JSON.stringify([first[at].text, first[at].observations]) === JSON.stringify([second[at].text, second[at].observations]);
   let at = 0;
   while (at < end && isSame(at)) at += 1;
   return at;
