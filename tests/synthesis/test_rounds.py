@@ -110,6 +110,16 @@ def test_without_an_environment_the_command_says_so_before_anybody_is_asked(tmp_
     assert "step verified_label runs labels: give --tools" in " ".join(result.output.split())
 
 
+def test_a_missing_file_is_refused_before_a_server_starts(tmp_path: Path) -> None:
+    result = synthesize(
+        "closed_loop", "--trajectories", tmp_path / "none.jsonl", "--model", "base", "--out", tmp_path / "o"
+    )
+
+    assert result.exit_code == 1
+    assert f"there is no file {tmp_path / 'none.jsonl'}" in " ".join(result.output.split())
+    assert [*tmp_path.iterdir()] == []
+
+
 def finished(loop: Path, number: int) -> Path:
     """The folder of a round that is done and kept something."""
     folder = loop / f"round-{number}"
