@@ -30,7 +30,12 @@ def run_interrupted(command: str, before: str = "") -> "subprocess.CompletedProc
 
 @pytest.mark.parametrize(
     ("command", "how"),
-    [("profile", "goes on where it was"), ("quickstart", "goes on where it was"), ("doctor", "begins anew")],
+    [
+        ("profile", "goes on where it was"),
+        ("synthesize", "goes on where it was"),
+        ("quickstart", "goes on where it was"),
+        ("doctor", "begins anew"),
+    ],
 )
 def test_an_import_that_swallows_ctrl_c_ends_with_the_line_nevertheless(command: str, how: str) -> None:
     ended = run_interrupted(command)

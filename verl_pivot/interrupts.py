@@ -6,7 +6,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_RESUMED = ("plan", "import", "filter", "profile", "select", "quickstart", "grpo_roc", "tool_rollout")
+_RESUMED = (
+    "plan", "import", "filter", "profile", "select", "synthesize",
+    "quickstart", "grpo_roc", "tool_rollout", "synthesis",
+)  # fmt: skip
 """Commands and examples that go on where they were stopped."""
 _RESUMED_WITH_OUT = ("route",)
 """Commands that do so if they have an `--out`."""

@@ -96,6 +96,13 @@ class BrokenTally(Tally):
         raise KeyError("number")
 
 
+class NamedTally(Tally):
+    """It cannot be made from metadata that name no sum."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        super().__init__({"wanted": metadata["wanted"]})
+
+
 class DownTally(Tally):
     @tool
     def tell(self, number: int) -> int:

@@ -1,6 +1,7 @@
 """`synthesize closed_loop` and its rounds: what is repaired, the training that is printed, and where a loop goes on."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,35 +15,57 @@ from verl_pivot.cli import app
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
 from verl_pivot.errors import ConfigError
+from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.rounds import LoopRound, TrainingBetween, next_of_loop
 from verl_pivot.synthesis.writer import WriterQuestion
 from verl_pivot.synthesis.writer_settings import WriterSettings
+from verl_pivot.types import JsonObject, Trajectory
 
 TALLY = f"{ROOT}/tests/support/tallies.py:Tally"
 BASE = WriterSettings(model="base")
 
 
-def tells_5(question: WriterQuestion) -> Any:
-    """A policy that solves "Reach 6." behind the 1."""
-    if [each["content"] for each in question.messages if each["role"] == "tool"] != ["1"]:
-        return "It is done."
-    function = {"name": "tell", "arguments": json.dumps({"number": RIGHT})}
+VARIED = "Please tell 44."
+
+
+def tells(number: int) -> JsonObject:
+    function: JsonObject = {"name": "tell", "arguments": json.dumps({"number": number})}
     return {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]}
+
+
+def is_behind_the_1(question: WriterQuestion) -> bool:
+    return [each["content"] for each in question.messages if each["role"] == "tool"] == ["1"]
+
+
+def tells_5(question: WriterQuestion) -> JsonObject | str:
+    """A policy that solves "Reach 6." behind the 1."""
+    return tells(RIGHT) if is_behind_the_1(question) else "It is done."
+
+
+def tells_7(question: WriterQuestion) -> JsonObject | str:
+    """A policy that does not, and the writer and the caller of a new sample."""
+    last = str(question.messages[-1]["content"])
+    if "Write a new request" in last:
+        return json.dumps({"request": VARIED, "calls": [{"name": "tell", "arguments": {"number": 44}}]})
+    if last == VARIED:
+        return tells(44)
+    return tells(WRONG) if is_behind_the_1(question) else "It is done."
 
 
 def synthesize(*words: str | Path) -> Any:
     return CliRunner().invoke(app, ["synthesize", *map(str, words)])
 
 
-def closed_loop(folder: Path, out: Path, *labels: int) -> Any:
-    rows = folder / "labelled.jsonl"
-    rows.write_text("".join(encode_json(trajectory_as_dict(labelled(each))) + "\n" for each in labels))
-    given = ["--trajectories", rows, "--tools", TALLY, "--program", f"{__file__}:tells_5"]
-    return synthesize("closed_loop", *given, "--set", "verified_label.roles=[]", "--out", out)
+def closed_loop(folder: Path, *rows: Trajectory, program: str = "tells_5", logprobs: bool = False) -> Any:
+    path = folder / "labelled.jsonl"
+    path.write_text("".join(encode_json(trajectory_as_dict(each)) + "\n" for each in rows))
+    given = ["--trajectories", path, "--tools", TALLY, "--program", f"{__file__}:{program}", "--out", folder / "out"]
+    changes = ["--set", f"greedy_probe.logprobs={logprobs}", "--set", "verified_label.roles=[]"]
+    return synthesize("closed_loop", *map(str, given), *changes)
 
 
 def test_the_recipe_repairs_a_broken_label_and_leaves_out_what_is_mastered(tmp_path: Path) -> None:
-    result = closed_loop(tmp_path, tmp_path / "out", RIGHT, WRONG, RIGHT)
+    result = closed_loop(tmp_path, *map(labelled, (RIGHT, WRONG, RIGHT)))
 
     assert result.exit_code == 0, result.output
     report = json.loads((tmp_path / "out" / "report.json").read_text())
@@ -55,6 +78,27 @@ def test_the_recipe_repairs_a_broken_label_and_leaves_out_what_is_mastered(tmp_p
     assert provenance["split_by"] == "labelled-2"
 
 
+def test_a_verifier_that_needs_metadata_refuses_the_new_sample_and_not_the_turn_that_it_varies(tmp_path: Path) -> None:
+    row = replace(
+        labelled(RIGHT), tools=tuple(open_toolset(TALLY).schemas), verifier="state",
+        verifier_options={"environment": "tests.support.tallies:NamedTally"},
+    )  # fmt: skip
+
+    result = closed_loop(tmp_path, row, program="tells_7")
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    (kept,) = read_trajectories(tmp_path / "out" / "trajectories.jsonl")
+    assert report["rejected"] == {"error_variations": {"user_code_failed": 1}}
+    assert kept.id == "labelled-1/0"
+
+
+def test_a_program_is_not_asked_for_perplexities_that_it_cannot_give(tmp_path: Path) -> None:
+    result = closed_loop(tmp_path, labelled(RIGHT), logprobs=True)
+
+    assert result.exit_code == 1
+    assert "gives no logprobs; name a model for its role, or ask for none" in " ".join(result.output.split())
+
+
 def test_without_an_environment_the_command_says_so_before_anybody_is_asked(tmp_path: Path) -> None:
     rows = tmp_path / "labelled.jsonl"
     rows.write_text(encode_json(trajectory_as_dict(labelled(WRONG))) + "\n")
@@ -64,6 +108,16 @@ def test_without_an_environment_the_command_says_so_before_anybody_is_asked(tmp_
     )
     assert result.exit_code == 1
     assert "step verified_label runs labels: give --tools" in " ".join(result.output.split())
+
+
+def test_a_missing_file_is_refused_before_a_server_starts(tmp_path: Path) -> None:
+    result = synthesize(
+        "closed_loop", "--trajectories", tmp_path / "none.jsonl", "--model", "base", "--out", tmp_path / "o"
+    )
+
+    assert result.exit_code == 1
+    assert f"there is no file {tmp_path / 'none.jsonl'}" in " ".join(result.output.split())
+    assert [*tmp_path.iterdir()] == []
 
 
 def finished(loop: Path, number: int) -> Path:

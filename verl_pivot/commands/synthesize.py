@@ -84,7 +84,7 @@ def synthesize_command(
     from verl_pivot.data.files import make_folder
     from verl_pivot.engines.retries import Retries
     from verl_pivot.synthesis.budget import BudgetLimits
-    from verl_pivot.synthesis.recipes import read_recipe
+    from verl_pivot.synthesis.recipes import num_items, read_recipe
     from verl_pivot.synthesis.rollouts import POLICY
     from verl_pivot.synthesis.rounds import LoopRound, check_loop, next_of_loop
     from verl_pivot.synthesis.running import SynthesisJob
@@ -98,6 +98,7 @@ def synthesize_command(
 
     def run(out: Path, trajectories: Path | None, chosen: "dict[str, WriterSettings]") -> None:
         inputs = _inputs(tasks, trajectories, tools)
+        total = num_items(recipe, inputs)  # before servers start, which takes minutes
         with open_writers(chosen, retries, logs=out, seed=seed) as opened:
             job = SynthesisJob(
                 recipe=recipe,
@@ -110,7 +111,7 @@ def synthesize_command(
                 retries=retries,
                 concurrency=concurrency,
             )
-            _run(job, is_plan=plan)
+            _run(job, total, is_plan=plan)
 
     if rounds is None:
         run(out, trajectories, chosen)
@@ -187,13 +188,11 @@ def _writers(
     return {**named, WRITER: own}
 
 
-def _run(job: "SynthesisJob", *, is_plan: bool) -> None:
+def _run(job: "SynthesisJob", total: int | None, *, is_plan: bool) -> None:
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.synthesis.planning import plan_synthesis
-    from verl_pivot.synthesis.recipes import num_items
     from verl_pivot.synthesis.running import run_synthesis
 
-    total = num_items(job.recipe, job.inputs)
     if is_plan:
         with progress_bar("items", _NUM_PLANNED) as on_items:
             planned = plan_synthesis(job, _NUM_PLANNED, on_items)

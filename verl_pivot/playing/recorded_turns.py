@@ -78,10 +78,8 @@ def _with_turn(
     """The messages as the agent loop had them: a turn is the text of its message, its calls included."""
     if isinstance(form, SameMessageForm):
         return with_text(messages, turn.recorded_text + "".join(turn.observations))
-    added, shown = (
-        [Message(role=Role.ASSISTANT, content=turn.recorded_text)],
-        list(map(without_chat_tokens, turn.observations)),
-    )
+    added = [Message(role=Role.ASSISTANT, content=turn.recorded_text)]
+    shown = list(map(without_chat_tokens, turn.observations))
     if form.are_users or any(call.error_kind is ErrorKind.NO_ACTION for call in calls):
         added.append(Message(role=Role.USER, content="\n".join(shown)))
     else:

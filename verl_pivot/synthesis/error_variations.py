@@ -15,6 +15,7 @@ from pydantic import Field, JsonValue
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.data.turns import PROVENANCE, split_key
+from verl_pivot.errors import UserCodeError
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.quality.contract import Names
 from verl_pivot.synthesis.caller_turns import is_plain, read_action
@@ -26,7 +27,7 @@ from verl_pivot.synthesis.path_calls import invented_problem, schema_problem
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
-from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Trajectory, Turn
+from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Trajectory, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.scoring import score_message
 
@@ -132,7 +133,7 @@ class ErrorVariations:
         answer = read_action(await workshop.answer(question, CALLER_ROLE))
         if isinstance(answer, Malformed):
             return answer
-        verdict = await score_message(answer, made)
+        verdict = await _without_environment(answer, made)
         if verdict.score != 1.0:
             reason = verdict.reason if verdict.score is None else "caller_disagrees"
             return Malformed(reason=reason, detail=f"{verdict.reason}: {verdict.detail}")
@@ -154,6 +155,17 @@ def _as_turn(sample: VariedSample, draft: Draft, turn: Turn) -> Turn:
         expert=Message(role=Role.ASSISTANT, tool_calls=calls),
         metadata={PROVENANCE: {"split_by": split_key(draft.item, turn.metadata)}},
     )
+
+
+async def _without_environment(action: Message, made: Turn) -> Verdict:
+    """The verdict of the row's verifier in a new sample, which lacks the metadata of an environment.
+
+    Code that cannot do without them is no reason to lose the turn that the sample varies, nor to end the run.
+    """
+    try:
+        return await score_message(action, made)
+    except UserCodeError as error:
+        return Verdict.undecided("user_code_failed", str(error))
 
 
 def _as_trajectory(turn: Turn) -> Trajectory:

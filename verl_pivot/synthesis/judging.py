@@ -12,7 +12,7 @@ from verl_pivot.synthesis.steps import CheckStep, check_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.types import JsonObject, Malformed, Verdict
 from verl_pivot.validation import Options
-from verl_pivot.verifiers.judge_prompts import Fence, text_of
+from verl_pivot.verifiers.judge_prompts import Fence, conversation_text
 
 JUDGE = "judge"
 """Role of the models that judge."""
@@ -157,7 +157,7 @@ def judge_check(options: JudgeCheckOptions) -> CheckStep:
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
         if draft.trajectory is None:
             return Verdict.undecided("no_trajectory")
-        conversation = "\n\n".join(f"{each.role.value}: {text_of(each)}" for each in draft.trajectory.messages)
+        conversation = conversation_text(draft.trajectory.messages)
         judged = JudgedText(
             "You judge a conversation of an assistant.", "The conversation:", conversation, options.criterion
         )

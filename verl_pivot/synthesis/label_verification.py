@@ -26,7 +26,7 @@ from verl_pivot.synthesis.turn_trajectories import ending_in
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.tools.tool_response import is_same_result
 from verl_pivot.types import JsonObject, Malformed, Message, Role, Turn
-from verl_pivot.verifiers.judge_prompts import text_of
+from verl_pivot.verifiers.judge_prompts import conversation_text
 
 _CRITERION = (
     "An answer is the assistant's next turn. It is right if its calls do what the user wants next, with the values "
@@ -106,7 +106,7 @@ class VerifiedLabel:
 
     async def _judged(self, turn: Turn, action: Message, workshop: Workshop) -> PairVerdict | None:
         """Whether the label and the action are right, by the majority of the judges."""
-        state = "\n\n".join(f"{each.role.value}: {text_of(each)}" for each in turn.state)
+        state = conversation_text(turn.state)
         first, second = (encode_json(sent_message(each)) for each in (turn.expert, action))
         return await judged_pair(workshop, state, first, second, _CRITERION, roles=self._options.roles)
 

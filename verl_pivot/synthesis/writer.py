@@ -155,6 +155,11 @@ class ProgramWriter:
         return 0
 
     async def answer(self, question: WriterQuestion) -> ChatAnswer:
+        if question.logprobs:
+            raise ConfigError(
+                f"program {self.name} gives no logprobs; name a model for its role, or ask for none, as "
+                "greedy_probe.logprobs=false does"
+            )
         try:
             given = self._function(question)
             if inspect.isawaitable(given):

@@ -88,7 +88,7 @@ class JudgeVerifier:
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         sampled, expert = prompts.text_of(action), prompts.text_of(turn.expert)
-        state = "\n\n".join(f"{each.role}: {prompts.text_of(each)}" for each in self._shown_state(turn))
+        state = prompts.conversation_text(self._shown_state(turn))
         if (problem := _problem_of_row(state, expert)) is not None:
             return broken_expert(problem)
         refusal = _refusal_without_judge(action, turn.expert, sampled)

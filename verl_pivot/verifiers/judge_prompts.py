@@ -100,3 +100,8 @@ def text_of(message: Message) -> str:
     calls = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
     shown = [message.content, *(json.dumps(call, sort_keys=True, ensure_ascii=False) for call in calls)]
     return "\n".join(part for part in shown if part)
+
+
+def conversation_text(messages: Sequence[Message]) -> str:
+    """Messages with their speakers, as a judge reads them."""
+    return "\n\n".join(f"{each.role.value}: {text_of(each)}" for each in messages)
