@@ -27,7 +27,7 @@ BLOCK_STEPS = 10
 def main(
     out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/zerotir"),
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
-    steps: Annotated[int, typer.Option(min=2 * BLOCK_STEPS, help="Steps of each training.")] = 60,
+    steps: Annotated[int, typer.Option(min=2 * BLOCK_STEPS, help="Steps of each training.")] = 40,
 ) -> None:
     """Train a policy that seldom writes code by ZeroTIR, and see whether calls, length and accuracy rise together.
 
