@@ -9,7 +9,9 @@ SHAPE_PLACE = "{shape}"
 """Stands in commands for the folder of the large model without weights."""
 OUT_PLACE = "{out}"
 """Stands in commands for the folder of the results."""
-_DUMMY = "--flag=--load-format=dummy"
+_SERVER_FLAGS = ("--load-format=dummy", "--sampling-backend=pytorch", "--disable-piecewise-cuda-graph")
+"""Weights that the engine makes up, and no kernels that it compiles for minutes when it starts."""
+_FLAGS = tuple(f"--flag={flag}" for flag in _SERVER_FLAGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,13 +38,13 @@ STAGES = (
     Stage(number=4, title="PivotRL on the quickstart's shop: its figures",
           commands=(("examples.quickstart", "--out", f"{OUT_PLACE}/quickstart"),)),
     Stage(number=5, title="profile of a model in the shape of 8B, beside the engine's own benchmark",
-          commands=(("benchmarks.bench_profile", "--model", SHAPE_PLACE, "--new-tokens", "256", "--rounds", "3",
-                     "--server-flags", "--load-format dummy"),)),
+          commands=(("benchmarks.bench_profile", "--model", SHAPE_PLACE, "--trajectories", "8", "--new-tokens",
+                     "128", "--rounds", "3", "--server-flags", " ".join(_SERVER_FLAGS)),)),
     Stage(number=6, title="routing policies on two engines, and the error of the simulator",
           commands=(
-              ("benchmarks.bench_engines", "--model", SHAPE_PLACE, _DUMMY, "--flag=--mem-fraction-static=0.4",
+              ("benchmarks.bench_engines", "--model", SHAPE_PLACE, *_FLAGS, "--flag=--mem-fraction-static=0.4",
                "--rounds", "1", "--out", f"{OUT_PLACE}/engines.json"),
-              ("benchmarks.bench_calibration", "--model", SHAPE_PLACE, _DUMMY, "--seeds", "1"))),
+              ("benchmarks.bench_calibration", "--model", SHAPE_PLACE, *_FLAGS, "--seeds", "1"))),
     Stage(number=7, title="512 rollouts with tools in the sandbox: share of a step by phase",
           commands=(_smoke("tool_rollout", "--rollouts", "512"),)),
 )  # fmt: skip

@@ -92,7 +92,8 @@ def write_shape(folder: Path) -> None:
     from verl_pivot.smoke.tiny_model import write_tokenizer
 
     config = AutoConfig.from_pretrained(write_tokenizer(folder, [" ".join(WORDS)]))
-    config.update({**_8B, "dtype": "bfloat16"})
+    layers = {"layer_types": ["full_attention"] * _8B["num_hidden_layers"]}
+    config.update({**_8B, **layers, "dtype": "bfloat16"})
     config.save_pretrained(folder)
 
 

@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import json
 import re
+import struct
 import zipfile
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
@@ -15,9 +16,15 @@ from pathlib import Path
 
 PIECE_BYTES = 60_000_000
 _PINNED = re.compile(r"^([\w.-]+)(?:\[[^\]]*\])?==([^\s;#]+)", re.MULTILINE)
-_NEEDLESS = ("*/tests/*", "*/test/*", "*.h", "*.hpp", "*.cuh", "*.cu", "*.a", "*.pyi")
-_COMPILED_AT_START = "*triton/backends/nvidia/include/*"
-"""Headers of Triton, which compiles its launcher on the machine that it runs on."""
+_NEEDLESS = ("*/tests/*", "*/test/*", "*.a", "*.pyi", "*.js.map", "ray/jars/*")
+"""Headers stay: SGLang, FlashInfer and Triton compile with them when they start."""
+_CONTAINER = struct.Struct("<IHHQ")
+"""Head of CUDA's container of device code: magic, version, bytes of this head, bytes of the entries."""
+_CONTAINER_MAGIC = 0xBA55ED50
+_ENTRY = struct.Struct("<HHIQ12xI")
+"""Head of an entry: kind, version, bytes of this head, bytes of the code, 12 bytes of other fields, architecture."""
+_MACHINE_CODE = 2
+"""Kind of an entry that runs on one architecture; PTX, which the driver compiles, is of another kind and stays."""
 _ARCHITECTURE = re.compile(r"(?:^|[/_.-])sm_?(\d+)[a-z]?(?=[/_.-]|$)")
 _MANIFEST = "manifest.json"
 
@@ -37,38 +44,78 @@ def _installed(name: str) -> str | None:
 
 
 def is_needed(name: str, architecture: int) -> bool:
-    """Whether a wheel's file is needed to run on one GPU architecture: no tests, few headers, no other architecture.
+    """Whether a wheel's file is needed to run on one GPU architecture: no tests, no other architecture.
 
     Args:
         name: Path inside the wheel.
         architecture: 90 for sm_90.
     """
-    if fnmatchcase(name, _COMPILED_AT_START):
-        return True
     if any(fnmatchcase(name, pattern) for pattern in _NEEDLESS):
         return False
     architectures = {int(number) for number in _ARCHITECTURE.findall(name)}
-    return not architectures or architecture in architectures
+    return not architectures or any(runs_on(each, architecture) for each in architectures)
 
 
-def trim(wheel: Path, out: Path, architecture: int) -> Path:
-    """Write a wheel again without the files that are not needed; its RECORD has the rest.
+def runs_on(compiled_for: int, architecture: int) -> bool:
+    """Whether a GPU runs machine code of another architecture: of the same generation, and not newer."""
+    return compiled_for // 10 == architecture // 10 and compiled_for <= architecture
+
+
+def without_other_architectures(library: bytes, architecture: int) -> bytes:
+    """A shared library in which machine code for other GPU architectures is zeros, which a wheel compresses to nothing.
+
+    Args:
+        library: The file.
+        architecture: 90 for sm_90.
+    """
+    kept = bytearray(library)
+    magic = _CONTAINER_MAGIC.to_bytes(4, "little")
+    start = kept.find(magic)
+    while start >= 0:
+        _, version, head, size = _CONTAINER.unpack_from(kept, start)
+        end = start + head + size
+        if version != 1 or head != _CONTAINER.size or end > len(kept):
+            start = kept.find(magic, start + 4)  # the same four bytes in something else
+            continue
+        entry = start + head
+        while entry < end:
+            kind, _, entry_head, code, compiled_for = _ENTRY.unpack_from(kept, entry)
+            if kind == _MACHINE_CODE and not runs_on(compiled_for, architecture):
+                kept[entry + entry_head : entry + entry_head + code] = bytes(code)
+            entry += entry_head + code
+        start = kept.find(magic, end)
+    return bytes(kept)
+
+
+def trim(wheel: Path, out: Path, architecture: int, without: Iterable[str] = ()) -> Path:
+    """Write a wheel again without the files and the machine code that are not needed; its RECORD has the rest.
+
+    Hashes in its RECORD are those of the files before; pip does not compare them.
 
     Args:
         wheel: The wheel.
         out: Folder for the smaller one.
         architecture: 90 for sm_90.
+        without: Patterns of more files to leave out.
     """
+    without = tuple(without)
+
+    def is_kept(name: str) -> bool:
+        return is_needed(name, architecture) and not any(fnmatchcase(name, pattern) for pattern in without)
+
     out.mkdir(parents=True, exist_ok=True)
     smaller = out / wheel.name
     with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(smaller, "w", zipfile.ZIP_DEFLATED) as target:
         for info in source.infolist():
             if info.filename.endswith(".dist-info/RECORD"):
                 lines = source.read(info).decode().splitlines(keepends=True)
-                kept = [line for line in lines if is_needed(line.rsplit(",", 2)[0].strip('"'), architecture)]
+                kept = [line for line in lines if is_kept(line.rsplit(",", 2)[0].strip('"'))]
                 target.writestr(info, "".join(kept), zipfile.ZIP_DEFLATED)
-            elif is_needed(info.filename, architecture):
-                target.writestr(info, source.read(info), zipfile.ZIP_DEFLATED)
+            elif is_kept(info.filename):
+                content = source.read(info)
+                if ".so" in info.filename:
+                    content = without_other_architectures(content, architecture)
+                target.writestr(info, content, zipfile.ZIP_DEFLATED)
     return smaller
 
 
@@ -149,6 +196,7 @@ def main() -> None:
     cutting.add_argument("wheels", type=Path)
     cutting.add_argument("--out", type=Path, default=Path("outputs/gpu/carried"))
     cutting.add_argument("--architecture", type=int, default=90, help="GPU architecture, 90 for sm_90")
+    cutting.add_argument("--without", action="append", default=[], help="pattern of files to leave out; repeatable")
     joining = commands.add_parser("join", help="put the pieces together again")
     joining.add_argument("pieces", type=Path)
     joining.add_argument("--out", type=Path, default=Path("wheels"))
@@ -157,7 +205,10 @@ def main() -> None:
         case "missing":
             print("\n".join(missing(given.requirements)))
         case "pieces":
-            smaller = [trim(wheel, given.out / "wheels", given.architecture) for wheel in given.wheels.glob("*.whl")]
+            smaller = [
+                trim(wheel, given.out / "wheels", given.architecture, given.without)
+                for wheel in sorted(given.wheels.glob("*.whl"))
+            ]
             pieces = split(smaller, given.out / "pieces")
             print(f"{sum(wheel.stat().st_size for wheel in smaller) / 1e6:.0f} MB in {len(pieces)} pieces")
         case "join":

@@ -1,6 +1,9 @@
 """benchmarks/gpu on a machine without a GPU: its commands exist, wheels get smaller and arrive whole, stages resume."""
 
 import shlex
+import shutil
+import struct
+import subprocess
 import zipfile
 from importlib import import_module
 from pathlib import Path
@@ -11,8 +14,8 @@ from typer.testing import CliRunner
 
 from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.stages import STAGES, Stage, filled
-from benchmarks.gpu.visit import recorded, visit
-from benchmarks.gpu.wheels import is_needed, join, missing, split, trim
+from benchmarks.gpu.visit import recorded, visit, write_shape
+from benchmarks.gpu.wheels import is_needed, join, missing, runs_on, split, trim, without_other_architectures
 
 COMMANDS = [command for stage in STAGES for command in stage.commands]
 
@@ -40,7 +43,7 @@ def test_a_dry_run_prints_every_command_of_every_stage() -> None:
     assert [line.partition(".")[0] for line in done.stdout.splitlines() if line[0].isdigit()] == list("1234567")
     for command in COMMANDS:
         assert f"python -m {shlex.join(filled(command, Path('results')))}" in done.stdout
-    assert "--server-flags '--load-format dummy'" in done.stdout
+    assert "--server-flags '--load-format=dummy " in done.stdout
 
 
 def test_each_stage_leaves_its_record_and_is_not_run_again(tmp_path: Path) -> None:
@@ -65,6 +68,15 @@ def test_each_stage_leaves_its_record_and_is_not_run_again(tmp_path: Path) -> No
     assert [recorded(tmp_path)[number]["title"] for number in "12"] == ["the same again", "sleep"]
 
 
+def test_the_large_shape_is_read_with_its_sizes(tmp_path: Path) -> None:
+    from transformers import AutoConfig
+
+    write_shape(tmp_path / "shape")
+    config = AutoConfig.from_pretrained(tmp_path / "shape")
+
+    assert (config.num_hidden_layers, config.hidden_size, len(config.layer_types)) == (36, 4096, 36)
+
+
 def test_missing_names_what_is_absent_or_of_another_version(tmp_path: Path) -> None:
     from importlib.metadata import version
 
@@ -81,9 +93,9 @@ def test_missing_names_what_is_absent_or_of_another_version(tmp_path: Path) -> N
         ("sgl_kernel/sm100/common_ops.abi3.so", False),
         ("flashinfer/data/kernel_sm_90a.cubin", True),
         ("flashinfer/data/kernel_sm_120.cubin", False),
-        ("flashinfer/data/include/page.cuh", False),
-        ("triton/backends/nvidia/include/cuda.h", True),
-        ("triton/backends/amd/include/hip/hip_common.h", False),
+        ("flashinfer/data/include/page.cuh", True),
+        ("flashinfer/data/kernel_sm_86.cubin", False),
+        ("ray/jars/ray_dist.jar", False),
         ("torch/tests/test_it.py", False),
         ("small/smooth.py", True),
         ("sgl_kernel-0.4.dist-info/METADATA", True),
@@ -93,8 +105,49 @@ def test_a_wheel_keeps_what_runs_on_one_architecture(name: str, needed: bool) ->
     assert is_needed(name, 90) is needed
 
 
+def test_machine_code_runs_on_gpus_of_its_generation_that_are_not_older() -> None:
+    assert [each for each in (75, 80, 86, 89, 90, 100) if runs_on(each, 89)] == [80, 86, 89]
+
+
+def entry(kind: int, architecture: int, code: bytes) -> bytes:
+    """An entry with a head of 64 bytes, as nvcc 13 writes it."""
+    return (
+        struct.pack("<HHIQII", kind, 257, 64, len(code), 0, 0) + struct.pack("<II", 0, architecture) + bytes(32) + code
+    )
+
+
+def container(*entries: bytes) -> bytes:
+    return struct.pack("<IHHQ", 0xBA55ED50, 1, 16, sum(map(len, entries))) + b"".join(entries)
+
+
+def test_a_library_keeps_machine_code_of_one_architecture_and_all_ptx() -> None:
+    def library(of_80: bytes) -> bytes:
+        first = container(entry(1, 80, b"ptx of 80"), entry(2, 80, of_80), entry(2, 90, b"code of 90"))
+        return b"ELF" + first + b"\x50\xed\x55\xba" + b"text" * 9 + container(entry(2, 90, b"more"))
+
+    assert without_other_architectures(library(b"code of 80"), 90) == library(bytes(10))
+
+
+def test_device_code_of_a_real_library_is_found(tmp_path: Path) -> None:
+    """nvcc, where there is one, compiles for two architectures; each of them leaves its half."""
+    nvcc = shutil.which("nvcc") or pytest.skip("there is no nvcc here")
+    source = tmp_path / "k.cu"
+    source.write_text("__global__ void k(float *x) { x[0] = 1; }\n")
+    flags = [f"-gencode=arch=compute_{n},code=sm_{n}" for n in (80, 90)]
+    library = tmp_path / "k.so"
+    subprocess.run([nvcc, "-shared", "-Xcompiler", "-fPIC", *flags, source, "-o", library], check=True)
+    whole = library.read_bytes()
+
+    of_80, of_90 = (without_other_architectures(whole, architecture) for architecture in (80, 90))
+
+    assert len(of_80) == len(of_90) == len(whole)
+    programs, rest_80, rest_90 = (each.count(b"\x7fELF") for each in (whole, of_80, of_90))
+    assert programs > rest_80 == rest_90 > 1
+    assert rest_80 + rest_90 == programs + 1  # the library itself is one
+
+
 def make_wheel(path: Path) -> Path:
-    names = ["k/sm90/ops.so", "k/sm100/ops.so", "k/include/a.h", "k-1.dist-info/RECORD"]
+    names = ["k/sm90/ops.so", "k/sm100/ops.so", "k/lib/a.a", "k-1.dist-info/RECORD"]
     with zipfile.ZipFile(path, "w") as wheel:
         for name in names[:-1]:
             wheel.writestr(name, name * 100)

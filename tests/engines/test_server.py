@@ -86,7 +86,7 @@ print(sys.times, sum(type(finder).__name__ == "Shims" for finder in sys.meta_pat
 
 def test_nothing_is_changed_where_torch_sees_an_accelerator(tmp_path: Path) -> None:
     (tmp_path / "torch").mkdir()
-    (tmp_path / "torch" / "__init__.py").write_text("class accelerator:\n    is_available = staticmethod(lambda: True)")
+    (tmp_path / "torch" / "__init__.py").write_text("class accelerator:\n    device_count = staticmethod(lambda: 1)")
     (tmp_path / "sglang.py").write_text("")
     (tmp_path / "sgl_kernel.py").write_text("REAL = True")
     code = "import sglang, sgl_kernel, torch; print(sgl_kernel.REAL, hasattr(torch, 'tensor'))"
@@ -145,8 +145,19 @@ def test_a_server_with_an_accelerator_gets_no_flags_for_the_cpu() -> None:
     flags = server_flags("policy", port=80, seed=3, on_cpu=False)
 
     assert flags[:8] == ("--model-path", "policy", "--host", "127.0.0.1", "--port", "80", "--random-seed", "3")
+    assert flags[-2:] == ("--dtype", "bfloat16")  # as verl's rollout.dtype
     assert "--device" not in flags
-    assert server_flags("policy", port=80, seed=3, on_cpu=True)[len(flags) :][:2] == ("--device", "cpu")
+    assert server_flags("policy", port=80, seed=3, on_cpu=True)[len(flags) - 2 :][:2] == ("--device", "cpu")
+
+
+def test_looking_for_an_accelerator_opens_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torch.cuda.is_available` would, and a process that is forked after it could not use the GPU."""
+    import torch
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: pytest.fail("this opens CUDA"))
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
+
+    assert has_accelerator()
 
 
 def test_only_a_cpu_server_gets_the_shims(tmp_path: Path) -> None:

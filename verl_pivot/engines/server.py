@@ -23,6 +23,9 @@ CPU_FLAGS = (
     "--disable-overlap-schedule",
 )
 
+GPU_FLAGS = ("--dtype", "bfloat16")
+"""As verl's `rollout.dtype`; SGLang takes float16 for a checkpoint in float32, and so would a profile."""
+
 # Asks Linux to send SIGKILL (9) to this process when its parent ends (PR_SET_PDEATHSIG, 1), then runs the module.
 _TIE_AND_RUN = """
 import ctypes, os, sys
@@ -89,7 +92,7 @@ def server_flags(model: str, *, port: int, seed: int, on_cpu: bool) -> tuple[str
     return (
         *("--model-path", model, "--host", "127.0.0.1", "--port", str(port), "--random-seed", str(seed)),
         *("--log-level-http", "warning", "--decode-log-interval", "1000"),
-        *(CPU_FLAGS if on_cpu else ()),
+        *(CPU_FLAGS if on_cpu else GPU_FLAGS),
     )
 
 

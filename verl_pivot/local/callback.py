@@ -11,6 +11,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 
+from verl_pivot.local.environment import has_accelerator
 from verl_pivot.local.supervision import SupervisedProgram, fork_supervised
 from verl_pivot.local.trial_report import LOG_NAME, ON_THE_CLUSTER, TrialReport
 from verl_pivot.local.trial_settings import FOLDER_VARIABLE, make_trial
@@ -31,9 +32,7 @@ class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
 
         Leaves by SystemExit, since Hydra turns other exceptions of a callback into warnings.
         """
-        import torch
-
-        if torch.accelerator.is_available():
+        if has_accelerator():
             raise SystemExit(
                 "verl-pivot: this machine has an accelerator, but +local=cpu is for machines without one: remove "
                 "+local=cpu from the command"

@@ -29,13 +29,14 @@ def activate_shims() -> None:
 
 def has_accelerator() -> bool:
     """Whether torch sees a GPU or another accelerator; the shims use the same test."""
-    import torch
-
-    return bool(torch.accelerator.is_available())
+    return num_accelerators() > 0
 
 
 def num_accelerators() -> int:
-    """Number of GPUs, or of other accelerators, that torch sees."""
+    """Number of GPUs, or of other accelerators, that torch sees.
+
+    To ask torch whether one is available instead would open CUDA in this process, whose forks could then not use it.
+    """
     import torch
 
     return int(torch.accelerator.device_count())

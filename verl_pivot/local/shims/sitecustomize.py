@@ -44,7 +44,7 @@ class Shims:
     def _find_spec(self, name: str) -> ModuleSpec | None:
         import torch
 
-        if torch.accelerator.is_available():
+        if torch.accelerator.device_count():  # a fork can still use CUDA after this question
             return None
         if name == "sgl_kernel":
             # sglang imports sgl_kernel.kvcacheio unconditionally (srt/mem_cache/memory_pool_host.py:47). Unnecessary
