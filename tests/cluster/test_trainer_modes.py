@@ -16,7 +16,7 @@ SEPARATE = "trainer.v1.separate_async"
 
 
 @pytest.mark.parametrize("method", ["grpo_roc", "pivotrl", "l0"])
-def test_two_steps_of_which_rollouts_go_on_in_the_next(tmp_path: Path, method: str) -> None:
+def test_two_steps_of_colocate_async_with_partial_rollouts(tmp_path: Path, method: str) -> None:
     steps = run_short_launch(tmp_path, method, "+tail=partial", num_workers=1)
 
     assert sorted(steps) == [1, 2]
@@ -24,12 +24,14 @@ def test_two_steps_of_which_rollouts_go_on_in_the_next(tmp_path: Path, method: s
 
 
 @pytest.mark.parametrize(
-    ("method", "overrides"), [("grpo_roc", ["pivot.resampling.equal_rewards=drop"]), ("pivotrl", [])]
+    ("method", "overrides"),
+    [("grpo_roc", ["pivot.resampling.equal_rewards=drop"]), ("pivotrl", [])],
+    ids=["grpo_roc", "pivotrl"],
 )
-def test_two_steps_with_engines_that_sample_while_others_train_and_lend_each_other_theirs(
+def test_two_steps_of_separate_async_with_the_switch_of_hybrid_rollout(
     tmp_path: Path, method: str, overrides: list[str]
 ) -> None:
-    """One worker trains, whose own engine is lent to sampling between steps; another engine only samples."""
+    """An engine samples while a worker trains, whose own engine samples too until our buffer has enough for step 1."""
     weights = tmp_path / "weights"
     weights.mkdir()
     steps = run_short_launch(
@@ -45,4 +47,5 @@ def test_two_steps_with_engines_that_sample_while_others_train_and_lend_each_oth
     assert sorted(steps) == [1, 2]
     assert sorted(path.name for path in weights.iterdir()) == ["0.pt", "1.pt", "2.pt"]
     assert 0 <= steps[2][STALENESS] <= 2
-    assert "separate_async/decision/sampleable_count" in steps[1]
+    assert steps[1]["timing_s/switch_wait"] > 0.0
+    assert steps[1]["separate_async/decision/sampleable_count"] > 0
