@@ -82,6 +82,7 @@ ADAPTERS = {
     "objective/policy_loss.py",
     "plugin.py",
     "profiling/ray_workers.py",
+    "resampling/lost_nodes.py",
     "resampling/marking_manager.py",
     "resampling/replay_buffer.py",
     "resampling/roc_replay_buffer.py",

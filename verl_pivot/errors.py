@@ -10,6 +10,7 @@ PivotError
   + VerifierError        no reward could be decided for too long                -> the run stops; its checkpoints stay
   + UserCodeError        a verifier, tool or environment of the user has a bug  -> the first step stops; later masked
   + ResamplingError      the limit on generation was reached without a batch    -> the run stops; its checkpoints stay
+  + NodeLostError        a node of the cluster was lost under a training       -> the run stops; its checkpoints stay
   + ToolFailureError     a tool of a rollout broke or hung                      -> retried where harmless, then masked
     + ToolBugError       the tool's own code raised, or returned no text         -> the first step stops; later masked
   + SandboxRequestError  a program asks for what is not allowed                 -> a bug of the caller, not retried
@@ -59,6 +60,10 @@ class UserCodeError(PivotError, RuntimeError):
 
 class ResamplingError(PivotError, RuntimeError):
     """Too many groups had to be replaced: broken rollouts, or prompts that are all too easy or too hard."""
+
+
+class NodeLostError(PivotError, RuntimeError):
+    """A node of the cluster on which workers of the launch ran is gone; the text has the remedy."""
 
 
 class ToolFailureError(PivotError, RuntimeError):

@@ -121,6 +121,22 @@ except ImportError:
 
 @pytest.mark.heavy
 @needs_sglang_on_cpu
+def test_a_worker_of_verl_finds_no_kernels_that_need_a_gpu_even_beside_a_torch_made_for_cuda(tmp_path: Path) -> None:
+    """As on a login node, where all of requirements/sglang.txt is installed."""
+    (tmp_path / "sgl_kernel.py").write_text("raise ImportError('Could not load any common_ops library')")
+    code = """
+import os, torch
+torch.version.cuda = "13.0"
+os.environ["VERL_PLATFORM"] = "cpu"  # as the runtime_env of +local=cpu says
+import verl, sgl_kernel.kvcacheio
+print("imported")
+"""
+
+    assert run_python(code, tmp_path, ROOT).splitlines()[-1] == "imported"
+
+
+@pytest.mark.heavy
+@needs_sglang_on_cpu
 def test_a_model_that_is_loaded_after_sglang_has_all_its_values(tmp_path: Path) -> None:
     """Also those that no checkpoint holds, such as the frequencies of rotary embeddings."""
     (tmp_path / "sglang.py").write_text("")

@@ -10,6 +10,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.engine import check_sequence_parallel
 from verl_pivot.launch_checks.gpus import check_engine_size, check_gpus
 from verl_pivot.launch_checks.resuming import check_num_gpus
+from verl_pivot.launch_checks.separate_trainer import check_separate_trainer
 
 ROLLOUT = "actor_rollout_ref.rollout"
 
@@ -118,3 +119,44 @@ def test_sequences_are_split_over_gpus_with_flash_attention_alone() -> None:
     check_sequence_parallel(2, "flash_attention_3")
     with pytest.raises(ConfigError, match=r"^ulysses_sequence_parallel_size=2 splits .* attn_implementation=sdpa each"):
         check_sequence_parallel(2, "sdpa")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            (),
+            "trainer.v1.trainer_mode=separate_async hands its weights over to engines on other GPUs, which "
+            f"{ROLLOUT}.checkpoint_engine.backend=naive, verl's default, cannot: set it to nccl, or another of verl's",
+        ),
+        (
+            ("+local=cpu", f"{ROLLOUT}.checkpoint_engine.backend=nixl"),
+            f"{ROLLOUT}.checkpoint_engine.backend=nixl needs a GPU, so that trainer.v1.trainer_mode=separate_async "
+            "does not run with +local=cpu: try the launch with trainer.v1.trainer_mode=colocate_async",
+        ),
+        (
+            (f"{ROLLOUT}.checkpoint_engine.backend=nccl", "data.train_batch_size=64"),
+            "with trainer.v1.trainer_mode=separate_async data.train_batch_size=64 must be "
+            "trainer.v1.separate_async.parameter_sync_step=4 times actor_rollout_ref.actor.ppo_mini_batch_size=32",
+        ),
+    ],
+)
+def test_a_trainer_with_separate_engines_that_would_not_start_is_refused(overrides: tuple[str, ...], said: str) -> None:
+    sizes = ("data.train_batch_size=128", "actor_rollout_ref.actor.ppo_mini_batch_size=32")
+    with pytest.raises(ConfigError) as caught:
+        check_separate_trainer(composed(*sizes, "trainer.v1.trainer_mode=separate_async", *overrides))
+
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize("backend", ["nccl", "of_my_own"])
+def test_a_trainer_with_separate_engines_that_hands_its_weights_over_passes(backend: str) -> None:
+    sizes = ("data.train_batch_size=128", "actor_rollout_ref.actor.ppo_mini_batch_size=32")
+    place = () if backend == "nccl" else ("+local=cpu",)
+
+    check_separate_trainer(
+        composed(
+            *sizes, *place, "trainer.v1.trainer_mode=separate_async", f"{ROLLOUT}.checkpoint_engine.backend={backend}"
+        )
+    )
+    check_separate_trainer(composed())

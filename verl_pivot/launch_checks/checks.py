@@ -24,6 +24,7 @@ from verl_pivot.launch_checks.reward_functions import check_reward_function
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
 from verl_pivot.launch_checks.sampling import check_sampling
 from verl_pivot.launch_checks.sandbox_pool import check_pool
+from verl_pivot.launch_checks.separate_trainer import check_separate_trainer
 from verl_pivot.launch_checks.training_files import (
     NAME_TASKS,
     OUR_DATASET,
@@ -62,6 +63,7 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
         check_batch(config, parse_resampling(config))
     check_verl_names(config)
     _check_sequence_parallel(config)
+    check_separate_trainer(config)
     if _is_remote(config):
         return
     load_verifier_modules(config.pivot.get("verifier_modules", ()))  # a router beside stock verl has none

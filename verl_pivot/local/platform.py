@@ -16,7 +16,7 @@ import torch.multiprocessing
 from verl.plugin.platform.platform_base import PlatformBase
 from verl.plugin.platform.platform_manager import PlatformRegistry
 
-from verl_pivot.local.environment import cpu_engine_variables
+from verl_pivot.local.environment import activate_shims, cpu_engine_variables
 
 CPU = torch.device("cpu")
 
@@ -172,7 +172,11 @@ _DEVICE = CpuDevice()
 
 
 def activate() -> None:
-    """Register the platform with verl and patch this process; it may be called repeatedly."""
+    """Register the platform with verl and patch this process; it may be called repeatedly.
+
+    The shims are for a torch made for CUDA too: verl's workers import sglang, whose kernels load only beside a GPU.
+    """
+    activate_shims()
     PlatformRegistry.register("cpu")(CpuPlatform)
     _default_to_gloo()
     _share_weights_by_file()

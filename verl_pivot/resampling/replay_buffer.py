@@ -13,8 +13,9 @@ from verl_pivot.data.curriculum import mean_and_variance
 from verl_pivot.data.dataset import training_curriculum
 from verl_pivot.data.rollout_dumps import FOLDER, LeftOut, RecordedTexts
 from verl_pivot.data.rollout_records import RolloutRecord
-from verl_pivot.errors import PivotError, VerifierError
+from verl_pivot.errors import NodeLostError, PivotError, VerifierError
 from verl_pivot.resampling.first_step import FirstStep
+from verl_pivot.resampling.lost_nodes import LostNodes
 from verl_pivot.resampling.sampled_rows import SampledRow, dump_line, read_sampled_rows
 from verl_pivot.resampling.step_dump import StepDump
 from verl_pivot.resampling.undecided import DecidedRows, keep_decided
@@ -38,6 +39,7 @@ class PivotSampling:
             "val": _open_dump(sampler_kwargs["validation_data_dir"], 1, recorded),
         }
         self._first_step = FirstStep()
+        self._lost_nodes = LostNodes()
         self._replaced_uids: dict[str, LeftOut] = {}
         """{uid: reason} for the groups that verl is about to clear and to replace."""
         self._cleared: dict[str, tuple[SampledRow, LeftOut]] = {}
@@ -48,12 +50,15 @@ class PivotSampling:
 
         Raises:
             UserCodeError: In the first step, if a row or the user's code is at fault.
+            NodeLostError: If a node is lost that the launch runs on.
             VerifierError: After `pivot.max_undecided_batches` batches in a row without any decided row.
             ConfigError: If an earlier step could not be dumped.
         """
         dump = self._dumps[partition_id]
         try:
             sampled = self._sample(global_steps, partition_id, batch_size)
+        except NodeLostError:  # and rows with it, for which a dump would wait
+            raise
         except PivotError:  # the rollouts that were left out so far show the cause
             if dump is not None:
                 self._dump_rows({}, (), global_steps, partition_id)
@@ -112,7 +117,8 @@ class PivotSampling:
     def _terminal_eviction_reasons(
         self, global_steps: int, partition_id: str
     ) -> tuple[set[str], set[str], set[str], Counter[float]]:
-        """verl's hook, called at every poll: the first step stops as soon as a group shows a fault."""
+        """verl's hook, called at every poll: a lost node, or in the first step a group with a fault, stops the run."""
+        self._lost_nodes.check()
         finished = self.finished_keys[partition_id] | self.failure_keys[partition_id]  # type: ignore[attr-defined]  # verl's
         self._first_step.check_finished(finished, self.partitions[partition_id], partition_id)  # type: ignore[attr-defined]  # verl's
         return super()._terminal_eviction_reasons(global_steps, partition_id)  # type: ignore[misc,no-any-return]  # verl's
