@@ -227,7 +227,8 @@ class Toolset:
             parallel_calls: Whether the calls of one turn run at once, instead of one after the other.
 
         Raises:
-            DataError: If the row brings tools that nothing can run, or its columns cannot be read.
+            DataError: If the row brings tools that nothing can run or lacks what an MCP server starts from, or its
+                columns cannot be read.
         """
         for name in ROW_COLUMNS:
             if not isinstance(row.get(name), str | None):
@@ -235,6 +236,8 @@ class Toolset:
                 raise DataError(f"column {name!r} of a row must be JSON as a text, as json.dumps gives it, got {kind}")
         metadata = row.get("metadata")
         decoded = {} if metadata is None else as_object(decode_json(metadata), "metadata")
+        for server in self.servers:
+            server.check_row(decoded)
         tools = dict(self._tools)
         environments = [open_environment(decoded, row) for open_environment in self._environments]
         for tool in (tool for environment in environments for tool in environment.tools):
