@@ -5,13 +5,17 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
+from typer.testing import CliRunner
 
-from tests.support.launching import cli
+from tests.support.chat_server import MODEL, chat_server
+from tests.support.chat_server import said as said_by_model
 from tests.tools.test_mcp_servers import HOSTILE, SHOP, ask, hostile, told, toolset
+from verl_pivot.cli import app
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.errors import ConfigError, DataError
-from verl_pivot.tools.toolset import Toolset
+from verl_pivot.tools.toolset import Toolset, load_toolset
 from verl_pivot.types import Json, JsonObject
 
 pytestmark = pytest.mark.heavy  # each test starts processes
@@ -47,7 +51,7 @@ async def test_each_trajectory_has_a_server_that_starts_from_its_row() -> None:
         )
         refused = await ask(first, "order", item="salt")
 
-    assert answers == ["2", "0", "2"]
+    assert [*answers] == ["2", "0", "2"]
     assert refused.observation is not None
     assert "there is no salt left" in refused.observation.text
 
@@ -132,7 +136,7 @@ def test_a_row_without_the_value_is_refused_before_a_server_starts() -> None:
         (words("x", listed_with={"seed": 0}), "listed_with.seed does nothing without a place {metadata.seed}"),
         (
             words("{metadata.seed}", listed_with={"seed": "-x"}),
-            "listed_with: the row's value of {metadata.seed} must not",
+            "words {metadata.seed}: the value of {metadata.seed} must not",
         ),
         (words("--seed={seed}"), "there is no place {seed}; places are {folder} and {metadata.NAME}"),
         (words("x", variables=["A={seed}"]), "there is no place {seed}"),
@@ -155,13 +159,39 @@ def test_an_entry_whose_places_cannot_be_filled_stops_the_launch(entry: JsonObje
     assert message in str(caught.value)
 
 
-def test_list_starts_the_server_with_the_values_of_the_file_and_play_with_those_of_the_row(tmp_path: Path) -> None:
+@pytest.fixture
+def tools_file(tmp_path: Path) -> str:
+    """A tools file of one server, which starts from the row's seed."""
     path = tmp_path / "tools.yaml"
     path.write_text(f'- mcp: {{command: [{sys.executable}, {HOSTILE}, words, "{SEED}"]}}\n  listed_with: {{seed: 0}}\n')
+    return str(path)
 
-    listed = cli("mcp", "list", str(path))
-    played = cli("play", str(path), "--openai", "http://127.0.0.1:9", "--prompt", "Go.", "--metadata", '{"task": 1}')
 
-    assert f"words {SEED}: 1 tools, session: trajectory" in listed.stdout, listed.stderr
-    assert "the row lacks metadata.seed" in played.stderr
-    assert "Traceback" not in played.stderr
+def run(*arguments: str) -> str:
+    """What a command prints, in one line."""
+    return " ".join(CliRunner().invoke(app, arguments).output.split())
+
+
+def test_list_starts_the_server_with_the_values_of_the_file_and_play_with_those_of_the_row(tools_file: str) -> None:
+    with chat_server([said_by_model(None, ("t", {})), said_by_model("Done.")]) as server:
+        play = ("play", tools_file, "--openai", server.url, "--prompt", "Go.", "--metadata")
+        without, played = run(*play, '{"task": 1}'), run(*play, '{"seed": 7}')
+
+    assert f"words {SEED}: 1 tools, session: trajectory" in run("mcp", "list", tools_file)
+    assert "the row lacks metadata.seed" in without
+    assert 'tool t: [["--seed=7"]' in played
+
+
+def test_scenarios_for_a_server_that_starts_from_rows_have_its_values(tools_file: str, tmp_path: Path) -> None:
+    out = tmp_path / "scenarios.parquet"
+    answer = said_by_model(json.dumps({"scenarios": [{"task": "Say the words.", "difficulty": 1}]}))
+    with chat_server([answer]) as server:
+        command = ("mcp", "scenarios", tools_file, "--out", str(out), "--base-url", server.url, "--model", MODEL)
+        without = run(*command, "--number", "1")
+        run(*command, "--number", "1", "--metadata", '{"seed": 7}')
+
+    assert "the row lacks metadata.seed" in without
+    assert "give what every row shall hold with --metadata" in without
+    (written,) = pyarrow.parquet.read_table(out).to_pylist()
+    assert written["metadata"] == '{"seed": 7}'
+    load_toolset(tools_file).open(written)

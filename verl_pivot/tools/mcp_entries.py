@@ -199,7 +199,7 @@ class McpEntry(Options):
         base = Path(split_at_place(str(self.folder_from)).path).resolve()
         folder = Path(filled(str(self.folder_from), metadata)).resolve()
         if base not in folder.parents or not folder.is_dir():
-            raise DataError(f"folder_from: the row names {str(folder)!r}, which is no folder below {base}")
+            raise DataError(f"folder_from names {str(folder)!r}, which is no folder below {base}")
         return folder
 
     @property

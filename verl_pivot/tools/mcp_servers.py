@@ -261,12 +261,7 @@ class _WorkerSessions:
 
 async def _listed(entry: McpEntry) -> list[OfferedTool]:
     choose = partial(offered_tools, only=entry.only, prefix=entry.prefix)
-    metadata = dict(entry.listed_with)
-    try:
-        entry.check_row(metadata)
-    except DataError as error:
-        raise ConfigError(f"MCP server {entry.label}: listed_with: {error}") from error
-    connection = McpConnection(entry, metadata)
+    connection = McpConnection(entry, dict(entry.listed_with))
     session = McpSession(connection, label=entry.label, start_seconds=entry.start_seconds, choose=choose)
     try:
         return await session.tools()

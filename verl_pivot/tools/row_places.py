@@ -72,8 +72,8 @@ def filled_word(text: str, metadata: JsonObject, *, folder: str) -> str:
     word = filled(text, metadata, folder=folder)
     if word.startswith("-") and not text.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(word):
         raise DataError(
-            f"the row's value of {text} must not begin with a dash, since the program would take it for an option; in "
-            f"the tools file write it into the word of its own option, as in --option={text}"
+            f"the value of {text} must not begin with a dash, since the program would take it for an option; in the "
+            f"tools file write it into the word of its own option, as in --option={text}"
         )
     return word
 
@@ -90,7 +90,7 @@ def filled_url(text: str, metadata: JsonObject) -> str:
 def _part(name: str, metadata: JsonObject) -> str:
     value = _value(name, metadata)
     if value in (".", ".."):
-        raise DataError(f"the row's metadata.{name} must be no {value!r} in an address")
+        raise DataError(f"metadata.{name} must be no {value!r} in an address")
     return value
 
 
@@ -104,5 +104,5 @@ def _value(name: str, metadata: JsonObject) -> str:
     text = encode_json(value)  # refuses what UTF-8 cannot hold
     text = value if isinstance(value, str) else text
     if "\0" in text:
-        raise DataError(f"the row's metadata.{name} holds a null character, which no argument of a program can have")
+        raise DataError(f"metadata.{name} holds a null character, which no argument of a program can have")
     return text

@@ -33,8 +33,9 @@ OpenEnvironment: TypeAlias = Callable[[JsonObject, Mapping[str, Any]], OpenedEnv
 """A function of a row's decoded column `metadata` and of the row, which makes the environment of one rollout."""
 
 ROW_COLUMNS = {
-    "metadata": "JSON object: what environments are made from, and `Workspace.metadata` of functions; `sandbox_root` "
-    "in it names the root file system of the row's session",
+    "metadata": "JSON object: what environments are made from, `Workspace.metadata` of functions, and the values of "
+    "places such as `{metadata.seed}` in entries of MCP servers; `sandbox_root` in it names the root file system of "
+    "the row's session",
     "tools": "JSON list of schemas of tools that only this row has, in OpenAI's form",
     "recording": 'JSON list of `{"name", "arguments", "result"}`, from which `- rows: replay` answers',
 }
