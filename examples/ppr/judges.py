@@ -2,12 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from statistics import fmean
 
 from examples.ppr.oracle import INFORMATION, QUALITY, QUERY, grade
+from examples.scripted_judge import Messages, fenced_texts
 from examples.world.questions import WorldQuestion
 from verl_pivot.rewards.principles import ShownTurn, quotable, words_of
 from verl_pivot.types import Json, JsonObject
@@ -15,7 +16,6 @@ from verl_pivot.types import Json, JsonObject
 MAXIMUM = 10
 FULL_LENGTH = 400
 """Characters of a turn to which the judge that likes length gives its best score; a plain turn has about 70."""
-_FENCE_WORD = re.compile(r"with the word ([0-9a-f]{16}),")
 _SEARCH = re.compile(r"<search>[^<]*</search>")
 _THOUGHT = re.compile(r"<think>[^<.?]*[.?]?")
 _PRINCIPLE = re.compile(r"^- (\w+): ", re.MULTILINE)
@@ -40,18 +40,14 @@ Scores = Callable[[JudgeQuestion], Mapping[str, float]]
 """Question -> {principle: score in [0, MAXIMUM]}"""
 
 
-def read_question(messages: Sequence[Mapping[str, str]]) -> JudgeQuestion:
+def read_question(messages: Messages) -> JudgeQuestion:
     """The question in a judge's messages, as `rewards.principles.turn_question` writes them.
 
     Raises:
         ValueError: If they are no such messages.
     """
-    system, user = (each["content"] for each in messages)
-    word = _FENCE_WORD.search(system)
-    if word is None:
-        raise ValueError("the system message names no word of fences")
-    fenced = re.compile(rf"^([^\n]+:)\n<{word[1]}>\n(.*?)\n</{word[1]}>", re.DOTALL | re.MULTILINE)
-    texts = dict(fenced.findall(user))
+    found = fenced_texts(messages)
+    texts = dict(found.texts)
     seen = "What the tools gave back after"
     num_earlier = sum(re.fullmatch(r"Turn \d+:", title) is not None for title in texts)
     return JudgeQuestion(
@@ -61,7 +57,7 @@ def read_question(messages: Sequence[Mapping[str, str]]) -> JudgeQuestion:
             for number in range(1, num_earlier + 1)
         ),
         turn=ShownTurn(text=texts["The turn to grade:"], observation=texts.get(f"{seen} it:", "")),
-        principles=tuple(_PRINCIPLE.findall(fenced.sub("", user))),
+        principles=tuple(_PRINCIPLE.findall(found.outside)),
     )
 
 

@@ -10,7 +10,8 @@ from typing import NamedTuple
 from rich.console import Console
 
 from examples.ppr.judges import SCRIPTED
-from verl_pivot.engines.server import await_ready, end_process_group, free_port, tied_to_parent
+from examples.scripted_judge import served
+from verl_pivot.engines.server import await_ready, end_process_group, free_port
 
 MODEL_NAME = "judge"
 """Name under which every judge is served."""
@@ -48,29 +49,12 @@ def served_judge(
         EngineError: If SGLang does not start; names the log.
     """
     if judge in SCRIPTED:
-        with _scripted(judge, question_files, log) as url:
+        files = map(str, question_files)
+        with served(judge, "examples.ppr.judge_server", judge, *files, log=log) as url:
             yield url
         return
     with _model(str(models.folder(judge)), log, console) as url:
         yield url
-
-
-@contextmanager
-def _scripted(judge: str, question_files: Sequence[Path], log: Path) -> Iterator[str]:
-    command = tied_to_parent("examples.ppr.judge_server", judge, *map(str, question_files))
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        url = process.stdout.readline().decode().strip()
-        if not url:
-            raise SystemExit(f"the judge {judge} did not start; see {log}")
-        yield url
-    finally:
-        process.stdin.close()  # at whose end the server ends
-        process.wait()
-        process.stdout.close()
 
 
 @contextmanager

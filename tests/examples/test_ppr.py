@@ -21,7 +21,7 @@ from hydra import compose, initialize_config_module  # noqa: E402
 from examples.ppr import report  # noqa: E402
 from examples.ppr.agent import CARELESS, RAMBLINGS, SearchHabits, SearchTurn  # noqa: E402
 from examples.ppr.corpus import Corpus  # noqa: E402
-from examples.ppr.judge_server import endpoint  # noqa: E402
+from examples.ppr.judge_server import answering  # noqa: E402
 from examples.ppr.judges import (  # noqa: E402
     SCRIPTED,
     JudgeQuestion,
@@ -47,6 +47,7 @@ from examples.ppr.training import (  # noqa: E402
 from examples.ppr.transcripts import MAX_TURNS, OBSERVATION, OBSERVED, Transcript, record, record_all  # noqa: E402
 from examples.ppr.world import KINDS_ASKED, make_pages, make_small_world  # noqa: E402
 from examples.quickstart.policy import encode  # noqa: E402
+from examples.scripted_judge import endpoint  # noqa: E402
 from examples.world.pages import Pages, write_tools  # noqa: E402
 from examples.world.questions import KINDS, Lookup, WorldQuestion, demonstration_questions  # noqa: E402
 from examples.world.rows import by_prompt, read_questions, write_rows  # noqa: E402
@@ -251,7 +252,7 @@ def test_a_task_of_another_world_is_unknown() -> None:
 
 
 async def test_the_endpoint_answers_as_openais_servers_do_and_refuses_what_it_does_not_know() -> None:
-    async with TestClient(TestServer(endpoint(SCRIPTED["oracle"]({TASK: QUESTION})))) as client:
+    async with TestClient(TestServer(endpoint(answering(SCRIPTED["oracle"]({TASK: QUESTION}))))) as client:
         asked = {"model": "judge", "messages": messages([FIRST], SECOND)}
         body = await (await client.post("/v1/chat/completions", json=asked)).json()
         scores = json.loads(body["choices"][0]["message"]["content"])["principles"]

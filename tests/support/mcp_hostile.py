@@ -80,6 +80,14 @@ def shows(number: int) -> None:
     done(number, f"{shown} {os.listdir(sys.argv[2])}")
 
 
+def words(number: int) -> None:
+    """Its arguments, its variables, and what it reads of the files that the arguments name."""
+    shown = {name: value for name, value in os.environ.items() if name not in ("LC_CTYPE", "PWD")}
+    files = [Path(word) for word in sys.argv[2:]]
+    read = [path.read_text() if path.is_file() else None for path in files]
+    done(number, json.dumps([sys.argv[2:], shown, read]))
+
+
 def wrong_result(number: int) -> None:
     say({"jsonrpc": "2.0", "id": number, "result": {"content": "no list"}})
 
@@ -131,7 +139,7 @@ def errs(number: int) -> None:
 
 
 CALLS = {each.__name__: each for each in (hangs, floods, notifies, prints, garbage, forges, wrong_result, closes, asks)}
-CALLS |= {each.__name__: each for each in (shows, escapes, leaves, refuses, errs)}
+CALLS |= {each.__name__: each for each in (shows, words, escapes, leaves, refuses, errs)}
 
 if KIND == "dead":
     sys.exit("no key for the shop")

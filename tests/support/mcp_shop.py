@@ -1,6 +1,10 @@
-"""An MCP server of a shop whose stock is its state, on stdin and stdout or with `--http PORT [--stateless]`."""
+"""An MCP server of a shop whose stock is its state, on stdin and stdout or with `--http PORT [--stateless]`.
+
+`--stock JSON` gives it another stock to begin with.
+"""
 
 import asyncio
+import json
 import os
 import sys
 from typing import Annotated
@@ -76,4 +80,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--http"]:
         server.run("streamable-http", port=int(sys.argv[2]), stateless_http=sys.argv[3:] == ["--stateless"])
     else:
+        if sys.argv[1:2] == ["--stock"]:
+            stock = json.loads(sys.argv[2])
         server.run("stdio")

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
-from verl_pivot.errors import ConfigError
+from verl_pivot.commands.options import json_object, out_of_parquet, refuse_overwriting
+from verl_pivot.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from verl_pivot.engines.chat import ChatAnswer, ChatClient
     from verl_pivot.tools.mcp_schemas import OfferedTool
@@ -74,6 +74,9 @@ def scenarios_command(
     instructions: Annotated[
         str, typer.Option(help="Text behind each task in the prompt; by default the task stands alone.")
     ] = "",
+    metadata: Annotated[
+        str | None, typer.Option(help="Column metadata of every row, a JSON object, for tools that start from the row.")
+    ] = None,
     answer_format: Annotated[
         Literal["json_schema", "json_object", "text"], typer.Option(help="How the endpoint is told to answer in JSON.")
     ] = "json_schema",
@@ -108,7 +111,10 @@ def scenarios_command(
     refuse_overwriting(out, [tools])
     endpoint = EndpointOptions(base_url=[base_url], model=model, api_key_variable=api_key_variable)
     endpoint.check("the model")
-    schemas = load_toolset(str(tools)).schemas
+    toolset = load_toolset(str(tools))
+    of_rows = None if metadata is None else json_object(metadata, "--metadata")
+    _check_rows(toolset.servers, of_rows or {})
+    schemas = toolset.schemas
     if not schemas:
         raise ConfigError(f"{tools} has no tool that does not depend on a row, for which a task could be thought out")
     parameters: JsonObject = {
@@ -129,7 +135,7 @@ def scenarios_command(
             await client.close()
 
     drawn = asyncio.run(draw())
-    write_scenarios(out, drawn.scenarios, instructions)
+    write_scenarios(out, drawn.scenarios, instructions, of_rows)
     _print_draw(drawn)
     typer.echo(
         f"Wrote {out}: {len(drawn.scenarios)} rows.\nNext, with a judge behind an endpoint:\n"
@@ -137,6 +143,15 @@ def scenarios_command(
         f"    {_override('data.train_files', out)} {_override('pivot.rollout.tools', tools)} \\\n"
         "    pivot.ruler.base_url=URL pivot.ruler.model=M"
     )
+
+
+def _check_rows(servers: "Sequence[McpServer]", metadata: "JsonObject") -> None:
+    """Refuse rows from which a server could not start, before a model is asked for their tasks."""
+    try:
+        for server in servers:
+            server.check_row(metadata)
+    except DataError as error:
+        raise ConfigError(f"{error}; give what every row shall hold with --metadata '{{...}}'") from error
 
 
 def _override(key: str, path: Path) -> str:

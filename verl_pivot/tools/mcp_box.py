@@ -2,24 +2,30 @@
 
 import functools
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.sandbox.bubblewrap.command_line import BwrapCommand, find_bwrap, server_command
 from verl_pivot.sandbox.bubblewrap.probe import Probe, Tier, probe
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView, is_below
 from verl_pivot.sandbox.lane.seccomp import filter_bytes
+from verl_pivot.tools.row_places import split_at_place
 
 _OWN = tuple(map(Path, ("/", "/dev", "/etc", "/proc", "/tmp")))
 """Folders that a sandbox has of its own; what lies in them can be shown, but not they themselves."""
 
 
-def boxed(words: Sequence[str], *, show: Iterable[Path], folder: Path, has_network: bool) -> BwrapCommand:
+def boxed(
+    words: Sequence[str], *, fill: Callable[[str], str], show: Iterable[Path], folder: Path, has_network: bool
+) -> BwrapCommand:
     """Put a server's command into a sandbox.
 
     Args:
-        words: Whole path of the program, and its arguments; paths of the machine among these are shown.
+        words: Whole path of the program, and its arguments with places as the tools file has them. Paths of the machine
+            among these are shown, but none that only a value of the row names.
+        fill: Fills the places of an argument.
         show: Files and folders that the server can read, beside its own installation and what its arguments name.
         folder: Folder that it can change, where it starts; SERVER_FOLDER is its path inside.
         has_network: Whether it shares the machine's network.
@@ -32,14 +38,14 @@ def boxed(words: Sequence[str], *, show: Iterable[Path], folder: Path, has_netwo
         causes = "; ".join(f"{obstacle.what}: {obstacle.remedy}" for obstacle in found.obstacles)
         raise ConfigError(f"this machine has no sandbox for it ({causes}); or write `sandbox: false`, if you trust it")
     arguments = [_absolute(word) for word in words[1:]]
-    named = [Path(word.rpartition("=")[2]) for word in arguments]
+    named = [Path(_named(word).path) for word in arguments]
     seen = {*_installation(Path(words[0])), *(path for path in named if path.is_absolute() and path.exists())}
     seen |= {Path(os.path.abspath(path.expanduser())) for path in show}
     if refused := seen.intersection(_OWN):
         raise ConfigError(f"the sandbox has a {min(refused)} of its own; show folders below it, or `sandbox: false`")
     outermost = [path for path in seen if seen.isdisjoint(path.parents)]
     return server_command(
-        [words[0], *arguments],
+        [words[0], *map(fill, arguments)],
         bwrap=find_bwrap(),
         version=found.version,
         seccomp=filter_bytes(),
@@ -56,15 +62,31 @@ def _probed() -> Probe:
     return probe(PythonView.of())
 
 
+class _NamedPath(NamedTuple):
+    """An argument that may name a path, in its parts."""
+
+    option: str
+    """What stands before the path, up to the last `=`."""
+    path: str
+    """The path, or what stands before its first place."""
+    rest: str
+    """What stands behind that."""
+
+
+def _named(word: str) -> _NamedPath:
+    option, equals, text = word.rpartition("=")
+    return _NamedPath(option + equals, *split_at_place(text))
+
+
 def _absolute(word: str) -> str:
     """An argument whose path, also behind `=`, does not depend on the working directory.
 
     A word is taken for a path if it names a file, or if it has a slash and names a folder.
     """
-    option, equals, text = word.rpartition("=")
+    option, text, rest = _named(word)
     path = Path(text)
     is_path = path.is_file() or ("/" in text and path.is_dir())
-    return f"{option}{equals}{os.path.abspath(path)}" if is_path else word
+    return f"{option}{os.path.abspath(path)}{rest and '/'}{rest}" if is_path else word
 
 
 @functools.cache

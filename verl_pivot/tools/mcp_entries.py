@@ -1,31 +1,29 @@
-"""Entry `- mcp:` of a tools file: what a user writes, checked, and the connection that it describes."""
+"""Entry `- mcp:` of a tools file: what a user writes, checked, and filled with the values of a row."""
 
 import os
 import shutil
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
+from urllib.parse import urlsplit
 
-from pydantic import Field, model_validator
+from pydantic import Field, JsonValue, model_validator
 
-from verl_pivot.errors import ConfigError
-from verl_pivot.extras import extra
+from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.sandbox.bubblewrap.command_line import SERVER_FOLDER
-from verl_pivot.sandbox.execution import MIB
 from verl_pivot.tools.contract import OnTimeout
-from verl_pivot.tools.mcp_box import boxed
-from verl_pivot.tools.mcp_http import HttpSession, http_client
-from verl_pivot.tools.mcp_process import ServerOutput, process_transport
+from verl_pivot.tools.row_places import (
+    FOLDER,
+    check_places,
+    filled,
+    filled_url,
+    filled_word,
+    row_names,
+    split_at_place,
+)
+from verl_pivot.types import JsonObject
 from verl_pivot.validation import Options
-
-with extra("mcp"):
-    from mcp import Client
-    from mcp.client.streamable_http import streamable_http_client
-
-_FOLDER = "{folder}"
 
 
 class SessionRule(StrEnum):
@@ -41,15 +39,22 @@ class McpTarget(Options):
     """How a server is reached: exactly one of the two."""
 
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Program and arguments of a server that speaks on stdin and stdout; `{folder}` becomes the session's folder, in
-    the sandbox /folder."""
+    """Program and arguments of a server that speaks on stdin and stdout; in an argument `{folder}` becomes the
+    session's folder, in the sandbox /folder, and `{metadata.seed}` that value of the row."""
     url: Annotated[str, Field(pattern=r"^https?://")] | None = None
-    """Address of a server that speaks streamable HTTP."""
+    """Address of a server that speaks streamable HTTP; behind the host `{metadata.seed}` becomes that value of the
+    row."""
 
     @model_validator(mode="after")
     def _check_one(self) -> "McpTarget":
         if (self.command is None) == (self.url is None):
             raise ValueError("give either `command: [program, argument, ...]` or `url: https://host/mcp`")
+        if self.command is not None and row_names(self.command[:1]):
+            raise ValueError(f"the program must not come from a row, got {self.command[0]!r}; only its arguments may")
+        if self.url is not None and "{" in urlsplit(self.url).netloc:
+            raise ValueError(f"the host must not come from a row, got {self.url!r}; only what follows it may")
+        if self.url is not None and FOLDER in self.url:
+            raise ValueError(f"{FOLDER} does nothing in a url; leave it out")
         return self
 
 
@@ -62,8 +67,9 @@ class McpEntry(Options):
     """Names of the tools to take, as the server gives them; none takes all."""
     prefix: str = ""
     """Put before the name of each tool, where two servers have tools of one name."""
-    variables: tuple[str, ...] = ()
-    """Names of the environment variables that the process gets; it gets no other."""
+    variables: tuple[Annotated[str, Field(pattern="^[^=]")], ...] = ()
+    """Names of the environment variables that the process gets, or `NAME=text`, with the places of `command` in the
+    text; it gets no other."""
     headers: Mapping[str, str] = {}
     """{HTTP header: name of the environment variable that holds its value}."""
     sandbox: bool = True
@@ -73,7 +79,10 @@ class McpEntry(Options):
     show: tuple[Path, ...] = ()
     """Files and folders that a process in the sandbox can read, beside its installation and what `command` names."""
     folder_from: Path | None = None
-    """Folder whose content is copied into each session's own folder; None: it is empty."""
+    """Folder whose content is copied into each session's own folder; behind its first folder it may have places for
+    values of the row. None: it is empty."""
+    listed_with: Mapping[str, JsonValue] = {}
+    """{name: value} with which the server starts where no row is at hand: to list its tools, when the file is read."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
     """Seconds of one call."""
     start_seconds: Annotated[float, Field(gt=0.0)] = 30.0
@@ -95,10 +104,8 @@ class McpEntry(Options):
         of_process = {"variables", "folder_from", "sandbox", "network", "show", "started_ahead"} & self.model_fields_set
         if self.mcp.url is not None and of_process:
             raise ValueError(f"{min(of_process)} does nothing for a server at a url; leave it out")
-        if self.folder_from is not None and not any(_FOLDER in word for word in self.mcp.command or ()):
-            raise ValueError(
-                f"folder_from does nothing without {_FOLDER} in `command`; write it where the path belongs"
-            )
+        if self.folder_from is not None and not any(FOLDER in word for word in (*self._words, *self.variables)):
+            raise ValueError(f"folder_from does nothing without {FOLDER} in `command`; write it where the path belongs")
         of_sandbox = {"network", "show"} & self.model_fields_set
         if not self.sandbox and of_sandbox:
             raise ValueError(f"{min(of_sandbox)} does nothing with `sandbox: false`; leave it out")
@@ -109,6 +116,91 @@ class McpEntry(Options):
             what = min(of_trajectories)
             raise ValueError(f"{what} does nothing with `session: shared`, which is one session; leave it out")
         return self
+
+    @model_validator(mode="after")
+    def _check_places(self) -> "McpEntry":
+        for text in self._texts:
+            check_places(text)
+        if self.folder_from is not None and FOLDER in str(self.folder_from):
+            raise ValueError(f"folder_from must not have the place {FOLDER}, which it fills itself")
+        if self.folder_from is not None and not split_at_place(str(self.folder_from)).path:
+            raise ValueError("folder_from must begin with a folder, below which rows name theirs")
+        return self
+
+    @model_validator(mode="after")
+    def _check_row_values(self) -> "McpEntry":
+        names = row_names(self._texts)
+        if names and self.session is SessionRule.SHARED:
+            raise ValueError(
+                f"{_shown(names)} differs from row to row, and `session: shared` serves all; leave one out"
+            )
+        if names and self.started_ahead:
+            raise ValueError(f"{_shown(names)} is not known before a trajectory begins; leave started_ahead out")
+        if missing := names - self.listed_with.keys():
+            raise ValueError(
+                f"{_shown(missing)} has no value to list the server's tools with, when the file is read; write "
+                f"`listed_with: {{{min(missing)}: ...}}`"
+            )
+        if unused := self.listed_with.keys() - names:
+            raise ValueError(f"listed_with.{min(unused)} does nothing without a place {_shown(unused)}; leave it out")
+        return self
+
+    @property
+    def _words(self) -> tuple[str, ...]:
+        return self.mcp.command or ()
+
+    @property
+    def _texts(self) -> tuple[str, ...]:
+        """Texts that may have places."""
+        at = (self.mcp.url,) if self.mcp.url is not None else ()
+        copied = (str(self.folder_from),) if self.folder_from is not None else ()
+        return (*self._words, *at, *self.variables, *copied)
+
+    @property
+    def starts_from_row(self) -> bool:
+        """Whether a session starts with values of the trajectory's row."""
+        return bool(row_names(self._texts))
+
+    def check_row(self, metadata: JsonObject) -> None:
+        """Refuse a row from whose metadata no session can start.
+
+        Raises:
+            DataError: Naming the value that is missing or wrong.
+        """
+        for word in self._words[1:]:
+            filled_word(word, metadata, folder=SERVER_FOLDER)
+        if self.mcp.url is not None:
+            filled_url(self.mcp.url, metadata)
+        self.set_variables(metadata, SERVER_FOLDER)
+        self.copied_folder(metadata)
+
+    def set_variables(self, metadata: JsonObject, folder: str) -> dict[str, str]:
+        """{name: text} of the environment variables to which the file gives a text, filled for a row.
+
+        Raises:
+            DataError: If the row lacks a value.
+        """
+        pairs = (each.partition("=") for each in self.variables if "=" in each)
+        return {name: filled(text, metadata, folder=folder) for name, _, text in pairs}
+
+    @property
+    def inherited_variables(self) -> list[str]:
+        """Names of the environment variables that the process inherits."""
+        return [name for name in self.variables if "=" not in name]
+
+    def copied_folder(self, metadata: JsonObject) -> Path | None:
+        """Folder that is copied for a row; None if there is none.
+
+        Raises:
+            DataError: If the row lacks a value, or names no folder below the one of the file.
+        """
+        if self.folder_from is None or not row_names([str(self.folder_from)]):
+            return self.folder_from
+        base = Path(split_at_place(str(self.folder_from)).path).resolve()
+        folder = Path(filled(str(self.folder_from), metadata)).resolve()
+        if base not in folder.parents or not folder.is_dir():
+            raise DataError(f"folder_from names {str(folder)!r}, which is no folder below {base}")
+        return folder
 
     @property
     def label(self) -> str:
@@ -125,89 +217,18 @@ class McpEntry(Options):
         Raises:
             ConfigError: Naming it.
         """
-        for name in (*self.variables, *self.headers.values()):
+        for name in (*self.inherited_variables, *self.headers.values()):
             if name not in os.environ:
                 raise ConfigError(f"the environment variable {name} is not set; set it where the launch begins")
         if self.mcp.command is not None and shutil.which(self.mcp.command[0]) is None:
             raise ConfigError(f"the program {self.mcp.command[0]!r} was not found; install it, or give its whole path")
-        if self.folder_from is not None and not self.folder_from.is_dir():
-            raise ConfigError(f"folder_from: {self.folder_from} is no folder")
+        if self.folder_from is not None and not (base := Path(split_at_place(str(self.folder_from)).path)).is_dir():
+            raise ConfigError(f"folder_from: {base} is no folder")
         for path in self.show:
             if not path.expanduser().exists():
                 raise ConfigError(f"show: {path} does not exist")
 
 
-class McpConnection:
-    """The way to one session with the server of an entry, to be opened once."""
-
-    def __init__(self, entry: McpEntry) -> None:
-        self._entry = entry
-        self._process, self._http = ServerOutput(), HttpSession()
-        self._has_started = False
-
-    def describe(self) -> str:
-        """What is known of the server beside its messages, for the description of a failure."""
-        if self._process.exit_code and self._entry.sandbox and not self._has_started:
-            hint = "in its sandbox it reads its installation, what `command` names, and what `show` adds"
-            return f"{self._process.describe()}; {hint}"
-        return self._process.describe() or self._http.broken
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Client]:
-        """Open the session.
-
-        Raises:
-            ConfigError: If this machine lacks what the entry names, or the server gives no session of its own.
-        """
-        self._entry.check_machine()
-        opened = self._over_http() if self._entry.mcp.command is None else self._over_process(self._entry.mcp.command)
-        async with opened as client:
-            yield client
-
-    @asynccontextmanager
-    async def _over_process(self, words: tuple[str, ...]) -> AsyncIterator[Client]:
-        entry = self._entry
-        with _session_folder(entry.folder_from) as folder:
-            command, own_fds = _command(entry, words, folder)
-            transport = process_transport(
-                command, variables={name: os.environ[name] for name in entry.variables},
-                max_bytes=entry.max_message_mib * MIB, output=self._process, own_fds=own_fds,
-            )  # fmt: skip
-            async with Client(transport, cache=None) as client:
-                self._has_started = True
-                yield client
-
-    @asynccontextmanager
-    async def _over_http(self) -> AsyncIterator[Client]:
-        entry = self._entry
-        assert entry.mcp.url is not None
-        headers = {header: os.environ[name] for header, name in entry.headers.items()}
-        max_bytes = entry.max_message_mib * MIB
-        async with http_client(headers, max_bytes=max_bytes, session=self._http) as http:
-            transport = streamable_http_client(entry.mcp.url, http_client=http, max_sse_event_size=max_bytes)
-            # Since the protocol of 2026-07-28 a connection has no session; the handshake before it makes one.
-            mode: Literal["legacy", "auto"] = "legacy" if entry.needs_own_http_session else "auto"
-            async with Client(transport, mode=mode, cache=None) as client:
-                if entry.needs_own_http_session and not self._http.has_session_id:
-                    raise ConfigError("it gives no trajectory a session of its own; write `session: shared`")
-                yield client
-
-
-def _command(entry: McpEntry, words: tuple[str, ...], folder: str) -> tuple[Sequence[str | bytes], tuple[int, ...]]:
-    """The command to start, and the file descriptors that were made for it."""
-    place = SERVER_FOLDER if entry.sandbox else folder
-    program = os.path.abspath(str(shutil.which(words[0])))
-    command = [program, *(each.replace(_FOLDER, place) for each in words[1:])]
-    if not entry.sandbox:
-        return command, ()
-    box = boxed(command, show=entry.show, folder=Path(folder), has_network=entry.network)
-    return box.argv, box.own_fds
-
-
-@contextmanager
-def _session_folder(origin: Path | None) -> Iterator[str]:
-    """The folder of one session, removed at its end."""
-    with tempfile.TemporaryDirectory(prefix="verl-pivot-mcp-", ignore_cleanup_errors=True) as folder:
-        if origin is not None:
-            shutil.copytree(origin, folder, symlinks=True, dirs_exist_ok=True)
-        yield folder
+def _shown(names: Collection[str]) -> str:
+    """The first of the places for values of the row."""
+    return f"{{metadata.{min(names)}}}"

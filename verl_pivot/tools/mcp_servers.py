@@ -8,11 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
 
-from verl_pivot.errors import ConfigError, ToolFailureError
+from verl_pivot.errors import ConfigError, DataError, ToolFailureError
 from verl_pivot.extras import extra
 from verl_pivot.loop_local import LoopLocal
 from verl_pivot.tools.contract import CallPolicy, Observation, OnTimeout, Tool, ToolError
-from verl_pivot.tools.mcp_entries import McpConnection, McpEntry, SessionRule
+from verl_pivot.tools.mcp_connection import McpConnection
+from verl_pivot.tools.mcp_entries import McpEntry, SessionRule
 from verl_pivot.tools.mcp_results import result_text
 from verl_pivot.tools.mcp_schemas import OfferedTool, offered_tools
 from verl_pivot.tools.mcp_session import ArgumentsRefusedError, McpSession, McpStartError, McpTimeoutError
@@ -44,11 +45,25 @@ class McpServer:
         self.tools: list[Tool] = [McpTool(self, offered) for offered in self.offered]
         self._of_loop = LoopLocal(partial(_WorkerSessions, self))
 
-    def start_session(self) -> McpSession:
-        """Begin a session, whose tools must be those that were listed at the launch."""
+    def check_row(self, metadata: JsonObject) -> None:
+        """Refuse a row from whose metadata no session can start.
+
+        Raises:
+            DataError: Naming the server, and the value that is missing or wrong.
+        """
+        try:
+            self.entry.check_row(metadata)
+        except DataError as error:
+            raise DataError(f"MCP server {self.entry.label}: {error}") from error
+
+    def start_session(self, metadata: JsonObject) -> McpSession:
+        """Begin a session from a row's metadata, whose tools must be those that were listed at the launch."""
         entry = self.entry
         return McpSession(
-            McpConnection(entry), label=entry.label, start_seconds=entry.start_seconds, choose=self._same_tools
+            McpConnection(entry, metadata),
+            label=entry.label,
+            start_seconds=entry.start_seconds,
+            choose=self._same_tools,
         )
 
     def _same_tools(self, listed: list[ListedTool]) -> list[OfferedTool]:
@@ -69,7 +84,9 @@ class McpServer:
             yield
             return
         async with sessions.room:
-            own = SessionHolder(self, sessions.ahead.take, keeps_state=True)
+            of_row = partial(self.start_session, workspace.metadata)
+            begin = of_row if self.entry.starts_from_row else sessions.ahead.take
+            own = SessionHolder(self, begin, keeps_state=True)
             workspace.hold(self, own)
             try:
                 own.start()
@@ -229,8 +246,9 @@ class _WorkerSessions:
     """What the trajectories of one event loop share."""
 
     def __init__(self, server: McpServer) -> None:
-        self.shared = SessionHolder(server, server.start_session, keeps_state=False)
-        self.ahead = SessionsAhead(server.start_session, server.entry.started_ahead)
+        begin = partial(server.start_session, {})
+        self.shared = SessionHolder(server, begin, keeps_state=False)
+        self.ahead = SessionsAhead(begin, server.entry.started_ahead)
         self.room = asyncio.Semaphore(server.entry.max_sessions)
 
     async def __aenter__(self) -> "_WorkerSessions":
@@ -243,7 +261,8 @@ class _WorkerSessions:
 
 async def _listed(entry: McpEntry) -> list[OfferedTool]:
     choose = partial(offered_tools, only=entry.only, prefix=entry.prefix)
-    session = McpSession(McpConnection(entry), label=entry.label, start_seconds=entry.start_seconds, choose=choose)
+    connection = McpConnection(entry, dict(entry.listed_with))
+    session = McpSession(connection, label=entry.label, start_seconds=entry.start_seconds, choose=choose)
     try:
         return await session.tools()
     except McpStartError as error:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Protocol
 
-from verl_pivot.errors import ConfigError, ToolFailureError
+from verl_pivot.errors import ConfigError, DataError, ToolFailureError
 from verl_pivot.extras import extra
 from verl_pivot.tools.mcp_schemas import OfferedTool
 from verl_pivot.types import JsonObject
@@ -209,7 +209,7 @@ def _reason(error: BaseException) -> str:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     text = " ".join(str(error).split())[:300]
-    return text if isinstance(error, ConfigError) else f"{type(error).__name__}: {text}".removesuffix(": ")
+    return text if isinstance(error, ConfigError | DataError) else f"{type(error).__name__}: {text}".removesuffix(": ")
 
 
 def _retrieved(future: "asyncio.Future[Any]") -> None:

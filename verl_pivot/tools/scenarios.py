@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError
 
 from verl_pivot.data.files import replacing
 from verl_pivot.data.forged_turns import without_chat_tokens
-from verl_pivot.data.json_values import object_of_unique_names
+from verl_pivot.data.json_values import encode_json, object_of_unique_names
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.errors import VerifierError
 from verl_pivot.quality.ngrams import words_of
@@ -201,13 +201,16 @@ def _overlap(words: frozenset[str], others: frozenset[str]) -> float:
     return len(words & others) / len(words | others)
 
 
-def write_scenarios(out: Path, scenarios: Sequence[ToolScenario], instructions: str) -> None:
+def write_scenarios(
+    out: Path, scenarios: Sequence[ToolScenario], instructions: str, metadata: JsonObject | None = None
+) -> None:
     """Write a row in verl's columns for each scenario; none has a ground truth.
 
     Args:
         out: The parquet file.
         scenarios: The scenarios.
         instructions: Text behind each task in the prompt; empty for the task alone.
+        metadata: Column `metadata` of every row; None for rows without one.
     """
     rows = [
         {
@@ -219,5 +222,8 @@ def write_scenarios(out: Path, scenarios: Sequence[ToolScenario], instructions: 
         }
         for index, each in enumerate(scenarios)
     ]
+    table = pyarrow.Table.from_pylist(rows, schema=_SCHEMA)
+    if metadata is not None:
+        table = table.append_column("metadata", pyarrow.array([encode_json(metadata)] * len(rows)))
     with replacing(out) as unfinished:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows, schema=_SCHEMA), unfinished)
+        pyarrow.parquet.write_table(table, unfinished)

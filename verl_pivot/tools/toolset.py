@@ -33,8 +33,9 @@ OpenEnvironment: TypeAlias = Callable[[JsonObject, Mapping[str, Any]], OpenedEnv
 """A function of a row's decoded column `metadata` and of the row, which makes the environment of one rollout."""
 
 ROW_COLUMNS = {
-    "metadata": "JSON object: what environments are made from, and `Workspace.metadata` of functions; `sandbox_root` "
-    "in it names the root file system of the row's session",
+    "metadata": "JSON object: what environments are made from, `Workspace.metadata` of functions, and the values of "
+    "places such as `{metadata.seed}` in entries of MCP servers; `sandbox_root` in it names the root file system of "
+    "the row's session",
     "tools": "JSON list of schemas of tools that only this row has, in OpenAI's form",
     "recording": 'JSON list of `{"name", "arguments", "result"}`, from which `- rows: replay` answers',
 }
@@ -227,7 +228,8 @@ class Toolset:
             parallel_calls: Whether the calls of one turn run at once, instead of one after the other.
 
         Raises:
-            DataError: If the row brings tools that nothing can run, or its columns cannot be read.
+            DataError: If the row brings tools that nothing can run or lacks what an MCP server starts from, or its
+                columns cannot be read.
         """
         for name in ROW_COLUMNS:
             if not isinstance(row.get(name), str | None):
@@ -235,6 +237,8 @@ class Toolset:
                 raise DataError(f"column {name!r} of a row must be JSON as a text, as json.dumps gives it, got {kind}")
         metadata = row.get("metadata")
         decoded = {} if metadata is None else as_object(decode_json(metadata), "metadata")
+        for server in self.servers:
+            server.check_row(decoded)
         tools = dict(self._tools)
         environments = [open_environment(decoded, row) for open_environment in self._environments]
         for tool in (tool for environment in environments for tool in environment.tools):

@@ -1,0 +1,104 @@
+"""Evaluations of all units -> a table of successes with intervals, and summary.json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from examples.comparison import UnitResult, difference_as_json, gain, shown_difference
+from examples.mcp_rl.training import ARMS, BASE
+from verl_pivot.data.rollout_dumps import read_rollouts
+from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
+from verl_pivot.types import JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One decided trajectory on a held-out task."""
+
+    prompt_id: str
+    em: float
+    """1 if the task was done, else 0."""
+    num_calls: int
+
+
+Result = UnitResult[Played]
+"""What one unit gave; what training was paid is no measure of all arms, since a judge paid one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SuccessRow:
+    """One unit on the held-out tasks."""
+
+    arm: str
+    seed: int
+    success: float
+    interval: Interval
+    """Wilson's interval over the tasks."""
+    over_base: PairedDifference | None
+    """None for the base policy, and where that was not run."""
+    calls: float
+    """Mean number of calls of a trajectory."""
+
+    def as_dict(self) -> JsonObject:
+        return {
+            "arm": self.arm,
+            "seed": self.seed,
+            "success": self.success,
+            "interval": [self.interval.low, self.interval.high],
+            "success over base": difference_as_json(self.over_base),
+            "calls": self.calls,
+        }
+
+
+def read_dump(path: Path) -> list[Played]:
+    """All decided trajectories of a dump."""
+    return [
+        Played(prompt_id=row.record.prompt_id, em=row.score, num_calls=row.record.num_calls)
+        for row in read_rollouts(path)
+        if row.score is not None and row.record is not None and not row.record.is_masked
+    ]
+
+
+def rows(results: Sequence[Result]) -> list[SuccessRow]:
+    """One row for each unit, in the order of arms and seeds."""
+    base = {each.seed: each.held_out for each in results if each.arm == BASE}
+    return [_row(each, base) for each in sorted(results, key=lambda each: (ARMS.index(each.arm), each.seed))]
+
+
+def _row(result: Result, base: Mapping[int, Sequence[Played]]) -> SuccessRow:
+    played = result.held_out
+    if not played:
+        raise SystemExit(f"{result.arm}, seed {result.seed}: no trajectory on a held-out task was decided")
+    success = sum(each.em for each in played) / len(played)
+    has_base = result.arm != BASE and result.seed in base
+    return SuccessRow(
+        arm=result.arm,
+        seed=result.seed,
+        success=success,
+        interval=wilson_interval(success, len(played)),
+        over_base=gain(base[result.seed], played) if has_base else None,
+        calls=sum(each.num_calls for each in played) / len(played),
+    )
+
+
+def write(found: Sequence[SuccessRow], gaps: Sequence[str], folder: Path) -> None:
+    """Write summary.json."""
+    content: JsonObject = {"rows": [each.as_dict() for each in found], "gaps": [*gaps]}
+    (folder / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def show(found: Sequence[SuccessRow], gaps: Sequence[str], console: Console) -> None:
+    """Print the table, and what is missing."""
+    table = Table(title="Held-out tasks, one sampled trajectory each", title_justify="left")
+    for column in ("arm", "seed", "success", "over base", "calls"):
+        table.add_column(column, overflow="fold")
+    for row in found:
+        success = f"{row.success:.3f} [{row.interval.low:.3f}, {row.interval.high:.3f}]"
+        table.add_row(row.arm, str(row.seed), success, shown_difference(row.over_base), f"{row.calls:.2f}")
+    console.print(table)
+    for gap in gaps:
+        console.print(gap, highlight=False)

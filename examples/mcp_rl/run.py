@@ -1,0 +1,105 @@
+"""MCP-RL in a shop behind an MCP server, with a judge in the place of labels: `python -m examples.mcp_rl --help`."""
+
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which imports torchvision
+
+from examples.evaluated_training import chosen_arms, train_and_evaluate  # noqa: E402
+from examples.mcp_rl import report  # noqa: E402
+from examples.mcp_rl.tasks import make_tasks, write_rows, write_tools  # noqa: E402
+from examples.mcp_rl.training import ARMS, RULER, Arm  # noqa: E402
+from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
+from examples.quickstart.run import FIRST_EXPERT_SEED, phase  # noqa: E402
+from examples.scripted_judge import served  # noqa: E402
+from examples.units import Unit, finish, gaps  # noqa: E402
+from verl_pivot.local.supervision import run_supervised  # noqa: E402
+
+NUM_TASKS = 2000
+NUM_HELD_OUT = 300
+console = Console()
+
+
+def main(
+    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/mcp-rl"),
+    arms: Annotated[str, typer.Option(help=f"Arms to run, with commas: {', '.join(ARMS)}.")] = ",".join(ARMS),
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 40,
+    wrong_share: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that the judge takes for the opposite.")
+    ] = 0.1,
+) -> None:
+    """Train a small policy on a shop's MCP server by RULER, without a label, and by the outcome of the tasks.
+
+    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
+    goes on from its last checkpoint.
+
+    Example: python -m examples.mcp_rl --arms base,ruler --seeds 1 --out outputs/mcp-rl-1
+    """
+    chosen = chosen_arms(arms, ARMS)
+    seconds: dict[str, float] = {}
+    units: list[Unit] = []
+    results: list[report.Result] = []
+    for seed in range(seeds):
+        folder = out / f"seed-{seed}"
+        with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that a careless clerk taught bad habits", seconds):
+            policy = make_policy(folder / "policy", SftConfig(seed=seed))
+        for name in chosen:
+            arm = make_arm(name, policy, folder, seed, steps)
+            settings = {**arm.settings, "sft": asdict(SftConfig(seed=seed)), "wrong_share": wrong_share}
+            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=settings))
+            with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
+                finish(units[-1], partial(_train, arm, wrong_share))
+            results.append(report.Result(arm=name, seed=seed, held_out=report.read_dump(arm.evaluated), training={}))
+            found = report.rows(results)
+            report.write(found, gaps(units), out)  # after each unit, since all take hours
+    report.show(found, gaps(units), console)
+    console.print(f"\nWrote {out / 'summary.json'}.")
+
+
+def make_arm(name: str, policy: Path, folder: Path, seed: int, num_steps: int) -> Arm:
+    """One arm of a seed; all arms of a seed start from one policy and see the same tasks."""
+    tasks = make_tasks(_seeds(seed))
+    rows = folder / ("unlabelled.parquet" if name == RULER else "labelled.parquet")
+    return Arm(
+        name=name,
+        model=policy,
+        rows=write_rows(rows, tasks, labelled=name != RULER),
+        held_out=write_rows(folder / "held_out.parquet", make_tasks(range(NUM_HELD_OUT), held_out=True), labelled=True),
+        tools=write_tools(folder / "tools.yaml"),
+        folder=folder / name,
+        seed=seed,
+        num_steps=num_steps,
+        learning_rate=2e-4,
+        batch_size=16,
+        group_size=8,
+    )
+
+
+def _seeds(seed: int) -> range:
+    """Seeds of a seed's training tasks, which the policy's SFT never saw."""
+    first = FIRST_EXPERT_SEED * (seed + 1)
+    return range(first, first + NUM_TASKS)
+
+
+def _train(arm: Arm, wrong_share: float) -> None:
+    """Run the training command, while the judge is served if the arm has one."""
+    if arm.name != RULER:
+        train_and_evaluate(arm, console)
+        return
+    seeds = _seeds(arm.seed)
+    arguments = (str(seeds.start), str(len(seeds)), str(wrong_share))
+    with served("ruler", "examples.mcp_rl.judge", *arguments, log=arm.folder / "judge.log") as url:
+        train_and_evaluate(replace(arm, judge_url=url), console)
+
+
+def start() -> None:
+    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    run_supervised(lambda: typer.run(main))

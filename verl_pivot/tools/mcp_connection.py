@@ -1,0 +1,114 @@
+"""McpConnection: entry of an MCP server and a row's metadata -> the SDK's client of one session."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.extras import extra
+from verl_pivot.sandbox.bubblewrap.command_line import SERVER_FOLDER
+from verl_pivot.sandbox.execution import MIB
+from verl_pivot.tools.mcp_box import boxed
+from verl_pivot.tools.mcp_entries import McpEntry
+from verl_pivot.tools.mcp_http import HttpSession, http_client
+from verl_pivot.tools.mcp_process import ServerOutput, process_transport
+from verl_pivot.tools.row_places import filled_url, filled_word
+from verl_pivot.types import JsonObject
+
+with extra("mcp"):
+    from mcp import Client
+    from mcp.client.streamable_http import streamable_http_client
+
+
+class McpConnection:
+    """The way to one session with the server of an entry, to be opened once."""
+
+    def __init__(self, entry: McpEntry, metadata: JsonObject) -> None:
+        """Hold what the session is opened with.
+
+        Args:
+            entry: Entry of the server.
+            metadata: Metadata of the row that it starts from; only the values for which the entry has places are read.
+        """
+        self._entry, self._metadata = entry, metadata
+        self._process, self._http = ServerOutput(), HttpSession()
+        self._has_started = False
+
+    def describe(self) -> str:
+        """What is known of the server beside its messages, for the description of a failure."""
+        if self._process.exit_code and self._entry.sandbox and not self._has_started:
+            hint = "in its sandbox it reads its installation, what `command` names, and what `show` adds"
+            return f"{self._process.describe()}; {hint}"
+        return self._process.describe() or self._http.broken
+
+    @asynccontextmanager
+    async def open(self) -> AsyncIterator[Client]:
+        """Open the session.
+
+        Raises:
+            ConfigError: If this machine lacks what the entry names, or the server gives no session of its own.
+            DataError: If the row lacks a value for which the entry has a place.
+        """
+        self._entry.check_machine()
+        target = self._entry.mcp
+        if target.command is not None:
+            opened = self._over_process(target.command)
+        else:
+            assert target.url is not None
+            opened = self._over_http(filled_url(target.url, self._metadata))
+        async with opened as client:
+            yield client
+
+    @asynccontextmanager
+    async def _over_process(self, words: tuple[str, ...]) -> AsyncIterator[Client]:
+        entry = self._entry
+        with _session_folder(entry.copied_folder(self._metadata)) as folder:
+            place = SERVER_FOLDER if entry.sandbox else folder
+            variables = {name: os.environ[name] for name in entry.inherited_variables}
+            variables |= entry.set_variables(self._metadata, place)
+            command, own_fds = self._command(words, folder, place)
+            transport = process_transport(
+                command, variables=variables, max_bytes=entry.max_message_mib * MIB, output=self._process,
+                own_fds=own_fds,
+            )  # fmt: skip
+            async with Client(transport, cache=None) as client:
+                self._has_started = True
+                yield client
+
+    def _command(self, words: Sequence[str], folder: str, place: str) -> tuple[Sequence[str | bytes], tuple[int, ...]]:
+        """The command to start, and the file descriptors that were made for it."""
+        fill = partial(filled_word, metadata=self._metadata, folder=place)
+        command = [os.path.abspath(str(shutil.which(words[0]))), *words[1:]]
+        if not self._entry.sandbox:
+            return [command[0], *map(fill, command[1:])], ()
+        show, network = self._entry.show, self._entry.network
+        box = boxed(command, fill=fill, show=show, folder=Path(folder), has_network=network)
+        return box.argv, box.own_fds
+
+    @asynccontextmanager
+    async def _over_http(self, url: str) -> AsyncIterator[Client]:
+        entry = self._entry
+        headers = {header: os.environ[name] for header, name in entry.headers.items()}
+        max_bytes = entry.max_message_mib * MIB
+        async with http_client(headers, max_bytes=max_bytes, session=self._http) as http:
+            transport = streamable_http_client(url, http_client=http, max_sse_event_size=max_bytes)
+            # Since the protocol of 2026-07-28 a connection has no session; the handshake before it makes one.
+            mode: Literal["legacy", "auto"] = "legacy" if entry.needs_own_http_session else "auto"
+            async with Client(transport, mode=mode, cache=None) as client:
+                if entry.needs_own_http_session and not self._http.has_session_id:
+                    raise ConfigError("it gives no trajectory a session of its own; write `session: shared`")
+                yield client
+
+
+@contextmanager
+def _session_folder(origin: Path | None) -> Iterator[str]:
+    """The folder of one session, removed at its end."""
+    with tempfile.TemporaryDirectory(prefix="verl-pivot-mcp-", ignore_cleanup_errors=True) as folder:
+        if origin is not None:
+            shutil.copytree(origin, folder, symlinks=True, dirs_exist_ok=True)
+        yield folder
