@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -196,10 +195,13 @@ def encode_transcript(
 
 def sampled_spans(mask: Sequence[int]) -> list[tuple[int, int]]:
     """[num_spans] first position, and position behind the last, of the stretches of a mask that are 1."""
-    return [found.span() for found in _SAMPLED.finditer(bytes(mask))]
-
-
-_SAMPLED = re.compile(b"\x01+")
+    marks = bytearray(mask)  # takes a third of the time of bytes(mask)
+    marks.append(0)
+    spans, end = [], 0
+    while (begin := marks.find(1, end)) >= 0:
+        end = marks.find(0, begin)
+        spans.append((begin, end))
+    return spans
 
 
 def _turn_fields(turn: DumpedTurn) -> dict[str, Any]:
@@ -227,10 +229,21 @@ def encode_line(outcome: DumpedOutcome, transcript: bytes | None, prompt: bytes 
 
 def without_texts(transcript: bytes) -> bytes:
     """A transcript whose turns have neither their texts nor what the policy read."""
-    fields = json.loads(transcript)
+    fields: dict[str, Any]
+    turns: list[dict[str, Any]]
+    try:  # values that stay are not decoded, which takes a third of the time
+        fields = _RAW_FIELDS.decode(transcript)
+        turns = _RAW_TURNS.decode(fields["turns"])
+    except msgspec.DecodeError:  # lone surrogates
+        fields = json.loads(transcript)
+        turns = fields["turns"]
     left = ("text", "observations")
-    fields["turns"] = [{name: turn[name] for name in turn if name not in left} for turn in fields["turns"]]
+    fields["turns"] = [{name: turn[name] for name in turn if name not in left} for turn in turns]
     return _encode(fields)
+
+
+_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAW_TURNS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 def _encode(fields: object) -> bytes:

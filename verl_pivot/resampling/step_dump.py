@@ -14,6 +14,9 @@ from verl_pivot.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
+_BUFFER_BYTES = 1 << 20
+"""Bytes of lines that are written at once; each line by itself takes twice the CPU time."""
+
 
 class DumpLine(NamedTuple):
     """One line before it is encoded."""
@@ -112,7 +115,7 @@ class StepDump:
             shutil.copyfile(self._finished(step), path)
         lines.sort(key=lambda line: line.outcome.uid)
         try:
-            with path.open("wb" if is_new else "ab") as file:
+            with path.open("wb" if is_new else "ab", buffering=_BUFFER_BYTES) as file:
                 file.writelines(self._encoded(lines))
         except OSError:
             path.unlink(missing_ok=True)  # so that no part of a step is taken for the whole
