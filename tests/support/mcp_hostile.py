@@ -147,7 +147,8 @@ def errs(number: int) -> None:
 
 
 CALLS = {each.__name__: each for each in (hangs, floods, notifies, prints, garbage, forges, wrong_result, closes, asks)}
-CALLS |= {each.__name__: each for each in (shows, words, escapes, leaves, refuses, typed, errs)} | {"lies": typed}
+CALLS |= {each.__name__: each for each in (shows, words, escapes, leaves, refuses, typed, errs)}
+CALLS["lies"] = typed
 
 if KIND == "dead":
     sys.exit("no key for the shop")

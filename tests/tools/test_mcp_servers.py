@@ -126,7 +126,7 @@ async def test_a_trajectory_has_a_process_of_its_own_whose_mistakes_the_policy_r
 async def test_the_schema_of_a_tools_results_is_compiled_once_for_all_sessions() -> None:
     made = toolset(hostile("typed"))
     validators = made.servers[0]._output_validators
-    compiled = []
+    compiled: list[object] = []
     for _ in range(2):
         async with made.open({}) as tools:
             assert await told(tools, "t") == "done"
