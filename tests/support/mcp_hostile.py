@@ -18,7 +18,8 @@ def say(value: object) -> None:
 
 def tool(name: str) -> dict[str, object]:
     schema = {"type": "object", "properties": {"x": {"type": "integer" if KIND != "no_schema" else 7}}}
-    return {"name": name, "inputSchema": schema, "annotations": {"readOnlyHint": KIND.startswith("safe")}}
+    result = {"outputSchema": {"type": "object", "required": ["n"]}} if KIND in ("typed", "lies") else {}
+    return {"name": name, "inputSchema": schema, "annotations": {"readOnlyHint": KIND.startswith("safe")}, **result}
 
 
 def listed() -> list[dict[str, object]]:
@@ -134,12 +135,20 @@ def refuses(number: int) -> None:
     say({"jsonrpc": "2.0", "id": number, "error": {"code": -32602, "message": "x must be even"}})
 
 
+def typed(number: int) -> None:
+    """A result as its schema has it, or, of the kind `lies`, another."""
+    content = [{"type": "text", "text": "done"}]
+    result = {"content": content, "structuredContent": {"n" if KIND == "typed" else "m": 1}}
+    say({"jsonrpc": "2.0", "id": number, "result": result})
+
+
 def errs(number: int) -> None:
     say({"jsonrpc": "2.0", "id": number, "error": {"code": -32603, "message": "disk full"}})
 
 
 CALLS = {each.__name__: each for each in (hangs, floods, notifies, prints, garbage, forges, wrong_result, closes, asks)}
-CALLS |= {each.__name__: each for each in (shows, words, escapes, leaves, refuses, errs)}
+CALLS |= {each.__name__: each for each in (shows, words, escapes, leaves, refuses, typed, errs)}
+CALLS["lies"] = typed
 
 if KIND == "dead":
     sys.exit("no key for the shop")

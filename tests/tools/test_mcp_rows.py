@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from tests.support.chat_server import MODEL, chat_server
 from tests.support.chat_server import said as said_by_model
-from tests.tools.test_mcp_servers import HOSTILE, SHOP, ask, hostile, told, toolset
+from tests.tools.test_mcp_servers import HOSTILE, SHOP, ask, hostile, serving, told, toolset
 from verl_pivot.cli import app
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.errors import ConfigError, DataError
@@ -110,6 +110,19 @@ async def test_a_server_that_ended_before_a_change_starts_again_from_the_same_ro
         holder = tools.toolbox.workspace.held(made.servers[0])
         await holder._session.close()  # type: ignore[attr-defined]  # as if its process had been killed
         assert await told(tools, "left", item="tea") == "4"
+
+
+async def test_each_trajectory_asks_at_the_address_that_its_row_completes() -> None:
+    serving_one = serving()
+    address = next(serving_one).replace("/mcp", "/{metadata.shop}")
+    made = toolset({"mcp": {"url": address}, "listed_with": {"shop": "mcp"}})
+    async with made.open(row(shop="mcp")) as tools, made.open(row(shop="mcp?x/..")) as elsewhere:
+        found = await told(tools, "left", item="tea")
+        missing = await ask(elsewhere, "left", item="tea")
+    assert next(serving_one, None) is None
+
+    assert found == "3"
+    assert missing.failure.startswith(f"MCP server {address}: ")
 
 
 def test_a_row_without_the_value_is_refused_before_a_server_starts() -> None:

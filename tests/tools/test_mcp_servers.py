@@ -123,6 +123,22 @@ async def test_a_trajectory_has_a_process_of_its_own_whose_mistakes_the_policy_r
     assert wrong.observation.error is ErrorKind.INVALID_ARGUMENT
 
 
+async def test_the_schema_of_a_tools_results_is_compiled_once_for_all_sessions() -> None:
+    made = toolset(hostile("typed"))
+    validators = made.servers[0]._output_validators
+    compiled: list[object] = []
+    for _ in range(2):
+        async with made.open({}) as tools:
+            assert await told(tools, "t") == "done"
+        compiled += validators.values()
+    async with toolset(hostile("lies")).open({}) as tools:
+        failure = (await ask(tools, "t")).failure
+
+    assert len(compiled) == 2
+    assert compiled[0] is compiled[1]
+    assert "broke the protocol: RuntimeError: Invalid structured content returned by tool t" in failure
+
+
 async def test_a_process_gets_the_named_variables_and_a_copy_of_a_folder_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

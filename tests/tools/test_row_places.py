@@ -61,6 +61,10 @@ def test_a_text_is_filled_in_as_it_stands_and_any_other_value_as_json(value: Jso
         ({"seed": "a\0b"}, "metadata.seed holds a null character"),
         ({"seed": "--upload-pack=sh"}, "{metadata.seed} must not begin with a dash"),
         ({"seed": "-1; true"}, "as in --option={metadata.seed}"),
+        (
+            {"seed": "\u00e4" * 50_001},
+            "metadata.seed has 100002 bytes, and an argument of a program at most 100000; put",
+        ),
         ({"seed": "\ud800"}, "a value has no JSON form"),
     ],
 )

@@ -48,12 +48,18 @@ def boxed(
         [words[0], *map(fill, arguments)],
         bwrap=find_bwrap(),
         version=found.version,
-        seccomp=filter_bytes(),
+        seccomp=_seccomp(),
         shown=outermost,
         folder=folder,
         has_network=has_network,
         mount_proc=found.tier < Tier.T3,
     )
+
+
+@functools.cache
+def _seccomp() -> bytes:
+    """Filter of system calls, compiled once in a process."""
+    return filter_bytes()
 
 
 @functools.cache

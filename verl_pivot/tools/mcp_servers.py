@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from functools import partial
+from typing import Any
 
 from verl_pivot.errors import ConfigError, DataError, ToolFailureError
 from verl_pivot.extras import extra
@@ -43,6 +44,7 @@ class McpServer:
         with ThreadPoolExecutor(1) as thread:  # an event loop may run in this thread
             self.offered = thread.submit(asyncio.run, _listed(entry)).result()
         self.tools: list[Tool] = [McpTool(self, offered) for offered in self.offered]
+        self._output_validators: dict[str, Any] = {}
         self._of_loop = LoopLocal(partial(_WorkerSessions, self))
 
     def check_row(self, metadata: JsonObject) -> None:
@@ -64,6 +66,7 @@ class McpServer:
             label=entry.label,
             start_seconds=entry.start_seconds,
             choose=self._same_tools,
+            output_validators=self._output_validators,
         )
 
     def _same_tools(self, listed: list[ListedTool]) -> list[OfferedTool]:

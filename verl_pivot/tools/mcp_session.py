@@ -62,6 +62,7 @@ class McpSession:
         label: str,
         start_seconds: float,
         choose: Callable[[list[ListedTool]], list[OfferedTool]],
+        output_validators: dict[str, Any] | None = None,
     ) -> None:
         """Begin to connect.
 
@@ -70,9 +71,12 @@ class McpSession:
             label: Name of the server in messages.
             start_seconds: Seconds in which the server must be ready and have listed its tools.
             choose: The tools of a listing that the policy gets; raises ConfigError for a wrong listing.
+            output_validators: {tool: compiled schema of its results}, which sessions with one server share and fill;
+                None for a session that shares none.
         """
         self._connection, self._label = connection, label
         self._start_seconds, self._choose = start_seconds, choose
+        self._output_validators = {} if output_validators is None else output_validators
         self._number = next(self._numbers)
         self._closing = asyncio.Event()
         self._ready: asyncio.Future[tuple[Client, list[OfferedTool]]] = asyncio.get_running_loop().create_future()
@@ -166,6 +170,8 @@ class McpSession:
                 async with asyncio.timeout(self._start_seconds):
                     client = await stack.enter_async_context(self._connection.open())
                     tools = self._choose(await _list_tools(client))
+                # Compiling a schema is most of the work of a session's first call; the SDK does it in each session.
+                client.session._tool_output_validators = self._output_validators
                 self._ready.set_result((client, tools))
                 await self._closing.wait()
                 asyncio.get_running_loop().call_later(_CLOSE_SECONDS, self._task.cancel)  # nothing, if it has ended

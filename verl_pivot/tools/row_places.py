@@ -13,6 +13,8 @@ FOLDER = "{folder}"
 """Place of the folder that a session has of its own."""
 _PLACE = re.compile(r"\{folder\}|\{metadata\.([\w-]+)\}")
 _LIKE_PLACE = re.compile(r"\{[A-Za-z_][\w.-]*\}")
+_MAX_BYTES = 100_000
+"""Bytes of a value; Linux takes arguments and variables of at most 131,072."""
 _NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
@@ -105,4 +107,9 @@ def _value(name: str, metadata: JsonObject) -> str:
     text = value if isinstance(value, str) else text
     if "\0" in text:
         raise DataError(f"metadata.{name} holds a null character, which no argument of a program can have")
+    if (num_bytes := len(text.encode())) > _MAX_BYTES:
+        raise DataError(
+            f"metadata.{name} has {num_bytes} bytes, and an argument of a program at most {_MAX_BYTES}; put it into a "
+            "file of the row's folder, which `folder_from` names"
+        )
     return text
