@@ -12,6 +12,7 @@ import pyarrow.parquet
 import pytest
 from typer.testing import CliRunner
 
+from tests.inspect.test_terminal import seen
 from tests.support.browser import chromium, inspecting
 from tests.support.factories import make_profile, make_trajectory
 from tests.support.paths import ROOT
@@ -24,6 +25,7 @@ from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.inspect.candidate_files import CandidateFiles, CandidateKind, kind_of
 from verl_pivot.inspect.candidate_server import CandidatePage
 from verl_pivot.inspect.candidates import CandidateTurn, SelectionFound, pass_rate_bins, selection_verdict
+from verl_pivot.inspect.terminal_candidates import CandidateTerminal
 from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
 from verl_pivot.profiling.writer import open_profile
 from verl_pivot.selection.decisions import SelectionRule
@@ -291,7 +293,7 @@ def test_a_parquet_of_something_else_and_two_files_of_a_kind_are_refused(folder:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["profile.jsonl", "--terminal"], "--terminal shows rollouts"),
+        (["profile.jsonl", "--terminal"], "--terminal needs a terminal to draw in"),
         (["profile.jsonl", "."], "give them apart"),
         (["profile.jsonl", "pivot.parquet"], "pivot.parquet: look at the name of the file"),
         ([".", "--terminal", "--port", "1"], "--host and --port are of the page"),
@@ -302,6 +304,26 @@ def test_what_does_not_go_together_is_refused(folder: Path, arguments: list[str]
     result = CliRunner().invoke(app, ["inspect", *paths])
     assert result.exit_code == 1
     assert sentence in " ".join(result.output.split())
+
+
+async def test_keys_go_through_the_turns_in_the_terminal_and_hostile_texts_are_text(folder: Path) -> None:
+    async with CandidateTerminal(CandidateFiles(names(folder, *ALL))).run_test(size=(100, 40)) as pilot:
+        text = await seen(pilot, "3 trajectories, 6 turns")
+        assert " ◐ shop-0 " in text
+        assert "turn 1    mixed, pass rate 0.5, selected, train" in text
+        await seen(pilot, "Turn 1 of shop-0", "j", "enter")
+        await seen(pilot, "Turn 0 of shop-1", "n")
+        await seen(pilot, "kept: overlong: 53 tokens of its prompt are more than 52", "j")
+        text = await seen(pilot, "Sample 1 of 2, 3 tokens", "end")
+        assert "text <script>window.pwned = 1</script>" in text
+        assert "⟨U+001B⟩[2J⟨U+202E⟩" in text
+        assert "Provenance {" in text
+        await seen(pilot, "3 trajectories, 6 turns", "escape")
+        await seen(pilot, "1 of 3 trajectories, 2 turns; id=shop-1", "slash", *"shop-1", "enter")
+        await seen(pilot, "2 of 3 trajectories, 4 turns; outcome=mixed", "escape", "f", *"outcome=mixed", "enter")
+        await seen(pilot, "the filter cannot be used", "f", *" colour=red", "enter")
+        await seen(pilot, "No trajectory passes the filter", "escape", "slash", *"none", "enter")
+        await seen(pilot, "next and previous trajectory", "enter", "question_mark")
 
 
 @pytest.fixture(scope="module")

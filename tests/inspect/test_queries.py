@@ -1,6 +1,7 @@
 """inspect.queries: dumps of all kinds -> rollouts by filter and order, with what cannot be read said in a sentence."""
 
 import json
+import math
 import os
 import threading
 from pathlib import Path
@@ -150,6 +151,28 @@ def test_lines_of_one_rollout_are_one_row(tmp_path: Path) -> None:
     rows = read_index(write_run(tmp_path, {1: [without_record, *lines[1:]]})).rows(range(3))
 
     assert [(each.row.uid, each.row.line, each.row.num_turns) for each in rows] == [("a_0_1", 1, 2), ("a_1_0", 3, 1)]
+
+
+def test_a_line_that_only_python_can_decode_is_listed_like_any_other(tmp_path: Path) -> None:
+    record = {
+        "calls": (call(ErrorKind.REFUSED),),
+        "tool_seconds": 0.5,
+        "failure": "f" * 300,
+        "detail": "why",
+        "trajectory_id": "shop-1",
+    }
+    line = json.loads(make_line("a_0_0", 0.5, ["One.", "Two."], turn_index=3, **record))
+    line["prompt_tokens"] = 1 << 62
+    runs = [
+        write_run(tmp_path / name, {1: [json.dumps({**line, "other": other}).encode() + b"\n"]})
+        for name, other in (("usual", 0.0), ("slow", math.nan))
+    ]
+
+    usual, slow = (read_index(run).rows([0])[0].row._asdict() for run in runs)
+
+    assert usual == slow
+    assert (usual["num_turns"], usual["tools"], usual["error_kinds"], usual["num_errors"]) == (2, "add", "refused", 1)
+    assert (usual["sampled_tokens"], usual["prompt_tokens"], len(usual["failure"])) == (10, None, 200)
 
 
 def test_a_training_that_goes_on_is_followed(tmp_path: Path) -> None:

@@ -26,13 +26,13 @@ def inspect_command(
         str, typer.Option(help="Address to listen on; any other than loopback lets others in who have the token.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
-    terminal: Annotated[bool, typer.Option("--terminal", help="Show the rollouts in this terminal.")] = False,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Show them in this terminal.")] = False,
 ) -> None:
     """Show a training in the browser, or what came before it: a profile, pivots and trajectories.
 
     Open the address that is printed. The page follows a training that runs, and needs no network. Press ? in it for
     its keys. Ctrl-C ends the command. It writes nothing but marked_verdicts.jsonl, for verdicts that you mark as wrong.
-    With --terminal the rollouts are shown where the command runs, as over ssh, by keys alone: ? shows them.
+    With --terminal all is shown where the command runs, as over ssh, by keys alone: ? shows them.
 
     \b
     Examples:
@@ -55,10 +55,8 @@ def inspect_command(
             raise ConfigError(f"there is no {', '.join(missing)}: look at the name of the file")
         names = ", ".join(map(str, others))
         raise ConfigError(f"{candidates[0]} is of the stages before training, and {names} is not: give them apart")
-    elif terminal:
-        raise ConfigError(f"--terminal shows rollouts, and {candidates[0]} holds none: leave it out to get a page")
     else:
-        _show_candidates(candidates, host, port)
+        _show_candidates(candidates, host, port, terminal)
 
 
 def _show_runs(runs: list[Path], host: str, port: int, terminal: bool) -> None:
@@ -82,11 +80,18 @@ def _show_runs(runs: list[Path], host: str, port: int, terminal: bool) -> None:
     _serve(lambda token: InspectPage(index, token=token, host=host).app(), runs, host, port)
 
 
-def _show_candidates(paths: list[Path], host: str, port: int) -> None:
+def _show_candidates(paths: list[Path], host: str, port: int, terminal: bool) -> None:
     from verl_pivot.inspect.candidate_files import CandidateFiles
-    from verl_pivot.inspect.candidate_server import CandidatePage
 
     files = CandidateFiles(paths)
+    if terminal:
+        from verl_pivot.inspect.terminal_candidates import show_turns_in_terminal
+
+        show_turns_in_terminal(files)
+        return
+
+    from verl_pivot.inspect.candidate_server import CandidatePage
+
     _serve(lambda token: CandidatePage(files, token=token, host=host).app(), paths, host, port)
 
 

@@ -229,8 +229,6 @@ def encode_line(outcome: DumpedOutcome, transcript: bytes | None, prompt: bytes 
 
 def without_texts(transcript: bytes) -> bytes:
     """A transcript whose turns have neither their texts nor what the policy read."""
-    fields: dict[str, Any]
-    turns: list[dict[str, Any]]
     try:  # values that stay are not decoded, which takes a third of the time
         fields = _RAW_FIELDS.decode(transcript)
         turns = _RAW_TURNS.decode(fields["turns"])
@@ -242,8 +240,8 @@ def without_texts(transcript: bytes) -> bytes:
     return _encode(fields)
 
 
-_RAW_FIELDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_RAW_TURNS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
+_RAW_FIELDS: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_RAW_TURNS: msgspec.json.Decoder[list[dict[str, Any]]] = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 
 
 def _encode(fields: object) -> bytes:

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
+from typing import TypeVar
 
 import msgspec
 import numpy
@@ -9,6 +10,8 @@ import numpy
 from verl_pivot.errors import ConfigError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.queries import ListedRollout, OrderedRollouts, RolloutPlace, RunIndex
+
+FilterT = TypeVar("FilterT", bound=msgspec.Struct)
 
 
 class RolloutListing:
@@ -74,7 +77,7 @@ def place_of(row: ListedRollout) -> RolloutPlace:
     return RolloutPlace(row.run, row.file_name, row.row.line)
 
 
-def filter_text(wanted: RolloutFilter) -> str:
+def filter_text(wanted: msgspec.Struct) -> str:
     """The filter as `parse_filter` reads it.
 
     Example:
@@ -84,8 +87,8 @@ def filter_text(wanted: RolloutFilter) -> str:
     return " ".join(f"{name}={shlex.quote(str(value))}" for name, value in given.items())
 
 
-def parse_filter(text: str) -> RolloutFilter:
-    """The filter of a line such as step=12 reason=wrong_value.
+def parse_filter(text: str, kind: type[FilterT]) -> FilterT:
+    """The filter of this kind that a line such as step=12 reason=wrong_value gives.
 
     Raises:
         ConfigError: If a part has no name, or the filter has no such field, or of another type.
@@ -97,9 +100,9 @@ def parse_filter(text: str) -> RolloutFilter:
     if bare := [name for name, sign, _ in parts if not sign]:
         raise ConfigError(f"the filter cannot be read: {bare[0]!r} has no name; write words={bare[0]} for a word")
     try:
-        return msgspec.convert({name: value for name, _, value in parts}, RolloutFilter, strict=False)
+        return msgspec.convert({name: value for name, _, value in parts}, kind, strict=False)
     except msgspec.ValidationError as error:
-        names = ", ".join(RolloutFilter.__struct_fields__)
+        names = ", ".join(kind.__struct_fields__)
         raise ConfigError(f"the filter cannot be used: {error}; its fields are {names}") from error
 
 

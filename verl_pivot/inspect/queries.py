@@ -16,7 +16,7 @@ import pyarrow.compute
 from verl_pivot.errors import DataError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.rollout_rows import BadLine, RolloutRow, RowReader
-from verl_pivot.inspect.rollout_table import RolloutTable, RowBatch, RowOrigin
+from verl_pivot.inspect.rollout_table import RolloutTable, RowOrigin, row_batch
 from verl_pivot.inspect.texts import RowPlace, rows_with_words
 from verl_pivot.runs.growing_lines import GrowingLines
 from verl_pivot.runs.metrics import MetricSeries
@@ -25,8 +25,9 @@ from verl_pivot.types import JsonObject
 
 MAX_WORDS_SECONDS = 20.0
 """Seconds after which looking for words is given up."""
-_READING_SECONDS = 0.2
-"""Seconds after which a call of `refresh` reads no further chunk, so that what was read is shown."""
+_READING_SECONDS = (0.2, 1.0)
+"""Seconds after which the first call of `refresh` reads no further chunk, so that what was read is shown, and the most
+for a later one: each call takes time of its own, and a quarter more of what was read is soon enough."""
 _FACETS = ("reason", "left_out", "stop_reason", "error_kinds", "data_source", "part")
 _MAX_SHOWN_GROUP = 200
 _MAX_VALUES = 50
@@ -114,11 +115,13 @@ class RunIndex:
         self.generation = 0
         """Number of changes so far."""
         self._table = RolloutTable()
-        self._waiting: list[RowBatch] = []
+        self._waiting: list[pyarrow.RecordBatch] = []
         """Rows that one call of `refresh` has read, and adds at its end."""
         self._files: dict[tuple[int, Path], _ReadFile] = {}
         self._by_number: list[_ReadFile] = []
         self._next_group = 0
+        self._spent_seconds = 0.0
+        """Seconds that all calls of `refresh` took to read dumps."""
         self._failures: dict[str, str] = {}
 
     # ---- reading
@@ -134,13 +137,16 @@ class RunIndex:
                     read_file = _ReadFile(len(self._by_number), number, dump)
                     self._files[number, dump.path] = read_file
                     self._by_number.append(read_file)
-        end = time.monotonic() + _READING_SECONDS
+        began = time.monotonic()
+        first, longest = _READING_SECONDS
+        end = began + min(max(first, self._spent_seconds / 4), longest)
         for file in filter(self._is_unread, self._by_number):
             if time.monotonic() > end:
                 break
             is_changed |= self._guarded(file.dump.path, partial(self._read, file))
         self._table.add(self._waiting)
         self._waiting.clear()
+        self._spent_seconds += time.monotonic() - began
         self.generation += is_changed
         return self.num_unread > 0
 
@@ -195,13 +201,11 @@ class RunIndex:
             self._table.remove(file.number)
             file.bad_lines.clear()
             file.rows = RowReader()
-        rows: list[RolloutRow] = []
-        for row in file.rows.read(lines, is_all=file.is_all):
-            (file.bad_lines if isinstance(row, BadLine) else rows).append(row)  # type: ignore[arg-type]
-        if rows:
+        columns, bad_lines = file.rows.read(lines, is_all=file.is_all)
+        file.bad_lines += bad_lines
+        if groups := [self._group_number(file, name) for name in columns["group_name"]]:
             origin = RowOrigin(file.run, file.dump.part.value, file.number, file.dump.step)
-            groups = [self._group_number(file, row.group_name) for row in rows]
-            self._waiting.append(RowBatch(origin, rows, groups))
+            self._waiting.append(row_batch(origin, columns, groups))
         return is_replaced or bool(lines)
 
     def _group_number(self, file: _ReadFile, name: str | None) -> int:

@@ -60,7 +60,7 @@ def rollout_lines(opened: ListedTexts, width: int, *, is_whole: bool) -> list[Sh
     for message in texts.prompt:
         content = message.get("content")
         text = content if isinstance(content, str) else json.dumps(message)
-        lines.append(_heading(f"Prompt, {len(text):,} characters", width))
+        lines.append(heading(f"Prompt, {len(text):,} characters", width))
         lines += text_lines(text, width, is_whole=is_whole)
     if not texts.prompt:
         lines.append(ShownLine("The prompt is in no file.", "dim"))
@@ -93,7 +93,7 @@ def comparison_lines(first: ListedTexts, second: ListedTexts, width: int, *, is_
 def _turn_or_none(turns: Sequence[OpenedTurn], index: int, width: int, *, is_whole: bool) -> list[ShownLine]:
     if index < len(turns):
         return turn_lines(turns[index], index, width, is_whole=is_whole)
-    return [_heading(f"no turn {index + 1}", width)]
+    return [heading(f"no turn {index + 1}", width)]
 
 
 def turn_lines(turn: OpenedTurn, index: int, width: int, *, is_whole: bool) -> list[ShownLine]:
@@ -104,7 +104,7 @@ def turn_lines(turn: OpenedTurn, index: int, width: int, *, is_whole: bool) -> l
         "cut off" if turn.ended is False else None,
         None if turn.reward is None else f"{'return' if turn.step else 'reward'} {short_number(turn.reward)}",
     ]
-    lines = [_heading(", ".join(each for each in about if each), width)]
+    lines = [heading(", ".join(each for each in about if each), width)]
     lines += text_lines(turn.text, width, is_whole=is_whole)
     for call in turn.calls:
         lines += _call(call, width, is_whole=is_whole)
@@ -143,11 +143,11 @@ def _outcome(opened: ListedTexts, width: int) -> Iterator[ShownLine]:
         None if row.tool_seconds is None else f"{row.tool_seconds:.3g} s of tools",
         None if row.trajectory_id is None else f"trajectory {row.trajectory_id}, turn {row.turn_index}",
     ]
-    yield from _said(f"{found.file_name}, line {row.line}", width, "dim")
-    yield from _said(", ".join(each for each in facts if each), width, "dim")
-    yield from _said(verdict, width, f"bold {score_style(row.score)}")
+    yield from said(f"{found.file_name}, line {row.line}", width, "dim")
+    yield from said(", ".join(each for each in facts if each), width, "dim")
+    yield from said(verdict, width, f"bold {score_style(row.score)}")
     if row.kept is False:
-        yield from _said(f"The update did not see it: {row.left_out or 'no reason is given'}.", width, "")
+        yield from said(f"The update did not see it: {row.left_out or 'no reason is given'}.", width, "")
     for name in ("detail", "failure"):
         text = opened.texts.fields.get(name)
         if isinstance(text, str) and text:
@@ -159,13 +159,13 @@ def _group(opened: ListedTexts, width: int) -> Iterator[ShownLine]:
         return
     scores = ((score_text(each.row.score), each) for each in opened.group)
     strip = " ".join(f"[{text}]" if each.id == opened.listed.id else text for text, each in scores)
-    yield from _said(f"Group: {strip}", width, "")
+    yield from said(f"Group: {strip}", width, "")
 
 
 def _call(call: JsonObject, width: int, *, is_whole: bool) -> Iterator[ShownLine]:
     is_ok = call.get("status") == "ok"
     status = "" if is_ok else f", {call.get('error_kind') or call.get('status')}"
-    yield from _said(f"Call of {call.get('name') or 'no tool'}{status}", width, "cyan" if is_ok else "red")
+    yield from said(f"Call of {call.get('name') or 'no tool'}{status}", width, "cyan" if is_ok else "red")
     given = call.get("arguments")
     arguments = "unreadable" if given is None else json.dumps(given, ensure_ascii=False)
     yield from text_lines(arguments, width, "  ", is_whole=is_whole)
@@ -173,11 +173,13 @@ def _call(call: JsonObject, width: int, *, is_whole: bool) -> Iterator[ShownLine
         yield from text_lines(str(detail), width, "  ", is_whole=is_whole)
 
 
-def _said(text: str, width: int, style: str) -> Iterator[ShownLine]:
+def said(text: str, width: int, style: str) -> Iterator[ShownLine]:
+    """A sentence of ours that may hold names from files."""
     yield from (ShownLine(line, style) for line in wrapped(on_one_line(text), width))
 
 
-def _heading(text: str, width: int) -> ShownLine:
+def heading(text: str, width: int) -> ShownLine:
+    """The line above a part, at which keys stop."""
     return ShownLine(set_cell_size(f"-- {text} ".ljust(width, "-"), width), "bold", is_heading=True)
 
 

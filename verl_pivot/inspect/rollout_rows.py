@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
@@ -12,6 +13,9 @@ from verl_pivot.types import Json
 
 _MAX_DETAIL = 200
 """Characters of an explanation that the list has; the whole one is shown with its rollout."""
+_MAX_INTEGER = (1 << 62) - 1
+"""Largest number that a column of whole numbers has; a line with a larger one is listed without it."""
+_Integer = Annotated[int, msgspec.Meta(ge=-_MAX_INTEGER, le=_MAX_INTEGER)]
 
 
 class RolloutRow(NamedTuple):
@@ -74,7 +78,7 @@ class _ListedLine(msgspec.Struct, gc=False):
     """What is read of a line of ours, or of verl's own dumps."""
 
     uid: str | None = None
-    step: int | None = None
+    step: _Integer | None = None
     score: float | None = None
     verifier: str | None = None
     reason: str | None = None
@@ -82,7 +86,7 @@ class _ListedLine(msgspec.Struct, gc=False):
     kept: bool | None = None
     left_out: str | None = None
     trajectory_id: str | None = None
-    turn_index: int | None = None
+    turn_index: _Integer | None = None
     data_source: str | None = None
     prompt_id: str | None = None
     stop_reason: str | None = None
@@ -90,14 +94,22 @@ class _ListedLine(msgspec.Struct, gc=False):
     calls: list[_ListedCall] = []
     turns: list[_ListedTurn] | None = None
     turn_tokens: list[int] | None = None
-    prompt_tokens: int | None = None
-    response_tokens: int | None = None
+    prompt_tokens: _Integer | None = None
+    response_tokens: _Integer | None = None
     generate_seconds: float | None = None
     tool_seconds: float | None = None
 
 
 _DECODER = msgspec.json.Decoder(_ListedLine)
 _FIELDS = msgspec.structs.fields(_ListedLine)
+
+
+class ReadRows(NamedTuple):
+    """Rollouts of some lines of a dump."""
+
+    columns: dict[str, list[Any]]
+    """{name of a value of RolloutRow: [num_rollouts] values}"""
+    bad_lines: list[BadLine]
 
 
 class RowReader:
@@ -107,36 +119,42 @@ class RowReader:
         self._parts: list[_Part] = []
         """Lines of the last rollout, which the next line may belong to."""
 
-    def read(self, lines: Iterable[PlacedLine], *, is_all: bool) -> Iterator[RolloutRow | BadLine]:
-        """A row for each rollout.
+    def read(self, lines: Iterable[PlacedLine], *, is_all: bool) -> ReadRows:
+        """The rollouts that are whole with these lines.
 
         Args:
             lines: The next lines of the dump.
             is_all: Whether they are the last ones at present, so that the last rollout is whole.
         """
+        rollouts: list[list[_Part]] = []
+        bad_lines = []
         for line in lines:
             try:
-                part = _Part(line, _decoded(line.text))
+                found = _decoded(line.text)
             except (ValueError, RecursionError) as error:
-                yield BadLine(line.number, str(error))
+                bad_lines.append(BadLine(line.number, str(error)))
                 continue
-            if self._parts and not part.continues(self._parts[0]):
-                yield _row(self._parts)
+            part = _Part(line, found, _rollout_id(found.uid))
+            if self._parts and (part.id is None or part.id != self._parts[0].id):
+                rollouts.append(self._parts)
                 self._parts = []
             self._parts.append(part)
         if is_all and self._parts:
-            yield _row(self._parts)
+            rollouts.append(self._parts)
             self._parts = []
+        return ReadRows(_columns(rollouts), bad_lines)
 
 
 class _Part(NamedTuple):
     line: PlacedLine
     found: _ListedLine
+    id: str | None
 
-    def continues(self, first: "_Part") -> bool:
-        """Whether both are parts of one rollout, by `<group>_<session>_<part>`."""
-        uid, other = self.found.uid, first.found.uid
-        return bool(uid and other and uid.count("_") > 1 and uid.rsplit("_", 1)[0] == other.rsplit("_", 1)[0])
+
+def _rollout_id(uid: str | None) -> str | None:
+    """The part of `<group>_<session>_<part>` that all parts of a rollout share; None for a rollout of one line."""
+    name = uid.rpartition("_")[0] if uid else ""
+    return name if "_" in name else None
 
 
 def _decoded(text: bytes) -> _ListedLine:
@@ -171,47 +189,50 @@ def _plain(value: Json) -> Json:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _row(parts: list[_Part]) -> RolloutRow:
-    """The row of a rollout, whose values are those of the part that has its record."""
-    lines, found = zip(*parts, strict=True)
-    last = next((part for part in reversed(found) if part.stop_reason is not None), found[-1])
-    turns = [turn for part in found for turn in part.turns or ()]
-    tokens = last.turn_tokens or [turn.num_tokens for turn in turns if turn.num_tokens is not None]
-    return RolloutRow(
-        line=lines[0].number,
-        byte_offset=lines[0].offset,
-        num_bytes=lines[-1].offset + len(lines[-1].text) - lines[0].offset,
-        uid=last.uid,
-        group_name=None if last.uid is None else last.uid.split("_")[0],
-        step=_in_range(last.step),
-        prompt_id=last.prompt_id,
-        trajectory_id=last.trajectory_id,
-        turn_index=_in_range(last.turn_index),
-        data_source=last.data_source,
-        verifier=last.verifier,
-        score=last.score,
-        reason=last.reason or None,
-        detail=last.detail[:_MAX_DETAIL] if last.detail else None,
-        kept=last.kept,
-        left_out=last.left_out,
-        stop_reason=last.stop_reason,
-        failure=last.failure[:_MAX_DETAIL] if last.failure else None,
-        tools=_names(call.name for call in last.calls),
-        error_kinds=_names(call.error_kind for call in last.calls),
-        num_turns=len(turns) if any(part.turns is not None for part in found) else None,
-        num_calls=len(last.calls),
-        num_errors=sum(call.status == "tool_error" for call in last.calls),
-        sampled_tokens=_in_range(sum(tokens)) if tokens else None,
-        prompt_tokens=_in_range(last.prompt_tokens),
-        response_tokens=_in_range(last.response_tokens),
-        generate_seconds=last.generate_seconds,
-        tool_seconds=last.tool_seconds,
-    )
+def _columns(rollouts: Sequence[list[_Part]]) -> dict[str, list[Any]]:
+    """Columns of the rollouts' values: to make a row for each takes twice the time."""
+    found = [parts[0].found if len(parts) == 1 else _joined([part.found for part in parts]) for parts in rollouts]
+    places = [(parts[0].line, parts[-1].line) for parts in rollouts]
+    return {
+        "line": [first.number for first, _ in places],
+        "byte_offset": [first.offset for first, _ in places],
+        "num_bytes": [last.offset + len(last.text) - first.offset for first, last in places],
+        **{name: list(map(_VALUES.get(name, attrgetter(name)), found)) for name in RolloutRow._fields[3:]},
+    }
+
+
+def _joined(parts: Sequence[_ListedLine]) -> _ListedLine:
+    """The part of a rollout that has its record, with the turns of all."""
+    last = next((part for part in reversed(parts) if part.stop_reason is not None), parts[-1])
+    has_turns = any(part.turns is not None for part in parts)
+    turns = [turn for part in parts for turn in part.turns or ()]
+    return msgspec.structs.replace(last, turns=turns if has_turns else None)
+
+
+def _sampled_tokens(found: _ListedLine) -> int | None:
+    tokens = found.turn_tokens or [turn.num_tokens for turn in found.turns or () if turn.num_tokens is not None]
+    total = sum(tokens)
+    return total if tokens and abs(total) <= _MAX_INTEGER else None
+
+
+def _shortened(text: str | None) -> str | None:
+    return text[:_MAX_DETAIL] if text else None
 
 
 def _names(names: Iterable[str | None]) -> str:
     return ",".join(dict.fromkeys(name[:_MAX_DETAIL] for name in names if name))
 
 
-def _in_range(number: int | None) -> int | None:
-    return number if number is not None and abs(number) < 1 << 62 else None
+_VALUES: dict[str, Callable[[_ListedLine], Any]] = {
+    "group_name": lambda found: None if found.uid is None else found.uid.partition("_")[0],
+    "reason": lambda found: found.reason or None,
+    "detail": lambda found: _shortened(found.detail),
+    "failure": lambda found: _shortened(found.failure),
+    "tools": lambda found: _names(call.name for call in found.calls) if found.calls else "",
+    "error_kinds": lambda found: _names(call.error_kind for call in found.calls) if found.calls else "",
+    "num_turns": lambda found: None if found.turns is None else len(found.turns),
+    "num_calls": lambda found: len(found.calls),
+    "num_errors": lambda found: sum(call.status == "tool_error" for call in found.calls) if found.calls else 0,
+    "sampled_tokens": _sampled_tokens,
+}
+"""{name of a value of RolloutRow: what gives it}, for those that do not stand in the line under their name."""

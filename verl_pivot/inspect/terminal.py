@@ -10,7 +10,7 @@ from verl_pivot.extras import extra
 from verl_pivot.inspect.listing import RolloutListing
 from verl_pivot.inspect.queries import RunIndex
 from verl_pivot.inspect.terminal_list import ListScreen
-from verl_pivot.inspect.terminal_screens import HelpScreen
+from verl_pivot.inspect.terminal_screens import KEYS, HelpScreen
 from verl_pivot.runs.run import run_names
 
 with extra("inspect"):
@@ -45,7 +45,7 @@ class TerminalView(App[None]):
         self.run_worker(self._follow())
 
     def action_help(self) -> None:
-        self.push_screen(HelpScreen())
+        self.push_screen(HelpScreen(KEYS))
 
     async def _follow(self) -> None:
         shown, shown_at = -1, float("-inf")
@@ -64,6 +64,11 @@ def show_in_terminal(index: RunIndex) -> None:
     Raises:
         ConfigError: If there is no terminal.
     """
+    refuse_without_terminal()
+    TerminalView(index).run(mouse=False)
+
+
+def refuse_without_terminal() -> None:
+    """Raises ConfigError if there is no terminal."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("--terminal needs a terminal to draw in: leave it out to get a page, or connect with ssh -t")
-    TerminalView(index).run(mouse=False)

@@ -151,7 +151,7 @@ class ListScreen(ViewScreen):
 
     async def _use_filter(self, text: str) -> None:
         try:
-            await self.relist(parse_filter(text))
+            await self.relist(parse_filter(text, RolloutFilter))
         except PivotError as error:
             self.say(str(error))
 

@@ -111,12 +111,14 @@ class HelpScreen(ViewScreen):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,enter", "app.pop_screen", show=False)]
     KEYS = "Esc back"
 
-    def __init__(self) -> None:
+    def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
+        """Show keys, each with what it does."""
+        self._keys = keys
         self._text = TextLines()
         super().__init__(self._text)
 
     def on_mount(self) -> None:
         self.draw_head("Keys", "")
         self.say("")
-        lines = [line for keys, what in KEYS for line in wrapped(f"{keys:18}{what}", 78)]
+        lines = [line for keys, what in self._keys for line in wrapped(f"{keys:18}{what}", 78)]
         self._text.show_text([ShownLine(line) for line in lines])

@@ -66,13 +66,13 @@ class GrowingLines:
         return NewLines(list(self._placed(data if self._lacks_break else data[:end])), not is_known, is_all)
 
     def _placed(self, data: bytes) -> Iterator[PlacedLine]:
+        number, offset = self._num_lines, self._offset
         for text in data.removesuffix(b"\n").split(b"\n") if data else ():
-            self._num_lines += 1
+            number += 1
             if stripped := text.strip():
-                yield PlacedLine(self._num_lines, self._offset, stripped)
-            self._offset += len(text) + 1
-        if data and not data.endswith(b"\n"):
-            self._offset -= 1
+                yield PlacedLine(number, offset, stripped)
+            offset += len(text) + 1
+        self._num_lines, self._offset = number, self._offset + len(data)
 
 
 def _is_object(text: bytes) -> bool:
