@@ -68,7 +68,7 @@ def test_a_launch_on_two_nodes_that_loses_one_goes_on_from_its_last_step_once_th
         resumed = launch(tmp_path, *words, timeout_seconds=SECONDS)
 
     assert failed.returncode != 0
-    assert failed.stderr.splitlines()[-1].startswith("verl-pivot: "), failed.stderr
+    assert "of the cluster was lost" in failed.stderr.splitlines()[-1], failed.stderr
     steps = steps_of("grpo_roc", resumed)
     assert 1 <= saved < NUM_STEPS
     assert sorted(steps) == list(range(saved + 1, NUM_STEPS + 1))
