@@ -67,7 +67,7 @@ def test_a_launch_on_two_nodes_that_loses_one_goes_on_from_its_last_step_once_th
             f"ray_kwargs.ray_init.address='{cluster.address}'", "ray_kwargs.ray_init.num_gpus=null",
             "ray_kwargs.ray_init.num_cpus=null", "actor_rollout_ref.rollout.agent.num_workers=2",
             f"trainer.total_training_steps={NUM_STEPS}", "trainer.save_freq=1", "trainer.resume_mode=auto",
-            num_workers=2,
+            "+ray_kwargs.ray_init.runtime_env.env_vars.TQ_SIMPLE_STORAGE_SEND_RECV_TIMEOUT='30'", num_workers=2,
         )  # fmt: skip
         running = pool.submit(launch, tmp_path, *words, timeout_seconds=SECONDS)
         log = await_step(tmp_path, 1, running)
