@@ -38,7 +38,7 @@ What ran with which versions, and how it is known; written by `python docs/refer
 | Python | 3.11 | the suite |
 | Python | 3.12 | as far as [Installing](installing.md#python-312) says |
 | machine | Linux on x86_64 | the suite; for aarch64 see [System calls](sandbox.md#system-calls) |
-| several machines | several Ray nodes on one | tests of `profile` and of sandboxes; a training [below](#several-workers), of which a node was killed: verl waited for the rollouts of the dead node without an end, so that a launch with a method now stops and says so. No clock of a node is compared with another's, by a test |
+| several machines | several Ray nodes on one | tests of `profile` and of sandboxes; a training [below](#several-workers), of which a node was killed: verl waited for the rollouts of the dead node without an end, so that a launch with a method stops and says so, after 10 s or where TransferQueue waits for rows 200 s, and goes on from its last checkpoint once there are as many GPUs. Where the node had the trainer, Ray ends the launch. No clock of a node is compared with another's, by a test |
 | OpenEnv, NeMo Gym | 0.3.0, 0.7.0 | tests against the real packages, where they are installed ([Environments](environments.md)) |
 | environments of verifiers | 0.1.14, and task sets of 0.4.0 | [Environments](environments.md#verifiers) |
 
