@@ -27,18 +27,18 @@ What ran with which versions, and how it is known; written by `python docs/refer
 | rollouts | SGLang, on a CPU | the suite, and two steps of every method ([Smoke](smoke.md#seen-to-run)) |
 | a GPU | SGLang 0.5.12, torch 2.11 for CUDA 13, one H200 | two steps of `pivotrl` and of `grpo_roc`, and a profile, once each ([On a GPU](gpu.md)); two engines behind the router on one H100 ([Routing](routing.md#measured-on-real-engines)) |
 | vLLM | 0.24 | its installation is resolved by a test; its server is compared by verl's source with what our loops send and expect, and the router reads the form of its `/metrics`; no rollout was seen |
-| two workers with an engine each | on one machine's CPU | two steps of `pivotrl` and of `grpo_roc` ([Smoke](smoke.md#seen-to-run)) |
+| two workers with an engine each | on one machine's CPU | two steps of the methods [below](#several-workers) |
 | the update of two workers | FSDP2 over gloo, on one machine's CPU | every method's gradient, with padded, masked and unequal rows, is that of one worker within 1e-7 of its largest component, with an adapter of LoRA and with micro-batches by tokens too; seen once on 2026-11-26 |
 | sequences split over GPUs (Ulysses) | not on a CPU | verl splits flash attention alone; with torch's own the gradient was another one (by 0.8 of its largest component), so that a launch is refused |
 | engines of training | FSDP2 | the suite |
 | | Megatron, veomni, torchtitan | a method's settings are keys of their configs, by a test; no launch was tried, nor with FSDP |
 | trainer modes | `sync` | the suite |
-| | `colocate_async` | launches of `grpo_roc` and `l0` with `+tail=partial` in the suite, with their staleness ([Routing](routing.md)) |
-| | `separate_async` | the buffers and verl's switch of hybrid rollout on a real TransferQueue, without a launch: verl hands its engines weights by NCCL, HCCL, NIXL, Mooncake or Kimi's engine, none of which the CPU packages have |
+| | `colocate_async` | launches of `grpo_roc` and `l0` with `+tail=partial` in the suite, with their staleness ([Routing](routing.md)), and those [below](#several-workers) |
+| | `separate_async` | two steps [below](#several-workers) on a CPU, with verl's switch of hybrid rollout, over a checkpoint engine of the tests that hands weights over in files; verl's own (NCCL, HCCL, NIXL, Mooncake, Kimi's) wait for a GPU, so that a launch with one of them and `+local=cpu` is refused |
 | Python | 3.11 | the suite |
 | Python | 3.12 | as far as [Installing](installing.md#python-312) says |
 | machine | Linux on x86_64 | the suite; for aarch64 see [System calls](sandbox.md#system-calls) |
-| several machines | several Ray nodes on one | tests of `profile` and of sandboxes; no training. No clock of a node is compared with another's, by a test |
+| several machines | several Ray nodes on one | tests of `profile` and of sandboxes; a training [below](#several-workers), of which a node was killed: verl waited for the rollouts of the dead node without an end, so that a launch with a method stops and says so, after 10 s or where TransferQueue waits for rows 200 s, and goes on from its last checkpoint once there are as many GPUs. Where the node had the trainer, Ray ends the launch. No clock of a node is compared with another's, by a test |
 | OpenEnv, NeMo Gym | 0.3.0, 0.7.0 | tests against the real packages, where they are installed ([Environments](environments.md)) |
 | environments of verifiers | 0.1.14, and task sets of 0.4.0 | [Environments](environments.md#verifiers) |
 

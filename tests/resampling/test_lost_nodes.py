@@ -35,3 +35,6 @@ def test_the_cluster_is_asked_now_and_then_alone() -> None:
 
     for _ in range(3):
         nodes.check()
+
+    with pytest.raises(StopIteration):
+        nodes.look()

@@ -24,8 +24,8 @@ def test_a_writing_model_gives_each_turn_as_often_and_then_ends_whatever_it_read
 
     for text in ("<|im_start|>assistant\n", "\n\n<information>no</information>\n\n", "What? " * 300):
         assert (chances(text)[turns] > 0.2).all()
-    for turn in TURNS:
-        assert chances(f"Add. {turn}")[tokenizer.eos_token_id] > 0.95
+        for turn in TURNS:
+            assert chances(f"{text}{turn}")[tokenizer.eos_token_id] > 0.95
     assert [tokenizer.decode(turn) for turn in turns] == list(TURNS)
 
 

@@ -41,8 +41,15 @@ class LostNodes:
         Raises:
             NodeLostError: Naming the node.
         """
-        if time.monotonic() < self._next:
-            return
+        if time.monotonic() >= self._next:
+            self.look()
+
+    def look(self) -> None:
+        """Look at the cluster.
+
+        Raises:
+            NodeLostError: Naming the node.
+        """
         self._next = time.monotonic() + self._seconds
         for group, nodes in self._places().items():  # a bundle that waits for its node has an empty name
             known = self._known.setdefault(group, nodes)

@@ -64,6 +64,9 @@ class PivotSampling:
                 self._dump_rows({}, (), global_steps, partition_id)
                 dump.finish()
             raise
+        except RuntimeError:  # of TransferQueue, which waits 200 s for the rows of a node
+            self._lost_nodes.look()
+            raise
         if dump is not None:
             dump.finish() if partition_id == "val" else dump.end_batch()  # after the last validation the run ends
         return sampled

@@ -138,6 +138,8 @@ def write_writing_model(folder: Path, *, turns: Sequence[str], corpus: Sequence[
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
     written = torch.tensor([tokenizer.convert_tokens_to_ids(turn) for turn in turns])
+    for layer in model.model.layers:  # what it writes depends on the last token alone, however much stands before
+        torch.nn.init.zeros_(layer.self_attn.o_proj.weight.requires_grad_(False))
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(_NUM_LESSONS):
