@@ -132,6 +132,7 @@ PURE = (
     "verl_pivot.sandbox.cluster.placement",
     "verl_pivot.profiling.worker",
     "verl_pivot.profiling.worker_pool",
+    "verl_pivot.profiling.turn_pool",
     "verl_pivot.quality.filtering",
     "verl_pivot.formats.importing",
     "verl_pivot.selection.selecting",
