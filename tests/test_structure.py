@@ -104,6 +104,7 @@ ADAPTERS = {
     "sandbox/cluster/ray_supervisor.py",
     "sandbox/ray_discovery.py",
     "smoke/tiny_model.py",
+    "synthesis/ray_running.py",
     "tools/search_encoder.py",
 }
 """The files that import verl, torch or ray, also those that do so inside of a function."""
