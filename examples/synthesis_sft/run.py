@@ -47,7 +47,9 @@ def main(
     data: dict[str, list[Trajectory]] = {}
     for arm, methods in ARMS.items():
         data[arm] = portions.within(methods, calls)
-        console.print(f"{arm}: {len(data[arm])} trajectories, {dict(families(data[arm]))}", highlight=False)
+        console.print(
+            f"{arm}: {len(data[arm])} trajectories, {dict(families(data[arm]))}", highlight=False, soft_wrap=True
+        )
         trained = _trained(base, data[arm], config, steps, out / f"arm-{len(methods)}")
         results[arm] = _evaluated(TinyPolicy(trained), tasks)
     _show(results, {"base": [], **data}, seed)

@@ -66,7 +66,7 @@ class TinyWriter:
         tokenizer = self._policy.tokenizer
         messages = [parse_message(each).as_dict() for each in question.messages]
         text = tokenizer.apply_chat_template(messages, tools=list(TOOLS), add_generation_prompt=True, tokenize=False)
-        prompt_ids = tokenizer.encode(text, add_special_tokens=False)
+        prompt_ids = tokenizer.encode(text, add_special_tokens=False, verbose=False)
         if len(prompt_ids) > MAX_PROMPT_TOKENS:
             return _answer({"role": "assistant", "content": ""}, "length", len(prompt_ids), 0)
         written = self._policy.complete(prompt_ids, temperature=question.temperature, seed=question.seed)

@@ -29,7 +29,7 @@ CONCURRENCY = 4
 
 def chat(content: str | None, finish_reason: str = "stop", **more: Any) -> Answer:
     message = {"role": "assistant", "content": content, **more}
-    usage = {"prompt_tokens": 20, "completion_tokens": 5}
+    usage: JsonObject = {"prompt_tokens": 20, "completion_tokens": 5}
     return Answer(body={"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage})
 
 

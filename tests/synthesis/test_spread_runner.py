@@ -142,7 +142,8 @@ def as_lines(items: list[list[Draft]]) -> list[list[Any]]:
 
 
 def test_workers_make_the_drafts_of_one_process_also_where_one_of_them_is_lost(tmp_path: Path) -> None:
-    steps, said = "- probed\n- copies\n- by_digit\n- digit: {least: 3, undecided: [7]}\n", []
+    steps = "- probed\n- copies\n- by_digit\n- digit: {least: 3, undecided: [7]}\n"
+    said: list[str] = []
 
     alone = asyncio.run(made_here(job_of(tmp_path, steps, "alone")))
     spread = asyncio.run(made_by_workers(job_of(tmp_path, steps, "spread"), ["3", "8"], said))
