@@ -23,8 +23,9 @@ from rich.table import Table
 from verl_pivot.engines.retries import Retries
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.recipes import read_recipe
-from verl_pivot.synthesis.running import SynthesisJob, run_synthesis
+from verl_pivot.synthesis.running import run_synthesis
 from verl_pivot.synthesis.steps import MakeStep, make_step
 from verl_pivot.synthesis.workshop import Inputs, Workshop
 from verl_pivot.synthesis.writer import EndpointWriter, ProgramWriter, Writer

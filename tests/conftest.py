@@ -32,6 +32,7 @@ LAUNCHES = (
         "tests/rollout/test_tool_training.py",
         "tests/rewards/test_judge_training.py",
         "tests/smoke/test_smoke_training.py",
+        "tests/synthesis/test_ray_running.py",
         "tests/commands/test_judge.py",
         "tests/engines/test_server.py",
     ),

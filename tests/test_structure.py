@@ -105,6 +105,7 @@ ADAPTERS = {
     "sandbox/cluster/ray_supervisor.py",
     "sandbox/ray_discovery.py",
     "smoke/tiny_model.py",
+    "synthesis/ray_running.py",
     "tools/search_encoder.py",
 }
 """The files that import verl, torch or ray, also those that do so inside of a function."""
@@ -133,6 +134,7 @@ PURE = (
     "verl_pivot.sandbox.cluster.placement",
     "verl_pivot.profiling.worker",
     "verl_pivot.profiling.worker_pool",
+    "verl_pivot.profiling.turn_pool",
     "verl_pivot.quality.filtering",
     "verl_pivot.formats.importing",
     "verl_pivot.selection.selecting",

@@ -1,11 +1,17 @@
 """ShopEnvironment: a task in the shop as an environment, with four tools, a score of the outcome, and copies."""
 
 import copy
+import json
+import re
+from collections.abc import Sequence
 
+from examples.quickstart.goals import Goal, achieved_task, goal_of, goal_of_query, goal_of_refunds, task_of
 from examples.quickstart.shop import Shop
-from examples.quickstart.tasks import Task, make_task
-from verl_pivot.tools.contract import Environment, Observation, tool
+from examples.quickstart.tasks import Task
+from verl_pivot.tools.contract import AchievedTask, Environment, Observation, tool
 from verl_pivot.types import ErrorKind, Json, JsonObject, Message, ToolCall, Verdict
+
+_NUMBER = re.compile(r"\d+")
 
 
 class ShopEnvironment(Environment):
@@ -16,10 +22,15 @@ class ShopEnvironment(Environment):
     """
 
     def __init__(self, metadata: JsonObject) -> None:
-        seed = metadata["seed"]
-        assert isinstance(seed, int), metadata
-        self._task: Task = make_task(seed, held_out=metadata["held_out"] is True)
+        self._task: Task = task_of(metadata)
+        self._goal = goal_of(metadata)
         self._shop = self._task.open_shop()
+        self._shown: frozenset[int] = frozenset()
+        """Numbers that results showed."""
+        self._answered: tuple[Goal, ...] = ()
+        """Questions that queries answered about customers whom results showed before."""
+        self._refunds: dict[int, int] = {}
+        """{id of an order: amount that was paid back}"""
 
     @tool
     async def find_customer(self, name: str | None = None, email: str | None = None) -> Observation:
@@ -48,12 +59,21 @@ class ShopEnvironment(Environment):
         """Accept the rollout if the last message gives the right answer and the shop has the right state."""
         if answer is None:
             return Verdict.refuse("no_answer")
-        passed = self._task.passed(answer, self._shop.dump())
+        passed = self._task.passed(answer, self._shop.dump()) and self._goal in (None, *self._solved())
         return Verdict.accept(reason="solved") if passed else Verdict.refuse("not_solved")
+
+    def achieved(self) -> Sequence[AchievedTask]:
+        """Questions that were looked up and refunds that were made, though the customer wanted something else.
+
+        A question counts only behind the look-up that gives its numbers, since a guess solves nothing; so `score`
+        wants that too of a task that was named here.
+        """
+        return [achieved_task(goal, self._task.seed, held_out=self._task.held_out) for goal in self._solved()]
 
     def fork(self) -> "ShopEnvironment":
         twin = copy.copy(self)
         twin._shop = Shop(self._shop.image())
+        twin._refunds = dict(self._refunds)
         return twin
 
     def state(self) -> str:
@@ -65,4 +85,24 @@ class ShopEnvironment(Environment):
     def _call(self, tool_name: str, /, **arguments: Json) -> Observation:
         given: JsonObject = {key: value for key, value in arguments.items() if value is not None}
         result = self._shop.call(ToolCall(name=tool_name, arguments=given))
+        if result.ok:
+            self._note(tool_name, given, result.text)
         return Observation(result.text, None if result.ok else ErrorKind.REFUSED)
+
+    def _note(self, tool_name: str, given: JsonObject, result: str) -> None:
+        """Remember what a call solved, and then what its result showed."""
+        if tool_name == "run_sql":
+            goal = goal_of_query(str(given["query"]), self._shop)
+            if goal is not None and goal.customer_id in self._shown:
+                self._answered = tuple(dict.fromkeys((*self._answered, goal)))
+        if tool_name == "refund":
+            number = int(str(given["order_id"]))
+            self._refunds[number] = self._refunds.get(number, 0) + json.loads(result)["refunded"]
+        self._shown |= frozenset(map(int, _NUMBER.findall(result)))
+
+    def _solved(self) -> tuple[Goal, ...]:
+        """Goals of the state: with a refund no question is solved, which changes nothing."""
+        if not self._refunds:
+            return self._answered
+        goal = goal_of_refunds(self._refunds, self._shown, self._shop)
+        return () if goal is None else (goal,)

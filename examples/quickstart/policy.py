@@ -162,7 +162,7 @@ def _render(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> str:
 
 
 def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory, observed: re.Pattern[str] | None = None) -> Example:
-    """Tokens of a whole trajectory; the assistant's turns are labels, each with its end token.
+    """Tokens of a whole trajectory; the expert's turns are labels, each with its end token.
 
     Args:
         tokenizer: Tokenizer of the policy.
@@ -176,15 +176,16 @@ def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory, observed: re.Patte
     header = tokenizer.encode("<|im_start|>assistant\n", add_special_tokens=False)
     end = tokenizer.convert_tokens_to_ids(END)
     labels = [IGNORED] * len(input_ids)
-    position = 0
+    position, turn = 0, 0
     while position < len(input_ids):
         if input_ids[position : position + len(header)] != header:
             position += 1
             continue
         position += len(header)
         stop = input_ids.index(end, position) + 1
-        labels[position:stop] = input_ids[position:stop]
-        position = stop
+        if turn in trajectory.expert_indices:
+            labels[position:stop] = input_ids[position:stop]
+        position, turn = stop, turn + 1
     return Example(input_ids, labels)
 
 

@@ -125,7 +125,7 @@ def make_task(seed: int, *, held_out: bool) -> Task:
         orders=orders,
         requested=requested,
         part=part,
-        answer=_answer(family, email, orders, requested),
+        answer=answer_of(family, email, orders, requested),
     )
 
 
@@ -133,7 +133,15 @@ def _parts(amount: int, held_out: bool) -> list[int]:
     return [part for part in range(5, amount) if is_held_out(part) is held_out]
 
 
-def _answer(family: str, email: str, orders: tuple[Order, ...], requested: tuple[Order, ...]) -> str | None:
+def request_of(family: str, name: str, email: str, requested: tuple[Order, ...], part: int | None) -> str:
+    """What a customer says who gives a name and wants this, in the first of the family's wordings."""
+    template = next(each for each in _REQUESTS[family] if ("{part}" in each) == (part is not None))
+    who, first, last = _WHO[0].format(name=name), requested[0], requested[-1]
+    return template.format(who=who, name=name, email=email, item=first.item, other=last.item, order=first.id, part=part)
+
+
+def answer_of(family: str, email: str, orders: tuple[Order, ...], requested: tuple[Order, ...]) -> str | None:
+    """What the last message must give; None if only the state counts."""
     answers = {
         "email": email,
         "price": str(requested[0].amount),

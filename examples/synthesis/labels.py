@@ -16,8 +16,9 @@ from verl_pivot.engines.retries import Retries
 from verl_pivot.playing.running import open_toolset
 from verl_pivot.statistics import wilson_interval
 from verl_pivot.synthesis.budget import BudgetLimits
+from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.recipes import read_recipe
-from verl_pivot.synthesis.running import SynthesisJob, run_synthesis
+from verl_pivot.synthesis.running import run_synthesis
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.synthesis.writer import ProgramWriter
 from verl_pivot.synthesis.wrong_calls import wrong_calls

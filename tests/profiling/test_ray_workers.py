@@ -23,9 +23,12 @@ from tests.support.paths import ROOT
 from tests.support.tiny_model import write_tokenizer
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError, EngineError
+from verl_pivot.profiling.command_home import CommandHome, passed_variables
 from verl_pivot.profiling.profiles import read_profiles
-from verl_pivot.profiling.worker import OpenAIServer, WorkerSettings, passed_variables
-from verl_pivot.profiling.worker_pool import Measured, WorkerLostError
+from verl_pivot.profiling.servers import OpenAIServer
+from verl_pivot.profiling.turn_pool import Measured
+from verl_pivot.profiling.worker import WorkerSettings
+from verl_pivot.profiling.worker_pool import WorkerLostError
 from verl_pivot.types import JsonObject, Turn
 
 VERIFIER = """
@@ -146,9 +149,7 @@ def test_what_goes_to_workers_survives_pickle() -> None:
         openai=OpenAIServer(url="http://b", model="policy", api_key="none"),
         server_flags=(),
         verifier_modules=("length.py",),
-        folder="/",
-        python_path=(),
-        variables={"HF_HOME": "/models"},
+        home=CommandHome(folder="/", python_path=(), variables={"HF_HOME": "/models"}),
     )
     values: Sequence[object] = (settings, make_turn(), make_measured(make_turn()))
 
@@ -166,8 +167,8 @@ async def measure_with(cause: Exception, *, has_server: bool) -> None:
             "measure", "Traceback (most recent call last):\n  in the worker\nKeyError", cause
         ).as_instanceof_cause()
 
-    actor = SimpleNamespace(measure=SimpleNamespace(remote=fail))
-    await RayWorker(actor, "10.0.0.7", has_server=has_server).measure(make_turn())
+    actor = SimpleNamespace(work=SimpleNamespace(remote=fail))
+    await RayWorker[Turn, Measured](actor, "10.0.0.7", has_server=has_server).work(make_turn())
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.profiling.profiler import Totals
-from verl_pivot.profiling.worker_pool import Measured, Slot, WorkerLostError, WorkerPool
+from verl_pivot.profiling.turn_pool import Measured, TurnPool
+from verl_pivot.profiling.worker_pool import Slot, WorkerLostError, WorkerPool
 from verl_pivot.types import Message, Role, Turn, TurnProfile
 
 A, B, C = Slot("a", 0), Slot("b", 0), Slot("c", 0)
@@ -47,7 +48,7 @@ class FakeWorker:
         if self.slot in self.cluster.broken:
             raise self.cluster.broken[self.slot]
 
-    async def measure(self, turn: Turn) -> Measured:
+    async def work(self, turn: Turn) -> Measured:
         self.cluster.asked[self.slot].append(turn.id)
         if self.cluster.deadly[turn.id]:
             self.cluster.deadly[turn.id] -= 1
@@ -104,11 +105,11 @@ class Run:
 
 
 @asynccontextmanager
-async def pool_of(cluster: FakeCluster, run: Run) -> AsyncIterator[WorkerPool]:
-    pool = WorkerPool(cluster, run.totals, run.usage.update, run.said.append, check_seconds=0.01)
+async def pool_of(cluster: FakeCluster, run: Run) -> AsyncIterator[TurnPool]:
+    pool = WorkerPool(cluster, run.said.append, check_seconds=0.01)
     try:
         await pool.open()
-        yield pool
+        yield TurnPool(pool, run.totals, run.usage.update, run.said.append)
     finally:
         await pool.close()
 
@@ -166,7 +167,7 @@ async def test_a_lost_worker_is_replaced() -> None:
 async def test_the_error_names_the_turn_that_kills_its_workers_and_none_beside_it(alive: set[Slot]) -> None:
     cluster = FakeCluster(alive, deadly=Counter({"u:1": 3}))
 
-    with pytest.raises(EngineError, match=r"turn 1 of trajectory 'u' was being measured by 3 workers .* died\): leave"):
+    with pytest.raises(EngineError, match=r"turn 1 of trajectory 'u' was with 3 workers .* died\): leave"):
         await measure(cluster, turns_of("t", "u", "v", "w"))
 
     assert all(worker.has_ended or worker.is_dead.is_set() for worker in cluster.made)

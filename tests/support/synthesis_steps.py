@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 
+from pydantic import BaseModel
+
 from verl_pivot.errors import UserCodeError
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.steps import CheckStep, ChooseStep, MakeStep, check_step, choose_step, make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
-from verl_pivot.types import JsonObject, Verdict
+from verl_pivot.types import JsonObject, Malformed, Verdict
 from verl_pivot.validation import Options
 
 
@@ -121,5 +123,29 @@ class ByDigitOptions(Options):
 def by_digit(options: ByDigitOptions) -> MakeStep:
     async def make(draft: Draft, workshop: Workshop) -> Sequence[Draft]:
         return [] if draft.values["digit"] == 0 else [draft.made(0, group=f"digit {draft.values['digit']}")]
+
+    return make
+
+
+class Amount(BaseModel):
+    """A structured answer."""
+
+    packs: int
+
+
+class AmountsOptions(Options):
+    pass
+
+
+@make_step("amounts", options=AmountsOptions)
+def amounts(options: AmountsOptions) -> MakeStep:
+    """Asks for a structured answer about each draft."""
+
+    async def make(draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        answer = await workshop.ask_for(Amount, [{"role": "user", "content": f"Item {draft.id}."}], max_tokens=64)
+        if isinstance(answer, Malformed):
+            return [draft.rejected(answer.reason, answer.detail)]
+        task: JsonObject = {"prompt": [{"role": "user", "content": f"{answer.packs} packs."}]}
+        return [draft.made(0, task=task)]
 
     return make

@@ -20,10 +20,11 @@ from verl_pivot.sandbox.pool_settings import POOL_VARIABLE
 from verl_pivot.synthesis.arena_tools import ArenaToolsOptions, ArenaToolsStep, WrittenTool, call_problem, other_value
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.outputs import SynthesisReport
 from verl_pivot.synthesis.question_graph import QuestionGraph
 from verl_pivot.synthesis.recipes import read_recipe
-from verl_pivot.synthesis.running import SynthesisJob, run_synthesis
+from verl_pivot.synthesis.running import run_synthesis
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.synthesis.writer import ProgramWriter, WriterQuestion
 from verl_pivot.tools.toolset import load_toolset

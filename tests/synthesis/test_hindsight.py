@@ -10,9 +10,10 @@ from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
 from verl_pivot.engines.retries import Retries
 from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.budget import BudgetLimits
+from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.outputs import SynthesisReport
 from verl_pivot.synthesis.recipes import read_recipe
-from verl_pivot.synthesis.running import SynthesisJob, run_synthesis
+from verl_pivot.synthesis.running import run_synthesis
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.synthesis.writer import ProgramWriter, WriterQuestion
 from verl_pivot.types import Message, Role, ToolCall, Trajectory

@@ -54,6 +54,13 @@ def started(folder: Path, server: FakeServer, out: str, *more: str) -> "subproce
     )
 
 
+def write_inputs(folder: Path) -> None:
+    """Write a recipe and its tasks."""
+    (folder / "recipe.yaml").write_text(RECIPE)
+    rows = ({"prompt": [{"role": "user", "content": f"Two packs for table {number}."}]} for number in range(NUM_TASKS))
+    (folder / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
 def written(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
@@ -63,9 +70,7 @@ def questions(server: FakeServer) -> Counter[str]:
 
 
 def test_killed_twice_a_run_gives_the_same_bytes_and_repeats_what_was_under_way_alone(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    rows = ({"prompt": [{"role": "user", "content": f"Two packs for table {number}."}]} for number in range(NUM_TASKS))
-    (tmp_path / "tasks.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_inputs(tmp_path)
 
     with fake_server(respond) as calm:
         process = started(tmp_path, calm, "calm")

@@ -11,9 +11,10 @@ import pytest
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import UserCodeError
 from verl_pivot.synthesis.budget import BudgetLimits
+from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.outputs import SynthesisReport
 from verl_pivot.synthesis.recipes import read_recipe
-from verl_pivot.synthesis.running import SynthesisJob, run_synthesis
+from verl_pivot.synthesis.running import run_synthesis
 from verl_pivot.synthesis.seeds import seed_of
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.synthesis.writer import ProgramWriter

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.options import Address
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
+    from verl_pivot.synthesis.job import SpreadOptions, SynthesisJob
     from verl_pivot.synthesis.outputs import SynthesisReport
     from verl_pivot.synthesis.rounds import TrainingBetween
-    from verl_pivot.synthesis.running import SynthesisJob
     from verl_pivot.synthesis.workshop import Inputs
     from verl_pivot.synthesis.writer_settings import WriterSettings
 
@@ -66,6 +67,13 @@ def synthesize_command(
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
     ] = None,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Make the items on every node of a Ray cluster; this machine asks the models.")
+    ] = False,
+    address: Address = "auto",
+    workers_per_node: Annotated[
+        int, typer.Option(min=1, help="With --ray: processes per node that play, check and run tools.")
+    ] = 1,
 ) -> None:
     """Make trajectories, tasks or pairs by a published method, each checked before it is kept.
 
@@ -84,14 +92,16 @@ def synthesize_command(
     from verl_pivot.data.files import make_folder
     from verl_pivot.engines.retries import Retries
     from verl_pivot.synthesis.budget import BudgetLimits
+    from verl_pivot.synthesis.job import SynthesisJob
     from verl_pivot.synthesis.recipes import num_items, read_recipe
     from verl_pivot.synthesis.rollouts import POLICY
     from verl_pivot.synthesis.rounds import LoopRound, check_loop, next_of_loop
-    from verl_pivot.synthesis.running import SynthesisJob
     from verl_pivot.synthesis.writer_settings import open_writers
     from verl_pivot.verifiers.registry import load_verifier_modules
 
     load_verifier_modules(verifier_module or [])
+    modules = (*(step_module or []), *(verifier_module or []))
+    on_ray = _on_ray(address, workers_per_node, tools, modules, ray=ray)
     recipe = read_recipe(method, _changes(set_option or []), step_module or [])
     chosen = _writers(writers, openai, model, program, answer_format)
     retries = Retries(num_attempts=attempts)
@@ -110,6 +120,7 @@ def synthesize_command(
                 limits=BudgetLimits(tokens=budget_tokens, calls=budget_calls, seconds=budget_seconds),
                 retries=retries,
                 concurrency=concurrency,
+                on_ray=on_ray,
             )
             _run(job, total, is_plan=plan)
 
@@ -127,6 +138,23 @@ def synthesize_command(
         typer.echo(f"All {rounds} rounds are done; the last one is in {out / f'round-{rounds}'}.")
     else:
         _print_training(next_one)
+
+
+def _on_ray(
+    address: str, workers_per_node: int, tools: str | None, modules: tuple[str, ...], *, ray: bool
+) -> "SpreadOptions | None":
+    """How a Ray cluster is used; None without --ray."""
+    from verl_pivot.synthesis.job import SpreadOptions
+
+    if not ray:
+        if address != "auto" or workers_per_node != 1:
+            raise ConfigError("--address and --workers-per-node are about a Ray cluster: give --ray, or leave them out")
+        return None
+
+    def say(message: str) -> None:
+        typer.echo(message, err=True)
+
+    return SpreadOptions(address=address, workers_per_node=workers_per_node, tools=tools, modules=modules, say=say)
 
 
 def _changes(options: list[str]) -> dict[str, object]:

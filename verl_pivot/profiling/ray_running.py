@@ -1,20 +1,22 @@
 """ProfileJob -> its missing turns, measured by workers on a Ray cluster: `verl-pivot profile --ray`."""
 
 import asyncio
-import os
-import sys
 import time
 from contextlib import AsyncExitStack
 
 from rich.console import Console
 
+from verl_pivot.profiling.command_home import CommandHome
 from verl_pivot.profiling.job import ProfileJob, RayOptions, TurnCounts, TurnProgress
 from verl_pivot.profiling.profiler import Totals, profile_turns
-from verl_pivot.profiling.ray_workers import ray_worker_pool
+from verl_pivot.profiling.ray_workers import RayWorkerCluster, ray_worker_pool
 from verl_pivot.profiling.servers import find_openai_server
-from verl_pivot.profiling.worker import WorkerSettings, passed_variables
+from verl_pivot.profiling.turn_pool import Measured, TurnPool
+from verl_pivot.profiling.worker import ProfileWorker, WorkerSettings
 from verl_pivot.profiling.writer import ProfileWriter
 from verl_pivot.sandbox.cluster.ray_supervisor import connected
+from verl_pivot.types import Turn
+from verl_pivot.verifiers.judge_usage import usage
 
 
 def measure_on_ray(
@@ -40,12 +42,13 @@ def measure_on_ray(
         async with AsyncExitStack() as stack:
             with console.status("starting workers on the Ray cluster"):
                 settings = await _worker_settings(job, on_ray)
-                pool = await stack.enter_async_context(ray_worker_pool(settings, on_ray, totals, say))
+                pool = await stack.enter_async_context(ray_worker_pool(_cluster(settings, on_ray), say))
             begin = time.monotonic()
             with progress(counts, totals) as on_turn:
                 num_servers = max(1, len(settings.endpoints)) if settings.has_servers else pool.num_places
                 concurrency = job.concurrency * num_servers
-                await profile_turns(job.turns(), pool, writer, concurrency=concurrency, on_turn=on_turn)
+                turns = TurnPool(pool, totals, usage.update, say)
+                await profile_turns(job.turns(), turns, writer, concurrency=concurrency, on_turn=on_turn)
         return begin
 
     with connected(on_ray.address):
@@ -61,7 +64,11 @@ async def _worker_settings(job: ProfileJob, on_ray: RayOptions) -> WorkerSetting
         openai=await find_openai_server(job),
         server_flags=job.server_flags,
         verifier_modules=on_ray.verifier_modules,
-        folder=os.getcwd(),
-        python_path=tuple(sys.path),
-        variables=passed_variables(os.environ),
+        home=CommandHome.of_this_process(),
     )
+
+
+def _cluster(settings: WorkerSettings, on_ray: RayOptions) -> RayWorkerCluster[Turn, Measured]:
+    if settings.has_servers:
+        return RayWorkerCluster(ProfileWorker, settings, workers_per_node=on_ray.workers_per_node)
+    return RayWorkerCluster(ProfileWorker, settings, gpus_per_worker=on_ray.gpus_per_server)

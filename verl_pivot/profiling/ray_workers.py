@@ -1,34 +1,29 @@
-"""A Ray cluster -> a WorkerPool whose ProfileWorkers are Ray actors on its nodes; they end with this process."""
+"""A Ray cluster -> a WorkerPool whose workers are Ray actors on its nodes; they end with this process."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any
+from typing import Any, Generic
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from verl_pivot.errors import ConfigError, EngineError, PivotError
-from verl_pivot.profiling.job import RayOptions
-from verl_pivot.profiling.profiler import Totals
-from verl_pivot.profiling.worker import ProfileWorker, WorkerSettings
-from verl_pivot.profiling.worker_pool import Measured, Slot, WorkerLostError, WorkerPool
-from verl_pivot.types import Turn
-from verl_pivot.verifiers.judge_usage import usage
+from verl_pivot.profiling.worker_pool import ResultT, Slot, TaskT, WorkerLostError, WorkerPool
 
 START_SECONDS = 2000.0
 """Seconds until a worker must have started; SGLang may take half an hour to load a large checkpoint."""
 STOP_SECONDS = 15.0
 """Seconds that a worker gets to end its server."""
 MAX_CONCURRENT_CALLS = 100_000
-"""Calls that Ray lets one worker run at once; practically no limit, since the command limits the turns in flight."""
+"""Calls that Ray lets one worker run at once; practically no limit, since the command limits the tasks in flight."""
 
 
-class RayWorker:
-    """A ProfileWorker as a Ray actor."""
+class RayWorker(Generic[TaskT, ResultT]):
+    """A worker as a Ray actor, whose class has `start`, `work` and, if it starts a server, `stop`."""
 
     def __init__(self, actor: Any, address: str, *, has_server: bool) -> None:
         self._actor = actor
@@ -43,9 +38,9 @@ class RayWorker:
         except TimeoutError as error:
             raise WorkerLostError(f"the worker on {self._address} did not start in {START_SECONDS:.0f} s") from error
 
-    async def measure(self, turn: Turn) -> Measured:
-        measured: Measured = await self._answer(self._actor.measure.remote(turn))
-        return measured
+    async def work(self, task: TaskT) -> ResultT:
+        result: ResultT = await self._answer(self._actor.work.remote(task))
+        return result
 
     async def end(self) -> None:
         if self._has_server:
@@ -74,13 +69,23 @@ class RayWorker:
         return WorkerLostError(str(cause)) if isinstance(cause, EngineError) and self._has_server else cause
 
 
-class RayWorkerCluster:
+class RayWorkerCluster(Generic[TaskT, ResultT]):
     """The Ray cluster that this process is connected to."""
 
-    def __init__(self, settings: WorkerSettings, on_ray: RayOptions) -> None:
+    def __init__(
+        self, kind: type, settings: object, *, workers_per_node: int = 1, gpus_per_worker: int | None = None
+    ) -> None:
+        """Make no worker yet.
+
+        Args:
+            kind: Class of the workers, made with the settings and a number of its own.
+            settings: The same for all workers.
+            workers_per_node: Workers of each node that has CPUs, where workers have no GPUs.
+            gpus_per_worker: GPUs of each worker, for the server that it starts; None: workers start none.
+        """
+        self._actors = ray.remote(kind)
         self._settings = ray.put(settings)
-        self._on_ray = on_ray
-        self._has_servers = settings.has_servers
+        self._workers_per_node, self._gpus_per_worker = workers_per_node, gpus_per_worker
         self._numbers = count()
 
     async def slots(self) -> Mapping[Slot, str]:
@@ -95,39 +100,44 @@ class RayWorkerCluster:
             for number in range(self._num_workers(node["Resources"]))
         }
 
-    def make(self, slot: Slot, address: str) -> RayWorker:
-        options = ray.remote(ProfileWorker).options(
+    def make(self, slot: Slot, address: str) -> RayWorker[TaskT, ResultT]:
+        options = self._actors.options(
             num_cpus=0,  # a worker mostly waits, and on a busy cluster one that asks for a CPU may never start
-            num_gpus=0 if self._has_servers else self._on_ray.gpus_per_server,
+            num_gpus=self._gpus_per_worker or 0,
             max_restarts=0,
             max_concurrency=MAX_CONCURRENT_CALLS,
             scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=slot.node_id, soft=False),
         )
         actor = options.remote(self._settings, next(self._numbers))
-        return RayWorker(actor, address, has_server=not self._has_servers)
+        return RayWorker(actor, address, has_server=self._gpus_per_worker is not None)
+
+    @property
+    def need(self) -> str:
+        """What a node lacks that has no worker, for the message."""
+        if self._gpus_per_worker is None:
+            return "CPUs"
+        return f"{self._gpus_per_worker} GPUs for a server; name --endpoint"
 
     def _num_workers(self, resources: Mapping[str, float]) -> int:
         """Workers of a node; none on a node without CPUs, as head nodes often are."""
-        if not self._has_servers:
-            return int(resources.get("GPU", 0) // self._on_ray.gpus_per_server)
-        return self._on_ray.workers_per_node if resources.get("CPU", 0) else 0
+        if self._gpus_per_worker is not None:
+            return int(resources.get("GPU", 0) // self._gpus_per_worker)
+        return self._workers_per_node if resources.get("CPU", 0) else 0
 
 
 @asynccontextmanager
 async def ray_worker_pool(
-    settings: WorkerSettings, on_ray: RayOptions, totals: Totals, say: Callable[[str], None]
-) -> AsyncIterator[WorkerPool]:
+    cluster: RayWorkerCluster[TaskT, ResultT], say: Callable[[str], None]
+) -> AsyncIterator[WorkerPool[TaskT, ResultT]]:
     """Start workers on the Ray cluster that this process is connected to; yields when the first one is ready.
 
     Raises:
         ConfigError: If no node can have a worker, or the settings do not fit a node.
         EngineError: If no worker starts.
     """
-    cluster = RayWorkerCluster(settings, on_ray)
     if not await cluster.slots():
-        need = "CPUs" if settings.has_servers else f"{on_ray.gpus_per_server} GPUs for a server; name --endpoint"
-        raise ConfigError(f"no node of the Ray cluster has {need}")
-    pool = WorkerPool(cluster, totals, usage.update, say)
+        raise ConfigError(f"no node of the Ray cluster has {cluster.need}")
+    pool = WorkerPool(cluster, say)
     ray._private.worker._worker_logs_enabled = False  # Ray prints a paragraph for each lost worker, `say` one line
     try:
         await pool.open()

@@ -2,9 +2,8 @@
 
 import asyncio
 import os
-import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,16 +11,14 @@ from pathlib import Path
 from verl_pivot.engines.engine import Engine
 from verl_pivot.engines.pool import EnginePool
 from verl_pivot.engines.retries import Retries
+from verl_pivot.profiling.command_home import CommandHome
 from verl_pivot.profiling.profiler import Profiler, Totals
 from verl_pivot.profiling.profiles import ProfileSettings
 from verl_pivot.profiling.servers import OpenAIServer, make_engines
-from verl_pivot.profiling.worker_pool import Measured
+from verl_pivot.profiling.turn_pool import Measured
 from verl_pivot.types import Turn
 from verl_pivot.verifiers.judge_usage import usage
 from verl_pivot.verifiers.registry import load_verifier_modules
-
-_PASSED_BEGINNINGS = ("VERL_PIVOT_", "HF_")
-_PASSED_END = "_API_KEY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,26 +35,13 @@ class WorkerSettings:
     server_flags: tuple[str, ...]
     """Extra flags of the server that each worker starts where none is shared."""
     verifier_modules: tuple[str, ...]
-    folder: str
-    """Working directory of the command that made the workers."""
-    python_path: tuple[str, ...]
-    """`sys.path` of that command."""
-    variables: Mapping[str, str]
-    """Environment variables of that command that workers take over."""
+    home: CommandHome
+    """Where the command runs that makes the workers."""
 
     @property
     def has_servers(self) -> bool:
         """Whether the workers share servers, so that no worker starts one."""
         return bool(self.endpoints) or self.openai is not None
-
-
-def passed_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables that workers take over: places of sandboxes and models, and API keys. Nodes keep their own others."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if name.startswith(_PASSED_BEGINNINGS) or name.endswith(_PASSED_END)
-    }
 
 
 class ProfileWorker:
@@ -70,10 +54,7 @@ class ProfileWorker:
             settings: Settings of the run.
             number: Number of the worker, so that workers do not all begin with the same endpoint.
         """
-        if os.path.isdir(settings.folder):  # on a node without it, opening a relative path fails and names the path
-            os.chdir(settings.folder)
-        os.environ.update(settings.variables)
-        sys.path += [folder for folder in settings.python_path if folder not in sys.path]
+        settings.home.move_in()
         self._settings = settings
         self._number = number
         self._exits = ExitStack()
@@ -96,7 +77,7 @@ class ProfileWorker:
             renderer=renderer, pool=pool, settings=settings.profile, seed=settings.seed, totals=Totals()
         )
 
-    async def measure(self, turn: Turn) -> Measured:
+    async def work(self, turn: Turn) -> Measured:
         """Sample and score one turn.
 
         Raises:

@@ -1,32 +1,35 @@
-"""Turns -> TurnProfiles, measured by workers on many nodes that may join or fail at any time."""
+"""Tasks -> results of workers on many nodes that may join or fail at any time: turns of a profile, or items."""
 
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
-from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from cachetools import LRUCache
 
 from verl_pivot.errors import EngineError
-from verl_pivot.profiling.profiler import Totals
-from verl_pivot.types import Turn, TurnProfile
+
+TaskT = TypeVar("TaskT")
+ResultT = TypeVar("ResultT")
+TaskT_contra = TypeVar("TaskT_contra", contravariant=True)
+ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 CHECK_SECONDS = 2.0
 """Seconds between two checks of which nodes the cluster has."""
 MAX_ATTEMPTS = 3
-"""Attempts to measure one turn; a further attempt is made only if the turn's worker was lost."""
+"""Attempts at one task; a further attempt is made only if the task's worker was lost."""
 MAX_FAILURES = 3
-"""Workers that a slot may lose in a row, with no turn finished between, before it is given up."""
+"""Workers that a slot may lose in a row, with no task finished between, before it is given up."""
 NUM_ASSIGNMENTS = 10_000
-"""Trajectories whose worker is remembered."""
+"""Groups of tasks whose worker is remembered."""
 PATIENCE_SECONDS = 600.0
 """Seconds to wait for a node to join when none is left."""
 
 
 class WorkerLostError(EngineError):
-    """A worker has died, and the turns that it was measuring must be measured again."""
+    """A worker has died, and the tasks that it was working on must be done again."""
 
 
 class Slot(NamedTuple):
@@ -37,24 +40,11 @@ class Slot(NamedTuple):
     """Number among the slots of the node, from 0."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """Answer of a worker for one turn."""
-
-    profile: TurnProfile
-    totals: Totals
-    """Sums over this turn alone."""
-    judge_usage: Mapping[tuple[str, str], int]
-    """Requests and tokens of judges since the worker's last answer, as in `verifiers.judge_usage.usage`."""
-    messages: tuple[str, ...] = ()
-    """Messages for the user about endpoints that the worker lost."""
-
-
-class Worker(Protocol):
+class Worker(Protocol[TaskT_contra, ResultT_co]):
     """Worker process on some node."""
 
     async def start(self) -> None:
-        """Wait until the worker can measure turns.
+        """Wait until the worker can take tasks.
 
         Raises:
             WorkerLostError: If another attempt may help.
@@ -62,12 +52,12 @@ class Worker(Protocol):
         """
         ...
 
-    async def measure(self, turn: Turn) -> Measured:
-        """Sample and score one turn.
+    async def work(self, task: TaskT_contra) -> ResultT_co:
+        """Do one task.
 
         Raises:
             WorkerLostError: If another attempt may help.
-            PivotError: If the fault is in the turn or the settings.
+            PivotError: If the fault is in the task or the settings.
         """
         ...
 
@@ -78,46 +68,44 @@ class Worker(Protocol):
     def kill(self) -> None: ...
 
 
-class WorkerCluster(Protocol):
+class WorkerCluster(Protocol[TaskT_contra, ResultT_co]):
     """The nodes on which workers run."""
 
     async def slots(self) -> Mapping[Slot, str]:
         """{slot: address of its node} of every node that is alive."""
         ...
 
-    def make(self, slot: Slot, address: str) -> Worker:
+    def make(self, slot: Slot, address: str) -> Worker[TaskT_contra, ResultT_co]:
         """Begin to make a worker in a slot."""
         ...
 
 
 @dataclass(slots=True, kw_only=True)
-class _Place:
+class _Place(Generic[TaskT, ResultT]):
     """Slot of the cluster with its worker, if it has one at the moment."""
 
     slot: Slot
     address: str
-    worker: Worker | None = None
+    worker: Worker[TaskT, ResultT] | None = None
     is_ready: bool = False
     start_at: float = 0.0
     """Earliest time for the next worker, on the monotonic clock."""
     num_failures: int = 0
     """Workers lost in a row."""
     num_in_flight: int = 0
-    """Turns that the worker is measuring."""
+    """Tasks that the worker is doing."""
 
     @property
     def is_given_up(self) -> bool:
         return self.num_failures >= MAX_FAILURES
 
 
-class WorkerPool:
-    """Keeps a worker in each slot of the cluster from `open` until `close`; a trajectory's turns go to one worker."""
+class WorkerPool(Generic[TaskT, ResultT]):
+    """Keeps a worker in each slot of the cluster from `open` until `close`; the tasks of a group go to one worker."""
 
     def __init__(
         self,
-        cluster: WorkerCluster,
-        totals: Totals,
-        judge_usage: Callable[[Mapping[tuple[str, str], int]], object],
+        cluster: WorkerCluster[TaskT, ResultT],
         say: Callable[[str], None],
         check_seconds: float = CHECK_SECONDS,
     ) -> None:
@@ -125,26 +113,21 @@ class WorkerPool:
 
         Args:
             cluster: Nodes on which workers run.
-            totals: Sums over all workers, updated with every turn.
-            judge_usage: Called after each turn with the requests and tokens of its judges.
-            say: Called with a message for the user when a worker or an endpoint is lost.
+            say: Called with a message for the user when a worker is lost.
             check_seconds: Seconds between two checks of the cluster; also the pause before a lost worker is replaced,
                 which doubles with each loss in a row.
         """
         self._cluster = cluster
-        self._totals = totals
-        self._judge_usage = judge_usage
         self._say = say
         self._check_seconds = check_seconds
-        self._places: dict[Slot, _Place] = {}
-        self._assignments: LRUCache[str, _Place] = LRUCache(NUM_ASSIGNMENTS)
-        """{trajectory id: the place whose worker measures its turns}"""
+        self._places: dict[Slot, _Place[TaskT, ResultT]] = {}
+        self._assignments: LRUCache[str, _Place[TaskT, ResultT]] = LRUCache(NUM_ASSIGNMENTS)
+        """{group: the place whose worker does its tasks}"""
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
-        self._said: set[str] = set()
         self._last_attempt = asyncio.Lock()
-        """Held by a turn during its last attempt."""
+        """Held by a task during its last attempt."""
         self._had_slot_at = time.monotonic()
         """When some slot could last get a worker."""
 
@@ -164,33 +147,38 @@ class WorkerPool:
         """Number of slots of the cluster, with a ready worker or without."""
         return len(self._places)
 
-    async def measure(self, turn: Turn) -> TurnProfile:
-        """Sample and score one turn, again with another worker if its worker is lost.
+    async def work(self, task: TaskT, *, group: str, name: str) -> ResultT:
+        """Do one task, again with another worker if its worker is lost.
+
+        Args:
+            task: What the worker gets.
+            group: Tasks of a group go to one worker as long as it lives.
+            name: Name of the task for the message, such as "item 7".
 
         Raises:
-            EngineError: If no worker is left, or the turn itself seems to kill its workers.
+            EngineError: If no worker is left, or the task itself seems to kill its workers.
             PivotError: Whatever a worker raised.
         """
         problem = ""
         for attempt in range(1, MAX_ATTEMPTS + 1):
             async with self._alone_if_last(attempt):
-                place = await self._assigned(turn.trajectory_id)
+                place = await self._assigned(group)
                 worker = place.worker
                 assert worker is not None, place
                 place.num_in_flight += 1
                 try:
-                    measured = await worker.measure(turn)
+                    result = await worker.work(task)
                 except WorkerLostError as error:
                     problem = str(error)
                     self._lose(place, worker, problem)
                 else:
                     place.num_failures = 0
-                    return self._recorded(measured)
+                    return result
                 finally:
                     place.num_in_flight -= 1
         raise EngineError(
-            f"turn {turn.index} of trajectory {turn.trajectory_id!r} was being measured by {MAX_ATTEMPTS} workers when "
-            f"each of them died (the last time: {problem}): leave the trajectory out, or give the nodes more memory"
+            f"{name} was with {MAX_ATTEMPTS} workers when each of them died (the last time: {problem}): leave it out, "
+            "or give the nodes more memory"
         )
 
     async def close(self) -> None:
@@ -204,19 +192,19 @@ class WorkerPool:
         await asyncio.gather(*(worker.end() for worker in workers))
 
     def _alone_if_last(self, attempt: int) -> AbstractAsyncContextManager[None]:
-        """Lock for last attempts: one at a time, so that a turn that kills workers is told from the turns beside it."""
+        """Lock for last attempts: one at a time, so that a task that kills workers is told from those beside it."""
         return self._last_attempt if attempt == MAX_ATTEMPTS else nullcontext()
 
-    async def _assigned(self, trajectory_id: str) -> _Place:
-        """Place of the trajectory's worker, or of the idlest worker if it has none; waits until a worker is ready."""
+    async def _assigned(self, group: str) -> _Place[TaskT, ResultT]:
+        """Place of the group's worker, or of the idlest worker if it has none; waits until a worker is ready."""
         while not (ready := self._ready()):
             await self._change()
-        place = self._assignments.get(trajectory_id)
+        place = self._assignments.get(group)
         if place is None or not place.is_ready:
-            place = self._assignments[trajectory_id] = min(ready, key=lambda place: place.num_in_flight)
+            place = self._assignments[group] = min(ready, key=lambda place: place.num_in_flight)
         return place
 
-    def _ready(self) -> list[_Place]:
+    def _ready(self) -> list[_Place[TaskT, ResultT]]:
         """Places whose worker is ready; raises the error with which the pool failed, if it did."""
         if self._failure is not None:
             raise self._failure
@@ -229,21 +217,6 @@ class WorkerPool:
     def _notify(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
-
-    def _recorded(self, measured: Measured) -> TurnProfile:
-        """Profile in a worker's answer, whose sums and messages are recorded."""
-        for field in fields(Totals):
-            setattr(self._totals, field.name, getattr(self._totals, field.name) + getattr(measured.totals, field.name))
-        self._judge_usage(measured.judge_usage)
-        for message in measured.messages:
-            self._say_once(message)
-        return measured.profile
-
-    def _say_once(self, message: str) -> None:
-        """Pass a message on unless another worker sent the same: each of them notices a lost endpoint by itself."""
-        if message not in self._said:
-            self._said.add(message)
-            self._say(message)
 
     async def _keep_workers(self) -> None:
         """Check the cluster regularly, and start the workers that are missing."""
@@ -273,7 +246,7 @@ class WorkerPool:
         elif now - self._had_slot_at > PATIENCE_SECONDS:
             raise EngineError(f"the Ray cluster has no node left, and none joined within {PATIENCE_SECONDS:.0f} s")
 
-    async def _start(self, place: _Place, worker: Worker) -> None:
+    async def _start(self, place: _Place[TaskT, ResultT], worker: Worker[TaskT, ResultT]) -> None:
         try:
             await worker.start()
         except WorkerLostError as error:
@@ -282,8 +255,8 @@ class WorkerPool:
             place.is_ready = True
             self._notify()
 
-    def _lose(self, place: _Place, worker: Worker, problem: str) -> None:
-        """Remove a dead worker from its place; of many turns that notice the loss, only the first has an effect."""
+    def _lose(self, place: _Place[TaskT, ResultT], worker: Worker[TaskT, ResultT], problem: str) -> None:
+        """Remove a dead worker from its place; of many tasks that notice the loss, only the first has an effect."""
         if place.worker is not worker:
             return
         worker.kill()

@@ -1,7 +1,12 @@
 """AnswerGate: a question to a writer -> its answer, from the cache or within the budget, few questions at a time."""
 
 import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -9,8 +14,12 @@ from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.chat import ChatAnswer, TokenLogprob
 from verl_pivot.engines.retries import Retries, with_retries
 from verl_pivot.errors import OutOfBudgetError
-from verl_pivot.synthesis.budget import Budget
+from verl_pivot.synthesis.budget import Budget, BudgetLimits
 from verl_pivot.synthesis.writer import Writer, WriterQuestion
+
+_ANSWERS: Final = "answers"
+"""Folder in the output that keeps the answers of models for later runs."""
+_LEDGER: Final = "budget.txt"
 
 
 class _KeptAnswer(msgspec.Struct, frozen=True):
@@ -82,6 +91,38 @@ class AnswerGate:
         for task in (asked := list(self._asked.values())):
             task.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSettings:
+    """What a run's gate is made from."""
+
+    out: Path
+    """Folder of the output, which keeps the answers."""
+    folder: Path
+    """Keeps what the budget has spent."""
+    limits: BudgetLimits
+    retries: Retries
+    concurrency: int
+    """Most questions at a time."""
+
+
+@asynccontextmanager
+async def opened_gate(settings: GateSettings, writers: Mapping[str, Writer]) -> AsyncIterator[AnswerGate]:
+    """The gate of a run; at the end the budget is settled, and all writers are closed.
+
+    Raises:
+        ConfigError: If the folders cannot be written.
+    """
+    budget = Budget(settings.limits, settings.folder / _LEDGER)
+    gate = AnswerGate(AnswerCache(settings.out / _ANSWERS), budget, settings.retries, concurrency=settings.concurrency)
+    try:
+        yield gate
+    finally:
+        await gate.close()
+        budget.close()
+        for writer in writers.values():
+            await writer.close()
 
 
 def _kept_answer(line: bytes) -> ChatAnswer:

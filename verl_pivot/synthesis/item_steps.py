@@ -36,7 +36,7 @@ class ItemRunner:
         """
         self._recipe, self._inputs, self._writers, self._gate = recipe, inputs, writers, gate
         self._recipe_seed = recipe_seed
-        self._worked: set[str] = set()
+        self.worked: set[str] = set()
         """Labels of the steps that have not failed by the user's own code at least once."""
         self.prepared: list[StepTrace] = []
         """Traces of what steps did before the first draft."""
@@ -89,9 +89,9 @@ class ItemRunner:
                 made = [_checked(draft, verdict)]
             else:
                 made = list(await cast(MakeStep, step.step.run)(draft, workshop)) or [draft.rejected("nothing_made")]
-            self._worked.add(step.label)
+            self.worked.add(step.label)
         except UserCodeError as error:
-            if step.label not in self._worked:
+            if step.label not in self.worked:
                 raise
             made = [draft.rejected("user_code_failed", str(error))]
         except (OutOfBudgetError, QuestionRefusedError, DataError) as error:

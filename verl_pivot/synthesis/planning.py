@@ -12,9 +12,9 @@ from tempfile import TemporaryDirectory
 
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.synthesis.drafts import Draft, distinct_traces
-from verl_pivot.synthesis.item_steps import ItemRunner
+from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.recipes import items, num_items
-from verl_pivot.synthesis.running import SynthesisJob, opened_runner
+from verl_pivot.synthesis.running import Runner, opened_runner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ async def _planned(
 ) -> SynthesisPlan:
     slots = asyncio.Semaphore(job.concurrency)
 
-    async def cost(runner: ItemRunner, item: Draft) -> ItemCost:
+    async def cost(runner: Runner, item: Draft) -> ItemCost:
         async with slots:
             began = time.monotonic()
             drafts = await runner.run(item)

@@ -107,8 +107,19 @@ def read_recipe(name: str, changes: Mapping[str, object], modules: Iterable[str]
         raise ConfigError(f"recipe {path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, list) or not content:
         raise ConfigError(f"{path} must be a list of steps that begins with tasks, got {type_in_words(content)}")
-    entries = _changed(_entries(content, path), changes)
-    return _recipe(path, entries, modules)
+    return recipe_of(content, path, changes, modules)
+
+
+def recipe_of(content: list[object], path: Path, changes: Mapping[str, object], modules: Iterable[str]) -> Recipe:
+    """The recipe that a list describes, such as `Recipe.content` in another process; the modules are imported.
+
+    Args:
+        content: The list.
+        path: Its file, which messages name.
+        changes: As for `read_recipe`, which names the errors too.
+        modules: Modules that register filters of the user.
+    """
+    return _recipe(path, _changed(_entries(content, path), changes), modules)
 
 
 @dataclass(frozen=True, slots=True)

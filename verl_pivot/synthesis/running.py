@@ -2,61 +2,41 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.files import make_folder
-from verl_pivot.data.journal import Journal, input_identity, open_journal
-from verl_pivot.engines.answer_cache import AnswerCache
-from verl_pivot.engines.retries import Retries
-from verl_pivot.synthesis.asking import AnswerGate
-from verl_pivot.synthesis.budget import Budget, BudgetLimits
+from verl_pivot.data.journal import Journal, open_journal
+from verl_pivot.synthesis.asking import opened_gate
 from verl_pivot.synthesis.draft_store import DraftStore
 from verl_pivot.synthesis.drafts import Draft, StepTrace
 from verl_pivot.synthesis.item_steps import OUT_OF_BUDGET, ItemRunner
+from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.outputs import OUTPUTS, SynthesisReport, write_outputs
-from verl_pivot.synthesis.recipes import Recipe, RecipeStep, items
-from verl_pivot.synthesis.workshop import Inputs
-from verl_pivot.synthesis.writer import Writer
-from verl_pivot.types import JsonObject
+from verl_pivot.synthesis.recipes import RecipeStep, items
 
 _COMMIT_SECONDS: Final = 1.0
 """Seconds of finished items that are made again after kill -9, out of the cache."""
-_ANSWERS: Final = "answers"
-"""Folder in the output that keeps the answers of models for later runs."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SynthesisJob:
-    """What is made, and how."""
+class Runner(Protocol):
+    """The prepared steps of a job: an `ItemRunner` in this process, or workers on a cluster."""
 
-    recipe: Recipe
-    inputs: Inputs
-    writers: Mapping[str, Writer]
-    """{role: who plays it}"""
-    out: Path
-    """Folder of the output."""
-    identity: JsonObject
-    """Everything else that the output depends on, by which an interrupted run is known again."""
-    seed: int = 0
-    limits: BudgetLimits
-    retries: Retries
-    concurrency: int = 32
-    """Questions at a time, and items at a time."""
+    @property
+    def prepared(self) -> Sequence[StepTrace]:
+        """Traces of what steps did before the first draft."""
+        ...
 
-    def settings(self) -> JsonObject:
-        inputs = [path for path in (self.inputs.tasks, self.inputs.trajectories) if path is not None]
-        return {
-            "recipe": self.recipe.content,  # type: ignore[dict-item]  # checked to be JSON when it was read
-            "seed": self.seed,
-            "inputs": [input_identity(path) for path in inputs],
-            "writers": {role: [writer.name, writer.answer_format] for role, writer in self.writers.items()},
-            **self.identity,
-        }
+    async def run(self, item: Draft) -> Sequence[Draft]:
+        """All drafts that the steps leave of an item, the rejected ones included; at least one."""
+        ...
+
+    async def choose(self, step: RecipeStep, group: str, rivals: Sequence[Draft]) -> Sequence[Draft]:
+        """[num_rivals] the drafts of one group, those that the step does not keep as rejected."""
+        ...
 
 
 def run_synthesis(job: SynthesisJob, on_items: Callable[[int], object]) -> SynthesisReport:
@@ -84,7 +64,7 @@ def run_synthesis(job: SynthesisJob, on_items: Callable[[int], object]) -> Synth
 
 async def _make_all(
     job: SynthesisJob, journal: Journal, store: DraftStore, on_items: Callable[[int], object]
-) -> list[StepTrace]:
+) -> Sequence[StepTrace]:
     """Make all items; gives back the traces of what steps did before the first."""
     async with opened_runner(job, journal.folder) as runner:
         on_items(store.num_items)
@@ -96,28 +76,31 @@ async def _make_all(
 
 
 @asynccontextmanager
-async def opened_runner(job: SynthesisJob, folder: Path) -> AsyncIterator[ItemRunner]:
+async def opened_runner(job: SynthesisJob, folder: Path) -> AsyncIterator[Runner]:
     """The steps of a job, prepared, with their cache and budget; all writers are closed at the end.
 
     Args:
         job: The job.
         folder: Keeps what the budget has spent.
+
+    Raises:
+        ConfigError: If there is no Ray cluster, or the settings do not fit one of its nodes.
+        EngineError: If no worker starts.
     """
-    budget = Budget(job.limits, folder / "budget.txt")
-    gate = AnswerGate(AnswerCache(job.out / _ANSWERS), budget, job.retries, concurrency=job.concurrency)
-    runner = ItemRunner(job.recipe, job.inputs, job.writers, gate, recipe_seed=job.seed)
-    try:
+    if job.on_ray is not None:
+        from verl_pivot.synthesis.ray_running import runner_on_ray
+
+        async with runner_on_ray(job, job.on_ray, folder) as spread:
+            yield spread
+        return
+    async with opened_gate(job.gate_settings(folder), job.writers) as gate:
+        runner = ItemRunner(job.recipe, job.inputs, job.writers, gate, recipe_seed=job.seed)
         await runner.prepare()
         yield runner
-    finally:
-        await gate.close()
-        budget.close()
-        for writer in job.writers.values():
-            await writer.close()
 
 
 async def _make_items(
-    job: SynthesisJob, journal: Journal, store: DraftStore, runner: ItemRunner, on_items: Callable[[int], object]
+    job: SynthesisJob, journal: Journal, store: DraftStore, runner: Runner, on_items: Callable[[int], object]
 ) -> None:
     """Make the items that are not finished, several at once; the first error ends all of them."""
     waiting = ((number, item) for number, item in enumerate(items(job.recipe, job.inputs)) if not store.has(number))
@@ -141,7 +124,7 @@ def is_cut_short(drafts: Iterable[Draft]) -> bool:
     return any(draft.finding is not None and draft.finding.reason == OUT_OF_BUDGET for draft in drafts)
 
 
-async def _choose_across(step: RecipeStep, store: DraftStore, runner: ItemRunner) -> None:
+async def _choose_across(step: RecipeStep, store: DraftStore, runner: Runner) -> None:
     """Note what a step does to the drafts of each group, whichever items they are of."""
     for group in store.groups():
         name = group[0].draft.group or group[0].draft.item

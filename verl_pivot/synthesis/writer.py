@@ -151,6 +151,10 @@ class ProgramWriter:
         if not callable(self._function):
             raise ConfigError(f"program {name} is no function, but {self._function!r:.80}")
 
+    def __reduce__(self) -> tuple[type["ProgramWriter"], tuple[str]]:
+        """By its name, since the user's file is no module that another process could import."""
+        return ProgramWriter, (self.name,)
+
     def most_tokens(self, question: WriterQuestion) -> int:
         return 0
 

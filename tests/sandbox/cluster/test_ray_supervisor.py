@@ -51,8 +51,8 @@ def our_services() -> dict[str, psutil.Process]:
 
 
 @contextmanager
-def ray_cluster() -> Iterator[Any]:
-    """Ray cluster of three nodes, to the first of which this process is connected."""
+def ray_cluster(num_nodes: int = 3) -> Iterator[Any]:
+    """Ray cluster of some nodes, to the first of which this process is connected."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -62,7 +62,7 @@ def ray_cluster() -> Iterator[Any]:
         initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "_system_config": noticing}
     )
     try:
-        for _ in range(2):
+        for _ in range(num_nodes - 1):
             cluster.add_node(**NODE)
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         yield cluster

@@ -1,0 +1,20 @@
+"""Program that writes what no policy writes here: the last message of hindsight, and the thoughts of calibration."""
+
+import json
+import re
+
+from verl_pivot.synthesis.writer import WriterQuestion
+
+_RESULTS = re.compile(r"The results, one line for each turn:\n(.*?)\n\nWrite", re.DOTALL)
+
+
+def narrate(question: WriterQuestion) -> str:
+    """The value of the last result, or that the refund is done; or a thought about a turn that did not help."""
+    found = _RESULTS.search(str(question.messages[-1]["content"]))
+    if found is None:
+        return "No."
+    *_, last = json.loads(found[1].splitlines()[-1])
+    match json.loads(last):
+        case [[value]]:
+            return f"It is {value}."
+    return "Done."

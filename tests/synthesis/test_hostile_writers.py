@@ -1,0 +1,144 @@
+"""A real HTTP server that writes badly: what it got wrong is a draft with a reason, and a run that it ends goes on."""
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.fake_engine import Answer, FakeServer, fake_server
+from tests.synthesis.test_running import STEPS
+from verl_pivot.engines.retries import Retries
+from verl_pivot.errors import EngineError
+from verl_pivot.synthesis.budget import BudgetLimits
+from verl_pivot.synthesis.job import SynthesisJob
+from verl_pivot.synthesis.outputs import SynthesisReport
+from verl_pivot.synthesis.recipes import read_recipe
+from verl_pivot.synthesis.running import run_synthesis
+from verl_pivot.synthesis.workshop import Inputs
+from verl_pivot.synthesis.writer import EndpointWriter
+from verl_pivot.types import JsonObject
+
+TIMEOUT_SECONDS = 1.5
+CONCURRENCY = 4
+
+
+def chat(content: str | None, finish_reason: str = "stop", **more: Any) -> Answer:
+    message = {"role": "assistant", "content": content, **more}
+    usage: JsonObject = {"prompt_tokens": 20, "completion_tokens": 5}
+    return Answer(body={"choices": [{"message": message, "finish_reason": finish_reason}], "usage": usage})
+
+
+GOOD = chat('```json\n{"packs": 2}\n```')
+ANSWERS: dict[str, tuple[Answer, str]] = {
+    "bad JSON": (chat('{"packs": 2'), "unreadable_answer"),
+    "other words": (chat("Sure! Two packs it is."), "unreadable_answer"),
+    "another form": (chat('{"packs": "many"}'), "answer_of_other_form"),
+    "a key too few": (chat("{}"), "answer_of_other_form"),
+    "two answers": (chat('```json\n{"packs": 1}\n```\n```json\n{"packs": 9}\n```'), "several_answers"),
+    "a refusal in words": (chat("I cannot help with that."), "unreadable_answer"),
+    "a refusal of the API": (chat(None, refusal="I cannot help with that."), "unreadable_answer"),
+    "nothing": (chat(""), "unreadable_answer"),
+    "a cut answer that reads well": (chat('{"packs": 2}', "length"), "truncated_answer"),
+    "an answer in its thoughts": (chat('{"packs": 2}</think>Hm.'), "unreadable_answer"),
+    "half a character": (chat('{"packs": "\\ud800"}'), "answer_of_other_form"),
+    "a filter": (chat("", "content_filter"), "unreadable_answer"),
+    "a status 400": (Answer(body={"error": "the context is too long"}, status=400), "question_refused"),
+}
+PASSING: dict[str, Callable[[], Answer]] = {
+    "a busy server": lambda: Answer(body={"error": "slow down"}, status=429),
+    "a broken server": lambda: Answer(body={"error": "out of memory"}, status=503),
+    "a closed connection": lambda: Answer(body=b"", status=0),
+    "a time-out": lambda: time.sleep(TIMEOUT_SECONDS + 0.5) or Answer(body=b"", status=0),  # type: ignore[func-returns-value]
+}
+"""Failures of a first attempt, behind which the second one works."""
+
+
+def item_of(body: JsonObject) -> int:
+    found = re.search(r"Item (\d+)\.", json.dumps(body["messages"]))
+    assert found is not None, body
+    return int(found[1])
+
+
+def made(folder: Path, server: FakeServer, num: int, *, num_attempts: int = 2) -> SynthesisReport:
+    (folder / "recipe.yaml").write_text(f"- numbers: {{num: {num}}}\n- amounts\n")
+    retries = Retries(num_attempts=num_attempts, longest_wait_seconds=0.01, timeout_seconds=TIMEOUT_SECONDS)
+    job = SynthesisJob(
+        recipe=read_recipe(str(folder / "recipe.yaml"), {}, [STEPS]),
+        inputs=Inputs(),
+        writers={"writer": EndpointWriter(server.url, "small", answer_format="text", retries=retries)},
+        out=folder / "out",
+        identity={},
+        limits=BudgetLimits(),
+        retries=retries,
+        concurrency=CONCURRENCY,
+    )
+    return run_synthesis(job, lambda count: None)
+
+
+def test_what_a_server_writes_badly_is_a_draft_with_the_reason(tmp_path: Path) -> None:
+    answers = [GOOD, *(answer for answer, _ in ANSWERS.values())]
+
+    def respond(path: str, body: JsonObject) -> Answer:
+        while item_of(body) and not has_answered:
+            time.sleep(0.001)  # a server that refuses its first question ends the run
+        has_answered.append(True)
+        return answers[item_of(body)]
+
+    has_answered: list[bool] = []
+    with fake_server(respond) as server:
+        report = made(tmp_path, server, len(answers))
+
+    rows = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
+    assert [row["reason"] for row in rows] == [reason for _, reason in ANSWERS.values()]
+    assert (report.num_kept, report.num_rejected) == (1, len(ANSWERS))
+    assert len(server.requests) == len(answers)  # none of them is worth another attempt
+
+
+def test_what_passes_is_tried_again_and_loses_no_draft(tmp_path: Path) -> None:
+    failures, asked = list(PASSING.values()), Counter[int]()
+
+    def respond(path: str, body: JsonObject) -> Answer:
+        item = item_of(body)
+        asked[item] += 1
+        return failures[item]() if asked[item] == 1 else GOOD
+
+    with fake_server(respond) as server:
+        report = made(tmp_path, server, len(PASSING))
+
+    assert (report.num_kept, report.num_rejected) == (len(PASSING), 0)
+    assert asked == dict.fromkeys(range(len(PASSING)), 2)
+
+
+@pytest.mark.parametrize(
+    ("failure", "message"),
+    [
+        (lambda: Answer(body={"error": "slow down"}, status=429), "kept answering with status 429"),
+        (lambda: Answer(body=b"<html>not a model</html>"), "something that is not JSON"),
+        (lambda: Answer(body={"choices": []}), "answered"),
+        (PASSING["a closed connection"], "cannot be reached"),
+    ],
+    ids=["busy", "HTML", "no choice", "closed"],
+)
+def test_a_server_that_keeps_failing_ends_the_run_which_then_goes_on(
+    tmp_path: Path, failure: Callable[[], Answer], message: str
+) -> None:
+    is_ill = [True]
+
+    def respond(path: str, body: JsonObject) -> Answer:
+        return failure() if is_ill and item_of(body) >= 4 else GOOD
+
+    with fake_server(respond) as server:
+        with pytest.raises(EngineError, match=message):
+            made(tmp_path, server, 8)
+        is_ill.clear()
+        report = made(tmp_path, server, 8)
+
+    assert (report.num_kept, report.num_rejected) == (8, 0)
+    num_asked = Counter(map(item_of, server.requests))
+    assert num_asked.keys() == set(range(8))
+    assert sum(num_asked[item] - 1 for item in range(4)) <= CONCURRENCY  # under way when the run ended

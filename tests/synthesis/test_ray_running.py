@@ -1,0 +1,44 @@
+"""`verl-pivot synthesize --ray` on a cluster of two nodes, both on this machine."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.sandbox.cluster.test_ray_supervisor import ray_cluster
+from tests.support.fake_engine import FakeServer, fake_server
+from tests.synthesis.test_interruptions import CONCURRENCY, questions, respond, started, write_inputs, written
+
+
+def wait_for(server: FakeServer, num_requests: int, process: "subprocess.Popen[str]") -> None:
+    while len(server.requests) < num_requests:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)
+
+
+@pytest.mark.slow
+def test_a_command_that_was_killed_and_a_dead_node_leave_the_bytes_of_a_run_without_ray(tmp_path: Path) -> None:
+    write_inputs(tmp_path)
+
+    with ray_cluster(num_nodes=2) as cluster, fake_server(respond) as server:
+        options = ("--ray", "--address", cluster.address)
+        process = started(tmp_path, server, "spread", *options)
+        wait_for(server, 40, process)
+        os.kill(process.pid, signal.SIGKILL)
+        process.communicate()
+        process = started(tmp_path, server, "spread", *options)
+        wait_for(server, 60, process)
+        (lost,) = cluster.worker_nodes
+        cluster.remove_node(lost, allow_graceful=False)
+        output, errors = process.communicate()
+    with fake_server(respond) as calm:
+        started(tmp_path, calm, "calm").communicate()
+
+    assert process.returncode == 0, output + errors
+    assert f"the worker on {lost.node_ip_address} is lost" in errors or "has left the cluster" in errors
+    assert written(tmp_path / "spread") == written(tmp_path / "calm")
+    assert questions(server).keys() == questions(calm).keys()
+    assert sum(count - 1 for count in questions(server).values()) <= CONCURRENCY  # under way when it was killed

@@ -1,0 +1,92 @@
+"""ItemWorker: the steps of a recipe over items, in a worker process on one node: `verl-pivot synthesize --ray`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from verl_pivot.engines.chat import ChatAnswer
+from verl_pivot.playing.running import open_toolset
+from verl_pivot.profiling.command_home import CommandHome
+from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.item_steps import ItemRunner
+from verl_pivot.synthesis.recipes import recipe_of
+from verl_pivot.synthesis.steps import load_step_modules
+from verl_pivot.synthesis.workshop import Inputs
+from verl_pivot.synthesis.writer import Writer, WriterQuestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemWorkerSettings:
+    """Settings of the workers of a run, the same for all of them."""
+
+    home: CommandHome
+    recipe_name: str
+    recipe: list[object]
+    """`Recipe.content`."""
+    seed: int
+    tasks: Path | None
+    trajectories: Path | None
+    """Files of the command, which a step that needs the whole input reads on every node."""
+    tools: str | None
+    modules: tuple[str, ...]
+    """Modules that register steps, verifiers and filters."""
+    writers: Mapping[str, Writer]
+    """{role: who passes its questions on to the desk}"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ItemTask:
+    """One item to make."""
+
+    item: Draft
+    worked: frozenset[str]
+    """Labels of the steps whose code of the user has worked in some process."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeItem:
+    """Answer of a worker for one item."""
+
+    drafts: list[Draft]
+    worked: frozenset[str]
+    """Labels of the steps whose code of the user has worked in this process, or another one that it was told of."""
+
+
+class OpenGate:
+    """Lets every question pass to its writer, since the desk holds the cache and the budget."""
+
+    async def answer(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
+        return await writer.answer(question)
+
+
+class ItemWorker:
+    """An ItemRunner in a process of its own, for one event loop."""
+
+    def __init__(self, settings: ItemWorkerSettings, number: int) -> None:
+        """Take over the home of the command; all workers are alike, whatever their numbers."""
+        settings.home.move_in()
+        self._settings = settings
+
+    async def start(self) -> None:
+        """Load the user's modules and tools, and prepare the steps.
+
+        Raises:
+            ConfigError: If the settings do not fit this node.
+            EngineError: If an endpoint cannot be reached or keeps failing.
+        """
+        self._runner = _runner(self._settings)
+        await self._runner.prepare()
+
+    async def work(self, task: ItemTask) -> MadeItem:
+        """Make one item; raises as `ItemRunner.run`."""
+        self._runner.worked |= task.worked
+        drafts = await self._runner.run(task.item)
+        return MadeItem(drafts=drafts, worked=frozenset(self._runner.worked))
+
+
+def _runner(settings: ItemWorkerSettings) -> ItemRunner:
+    load_step_modules(settings.modules)
+    recipe = recipe_of(settings.recipe, Path(settings.recipe_name), {}, settings.modules)
+    toolset = None if settings.tools is None else open_toolset(settings.tools)
+    inputs = Inputs(tasks=settings.tasks, trajectories=settings.trajectories, toolset=toolset)
+    return ItemRunner(recipe, inputs, settings.writers, OpenGate(), recipe_seed=settings.seed)

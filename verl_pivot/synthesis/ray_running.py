@@ -1,0 +1,129 @@
+"""SynthesisJob -> its items, made by workers on a Ray cluster, whose questions one desk asks: `synthesize --ray`."""
+
+import asyncio
+import contextlib
+import pickle
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from verl_pivot.engines.chat import AnswerFormat, ChatAnswer
+from verl_pivot.errors import ConfigError, EngineError, PivotError
+from verl_pivot.profiling.command_home import CommandHome
+from verl_pivot.profiling.ray_workers import MAX_CONCURRENT_CALLS, STOP_SECONDS, RayWorkerCluster, ray_worker_pool
+from verl_pivot.sandbox.cluster.ray_supervisor import connected
+from verl_pivot.synthesis.item_steps import ItemRunner
+from verl_pivot.synthesis.item_worker import ItemTask, ItemWorker, ItemWorkerSettings, MadeItem, OpenGate
+from verl_pivot.synthesis.job import SpreadOptions, SynthesisJob
+from verl_pivot.synthesis.question_desk import QuestionDesk
+from verl_pivot.synthesis.spread_runner import SpreadRunner
+from verl_pivot.synthesis.writer import WriterQuestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeskWriter:
+    """A writer in a worker, whose questions the desk asks."""
+
+    role: str
+    name: str
+    answer_format: AnswerFormat
+    desk: Any
+    """Ray's handle."""
+
+    def most_tokens(self, question: WriterQuestion) -> int:
+        """Nothing is set aside here, but at the desk."""
+        return 0
+
+    async def answer(self, question: WriterQuestion) -> ChatAnswer:
+        answer: ChatAnswer = await answered(self.desk.answer.remote(self.role, question))
+        return answer
+
+    async def close(self) -> None:
+        """The desk closes the real one."""
+
+
+@asynccontextmanager
+async def runner_on_ray(job: SynthesisJob, on_ray: SpreadOptions, folder: Path) -> AsyncIterator[SpreadRunner]:
+    """Workers on the nodes of a cluster, and a desk on this machine; all of them end with the block or this process.
+
+    Args:
+        job: The job.
+        on_ray: The cluster.
+        folder: Keeps what the budget has spent.
+
+    Raises:
+        ConfigError: If there is no cluster, or the settings do not fit one of its nodes.
+        EngineError: If no worker starts.
+    """
+    if on_ray.address.startswith("ray://"):
+        raise ConfigError(
+            f"--address {on_ray.address}: questions are asked on a node of the cluster, with files of this command; "
+            "run it on such a node, and give host:port or auto"
+        )
+    home = CommandHome.of_this_process()
+    with connected(on_ray.address):
+        async with _opened_desk(job, home, folder) as desk:
+            writers = {
+                role: DeskWriter(role=role, name=each.name, answer_format=each.answer_format, desk=desk)
+                for role, each in job.writers.items()
+            }
+            here = ItemRunner(job.recipe, job.inputs, writers, OpenGate(), recipe_seed=job.seed)
+            await here.prepare()  # first, so that workers find the answers
+            settings = ItemWorkerSettings(
+                home=home,
+                recipe_name=f"{job.recipe.name}.yaml",
+                recipe=job.recipe.content,
+                seed=job.seed,
+                tasks=job.inputs.tasks,
+                trajectories=job.inputs.trajectories,
+                tools=on_ray.tools,
+                modules=on_ray.modules,
+                writers=writers,
+            )
+            cluster = RayWorkerCluster[ItemTask, MadeItem](
+                ItemWorker, settings, workers_per_node=on_ray.workers_per_node
+            )
+            async with ray_worker_pool(cluster, on_ray.say) as workers:
+                yield SpreadRunner(here, workers)
+
+
+@asynccontextmanager
+async def _opened_desk(job: SynthesisJob, home: CommandHome, folder: Path) -> AsyncIterator[Any]:
+    """Ray's handle of the desk, on the node of this process."""
+    node = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
+    options = ray.remote(QuestionDesk).options(
+        num_cpus=0, max_restarts=0, max_concurrency=MAX_CONCURRENT_CALLS, scheduling_strategy=node
+    )
+    desk = options.remote(home, job.gate_settings(folder), pickle.dumps(dict(job.writers)))
+    try:
+        await answered(desk.open.remote())
+        yield desk
+    finally:
+        with contextlib.suppress(RayError, TimeoutError):
+            async with asyncio.timeout(STOP_SECONDS):
+                await desk.close.remote()
+        ray.kill(desk)
+
+
+async def answered(reference: Any) -> Any:
+    """What the desk answers.
+
+    Raises:
+        PivotError: What it raised, as the same error.
+        EngineError: If the process of the desk is lost.
+    """
+    try:
+        return await reference
+    except RayTaskError as error:
+        if isinstance(error.cause, PivotError):
+            raise error.cause from None
+        raise
+    except RayError as error:
+        first_line = str(error).strip().partition("\n")[0]
+        raise EngineError(f"the process that asks the models is lost: {first_line}") from error
