@@ -30,6 +30,7 @@ What ran with which versions, and how it is known; written by `python docs/refer
 | two workers with an engine each | on one machine's CPU | two steps of the methods [below](#several-workers) |
 | the update of two workers | FSDP2 over gloo, on one machine's CPU | every method's gradient, with padded, masked and unequal rows, is that of one worker within 1e-7 of its largest component, with an adapter of LoRA and with micro-batches by tokens too; seen once on 2026-11-26 |
 | sequences split over GPUs (Ulysses) | not on a CPU | verl splits flash attention alone; with torch's own the gradient was another one (by 0.8 of its largest component), so that a launch is refused |
+| LoRA | merged into the weights that the engine gets (`actor_rollout_ref.model.lora.merge=True`) | two steps [below](#several-workers); served by SGLang 0.5.12 as an adapter, verl's default, it was tried and failed: its request has no `serialized_named_tensors`, so that such a launch is refused |
 | engines of training | FSDP2 | the suite |
 | | Megatron, veomni, torchtitan | a method's settings are keys of their configs, by a test; no launch was tried, nor with FSDP |
 | trainer modes | `sync` | the suite |

@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.launch_checks.engine import check_sequence_parallel
+from verl_pivot.launch_checks.engine import check_sequence_parallel, check_served_adapter
 from verl_pivot.launch_checks.gpus import check_engine_size, check_gpus
 from verl_pivot.launch_checks.resuming import check_num_gpus
 from verl_pivot.launch_checks.separate_trainer import check_separate_trainer
@@ -160,3 +160,16 @@ def test_a_trainer_with_separate_engines_that_hands_its_weights_over_passes(back
         )
     )
     check_separate_trainer(composed())
+
+
+def test_an_adapter_that_sglang_does_not_take_is_refused_and_one_that_is_merged_passes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0.5.12")
+    for engine, rank, is_merged in (("sglang", 0, False), ("sglang", 4, True), ("vllm", 4, False)):
+        check_served_adapter(engine, rank, is_merged=is_merged)
+
+    with pytest.raises(
+        ConfigError, match=r"lora_rank=4: SGLang 0\.5\.12 .* set actor_rollout_ref\.model\.lora\.merge=True"
+    ):
+        check_served_adapter("sglang", 4, is_merged=False)

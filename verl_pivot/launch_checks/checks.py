@@ -14,6 +14,7 @@ from verl_pivot.launch_checks.engine import (
     check_engine,
     check_model,
     check_sequence_parallel,
+    check_served_adapter,
 )
 from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.gpus import check_engine_size
@@ -72,6 +73,10 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     check_engine_size(config)
     check_model(config.actor_rollout_ref.model.path, _environment(config))
     check_adapter(config.actor_rollout_ref.model.get("lora_adapter_path"))
+    model = config.actor_rollout_ref.model
+    check_served_adapter(
+        str(config.actor_rollout_ref.rollout.name), int(model.get("lora_rank", 0)), is_merged=bool(model.lora.merge)
+    )
     check_context(config.actor_rollout_ref.rollout.get("max_model_len"), _model_context(config))
     steps_per_epoch = _check_data(config, chosen.get("method"))
     step = _resumed_step(config)

@@ -1,5 +1,6 @@
 """Rollout engine and model of a launch -> an error if they are not on this machine."""
 
+import importlib.metadata
 import importlib.util
 import os
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ _MODULES = {
     "trtllm": ("tensorrt_llm", "see the documentation of verl"),
 }
 """{name of verl's rollout engine: its package, and how it is installed}"""
+_SGLANG_WITHOUT_ADAPTERS = "0.5.12"
+"""Version of SGLang whose `LoadLoRAAdapterFromTensorsReqInput` does not take the tensors of verl 0.9.1."""
 _UNSPLIT_ATTENTIONS = ("eager", "flex_attention", "sdpa")
 
 
@@ -92,6 +95,26 @@ def check_adapter(path: str | None) -> None:
         raise ConfigError(
             f"actor_rollout_ref.model.lora_adapter_path={path} has no adapter_config.json: name the folder of a LoRA "
             "adapter"
+        )
+
+
+def check_served_adapter(engine: str, lora_rank: int, *, is_merged: bool) -> None:
+    """Refuse to train an adapter of LoRA that SGLang could not be given; verl would say so after minutes.
+
+    Args:
+        engine: `actor_rollout_ref.rollout.name`.
+        lora_rank: `actor_rollout_ref.model.lora_rank`; 0 without LoRA.
+        is_merged: `actor_rollout_ref.model.lora.merge`: the engine gets the weights with the adapter in them.
+
+    Raises:
+        ConfigError: Naming the setting that works.
+    """
+    if engine != "sglang" or lora_rank <= 0 or is_merged:
+        return
+    if importlib.metadata.version("sglang") == _SGLANG_WITHOUT_ADAPTERS:
+        raise ConfigError(
+            f"actor_rollout_ref.model.lora_rank={lora_rank}: SGLang {_SGLANG_WITHOUT_ADAPTERS} does not take adapters "
+            "as verl hands them over: set actor_rollout_ref.model.lora.merge=True"
         )
 
 
