@@ -1,5 +1,6 @@
 """benchmarks/gpu on a machine without a GPU: its commands exist, wheels get smaller and arrive whole, stages resume."""
 
+import json
 import shlex
 import shutil
 import struct
@@ -16,6 +17,7 @@ from benchmarks.gpu.__main__ import main
 from benchmarks.gpu.stages import STAGES, Stage, filled
 from benchmarks.gpu.visit import recorded, visit, write_shape
 from benchmarks.gpu.wheels import is_needed, join, missing, runs_on, split, trim, without_other_architectures
+from tests.support.paths import ROOT
 
 COMMANDS = [command for stage in STAGES for command in stage.commands]
 
@@ -44,6 +46,24 @@ def test_a_dry_run_prints_every_command_of_every_stage() -> None:
     for command in COMMANDS:
         assert f"python -m {shlex.join(filled(command, Path('results')))}" in done.stdout
     assert "--server-flags '--load-format=dummy " in done.stdout
+
+
+def test_the_page_says_what_the_records_of_a_visit_say() -> None:
+    page = (ROOT / "docs" / "gpu.md").read_text()
+    records = json.loads((ROOT / "docs" / "gpu.json").read_text())
+
+    assert {record["stage"] for record in records} <= {stage.number for stage in STAGES}
+    for record in records:
+        figures = record["figures"]
+        assert f"{record['device']} on {record['date']}" in page
+        if "seconds of the launch" in figures:
+            assert (
+                f"works: {figures['seconds of the launch']:.0f} s, of which the second step {figures['step 2']} s"
+                in page
+            )
+        if "tokens/s of the profile" in figures:
+            ours, other = figures["tokens/s of the profile"], figures["tokens/s of bench_serving"]
+            assert f"{ours:,} output tokens/s, {ours / other:.2f} of `sglang.bench_serving`'s {other:,}" in page
 
 
 def test_each_stage_leaves_its_record_and_is_not_run_again(tmp_path: Path) -> None:
