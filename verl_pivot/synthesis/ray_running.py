@@ -15,15 +15,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from verl_pivot.engines.chat import AnswerFormat, ChatAnswer
 from verl_pivot.errors import ConfigError, EngineError, PivotError
-from verl_pivot.profiling.command_home import CommandHome
-from verl_pivot.profiling.ray_workers import MAX_CONCURRENT_CALLS, STOP_SECONDS, RayWorkerCluster, ray_worker_pool
-from verl_pivot.sandbox.cluster.ray_supervisor import connected
 from verl_pivot.synthesis.item_steps import ItemRunner
 from verl_pivot.synthesis.item_worker import ItemTask, ItemWorker, ItemWorkerSettings, MadeItem, OpenGate
 from verl_pivot.synthesis.job import SpreadOptions, SynthesisJob
 from verl_pivot.synthesis.question_desk import QuestionDesk
 from verl_pivot.synthesis.spread_runner import SpreadRunner
 from verl_pivot.synthesis.writer import WriterQuestion
+from verl_pivot.workers.command_home import CommandHome
+from verl_pivot.workers.ray_connection import connected, loss_reason
+from verl_pivot.workers.ray_workers import MAX_CONCURRENT_CALLS, STOP_SECONDS, RayWorkerCluster, ray_worker_pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,5 +125,4 @@ async def answered(reference: Any) -> Any:
             raise error.cause from None
         raise
     except RayError as error:
-        first_line = str(error).strip().partition("\n")[0]
-        raise EngineError(f"the process that asks the models is lost: {first_line}") from error
+        raise EngineError(f"the process that asks the models is lost: {loss_reason(error)}") from error
