@@ -3,17 +3,21 @@
 Run by `make bench-resampling`, or with other sizes by `python -m benchmarks.bench_resampling --help`. The rollouts lie
 in a real TransferQueue. The time runs from the end of the last group to the batch, and includes verl's poll of 0.2 s,
 all reads and all metrics. Another process writes the groups one after the other, as in training. The rows "all at once"
-are the worst case: all groups end before the first poll. CPU seconds are those of the trainer's process, from the
-beginning of the selection to the dump's file. The share of a step is the CPU time that the dump adds, in a step that
-takes no longer than its rollouts and the selection took here. Agent loops encode the lines; the last line of the output
-has the share of one core that this takes in the same step, as if one process had all agent loops.
+are the worst case: all groups end before the first poll. Steps without and with a dump alternate within the run, in
+pairs whose order is turned from one round to the next, so that a machine that slows down slows both; medians over the
+rounds are shown, and the ratio of the medians with a dump to those without. No round begins that would probably end
+after `--max-seconds`. CPU seconds are those of the trainer's process, from the beginning of the selection to the dump's
+file. The share of a step is the CPU time that the dump adds, in a step that takes no longer than its rollouts and the
+selection took here. Agent loops encode the lines; the last line of the output has the share of one core that this takes
+in the same step, as if one process had all agent loops.
 """
 
 import random
-import statistics
 import tempfile
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Annotated, NamedTuple
 
 import typer
@@ -64,45 +68,87 @@ class Measured(NamedTuple):
     """Size of the dump."""
 
 
+class Case(NamedTuple):
+    """When the groups of a step end, and whether it is dumped."""
+
+    spread_seconds: float | None
+    """Seconds over which the groups end; None if all have ended before the first poll."""
+    is_dumped: bool
+
+
 def main(
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of a step.")] = 512,
     rollouts: Annotated[int, typer.Option(min=2, help="Rollouts of each prompt.")] = 32,
     keep: Annotated[int, typer.Option(min=2, help="Rollouts of each prompt that the update sees.")] = 16,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Most rounds; medians over them are shown.")] = 3,
     spread_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds over which the groups end.")] = 20.0,
     characters: Annotated[int, typer.Option(min=0, help="Characters of a rollout's texts in the dump.")] = 16_000,
     record: Annotated[RecordedTexts, typer.Option(help="Whose texts are dumped: pivot.record.")] = RecordedTexts.ALL,
+    max_seconds: Annotated[
+        float, typer.Option(min=0.0, help="Seconds after which no further round begins; the first always does.")
+    ] = 160.0,
 ) -> None:
-    """Print seconds from the end of the last group to the batch."""
+    """Print seconds from the end of the last group to the batch, without and with a dump."""
     sizes = Sizes(prompts, rollouts, keep)
-    table = Table(title=f"{prompts} prompts x {rollouts} -> {keep} rollouts, {rounds} rounds, pivot.record={record}")
-    for column in ("groups end", "dump", "median, s", "longest, s", "written after, s", "CPU, s", "share of a step"):
-        table.add_column(column, justify="left" if column in ("groups end", "dump") else "right")
+    found: dict[Case, list[Measured]] = {}
     with transfer_queue():
-        for name, spread in ((f"within {spread_seconds:g} s", spread_seconds), ("all at once", None)):
-            cpu_without = None
-            for num_characters in (None, characters):
-                found = [
-                    measure(sizes, num_characters, record, seed=seed, spread_seconds=spread) for seed in range(rounds)
-                ]
-                median = statistics.median(each.seconds for each in found)
-                cpu = statistics.median(each.cpu_seconds for each in found)
-                cpu_without = cpu if cpu_without is None else cpu_without
-                share = (cpu - cpu_without) / statistics.median(each.step_seconds for each in found)
-                table.add_row(
-                    name,
-                    "none" if num_characters is None else f"{found[0].num_bytes / 2**20:.0f} MiB",
-                    f"{median:.2f}",
-                    f"{max(each.seconds for each in found):.2f}",
-                    f"{statistics.median(each.write_seconds for each in found):.2f}",
-                    f"{cpu:.2f}",
-                    "" if num_characters is None or spread is None else f"{share:.1%}",
-                )
+        began = time.monotonic()
+        for number in range(rounds):
+            spent = time.monotonic() - began
+            if number and spent * (number + 1) / number > max_seconds:
+                break
+            for case in round_order(number, spread_seconds):
+                num_characters = characters if case.is_dumped else None
+                measured = measure(sizes, num_characters, record, seed=number, spread_seconds=case.spread_seconds)
+                found.setdefault(case, []).append(measured)
+    num_rounds = min(map(len, found.values()))
+    title = f"{prompts} prompts x {rollouts} -> {keep} rollouts, {num_rounds} rounds, pivot.record={record}"
     console = Console()
-    console.print(table)
+    console.print(table(title, found, spread_seconds))
     seconds = encode_seconds(characters, record)
     share = seconds * prompts * rollouts / spread_seconds if spread_seconds else 0.0
     console.print(f"encoding in the agent loops: {seconds * 1e6:.0f} us of a rollout, {share:.1%} of a core in a step")
+
+
+def round_order(number: int, spread_seconds: float) -> list[Case]:
+    """[4] the steps of a round: in rounds of even numbers the one without a dump is the first of each pair.
+
+    Args:
+        number: Number of the round, from 0.
+        spread_seconds: Seconds over which the groups of the first pair end.
+    """
+    dumps = (False, True) if number % 2 == 0 else (True, False)
+    return [Case(spread, is_dumped) for spread in (spread_seconds, None) for is_dumped in dumps]
+
+
+def table(title: str, found: Mapping[Case, Sequence[Measured]], spread_seconds: float) -> Table:
+    """Medians of each case, and of each pair the ratio of that with a dump to that without.
+
+    Args:
+        title: Title of the table.
+        found: {case: [num_rounds] its steps}
+        spread_seconds: Seconds over which the groups of the first pair end.
+    """
+    shown = Table(title=title)
+    for column in ("groups end", "dump", "median, s", "longest, s", "written after, s", "CPU, s", "share of a step"):
+        shown.add_column(column, justify="left" if column in ("groups end", "dump") else "right")
+    for name, spread in ((f"within {spread_seconds:g} s", spread_seconds), ("all at once", None)):
+        without, dumped = found[Case(spread, False)], found[Case(spread, True)]
+        cpu = [median(each.cpu_seconds for each in steps) for steps in (without, dumped)]
+        medians = [median(each.seconds for each in steps) for steps in (without, dumped)]
+        share = (cpu[1] - cpu[0]) / median(each.step_seconds for each in dumped)
+        for steps in (without, dumped):
+            shown.add_row(
+                name,
+                f"{steps[0].num_bytes / 2**20:.0f} MiB" if steps is dumped else "none",
+                f"{median(each.seconds for each in steps):.2f}",
+                f"{max(each.seconds for each in steps):.2f}",
+                f"{median(each.write_seconds for each in steps):.2f}",
+                f"{median(each.cpu_seconds for each in steps):.2f}",
+                f"{share:.1%}" if steps is dumped and spread is not None else "",
+            )
+        shown.add_row(name, "ratio", f"{medians[1] / medians[0]:.2f}", "", "", f"{cpu[1] / cpu[0]:.2f}", "")
+    return shown
 
 
 def encode_seconds(characters: int, record: RecordedTexts) -> float:

@@ -14,6 +14,7 @@ FOLDERS = {
     "formats": "Rows of other formats -> Trajectory",
     "quality": "Filters of trajectories",
     "engines": "Engines that sample actions outside verl",
+    "workers": "Tasks -> results of worker processes on a Ray cluster, for the commands with --ray",
     "profiling": "Turns -> profiles: K sampled actions per turn, scored",
     "selection": "Profiles -> pivots",
     "launch_checks": "A launch's config -> one sentence about what would fail, before Ray starts",

@@ -1,10 +1,8 @@
 """EvaluatedTraining: an arm of a study with one seed, whose stock command trains and then asks held-out questions."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import typer
 from rich.console import Console
 
 from examples.quickstart.training import Training, shell, train
@@ -77,16 +75,3 @@ def train_and_evaluate(arm: EvaluatedTraining, console: Console) -> None:
         train(launch)
     if not arm.evaluated.is_file():
         raise SystemExit(f"{arm.folder} has no answers to the held-out questions: remove it, and run the command again")
-
-
-def chosen_arms(arms: str, known: Sequence[str]) -> list[str]:
-    """Names of arms in a text with commas, in the order of the known ones.
-
-    Raises:
-        typer.BadParameter: If there is no such arm.
-    """
-    names = [each.strip() for each in arms.split(",") if each.strip()]
-    unknown = [each for each in names if each not in known]
-    if unknown or not names:
-        raise typer.BadParameter(f"there is no arm {', '.join(unknown) or 'given'}; known: {', '.join(known)}")
-    return [each for each in known if each in names]

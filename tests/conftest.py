@@ -42,7 +42,7 @@ LAUNCHES = (
         "tests/rewards/test_ppr_training.py",
         "tests/environments/test_framework_training.py",
         "tests/environments/test_training.py",
-        "tests/profiling/test_ray_workers.py",
+        "tests/profiling/test_ray_running.py",
         "tests/sandbox/cluster/test_ray_supervisor.py",
         "tests/resampling/test_roc_replay_buffer.py",
         "tests/resampling/test_step_replay_buffer.py",

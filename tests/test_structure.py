@@ -48,7 +48,17 @@ ROOMS = (
         "sandbox/bench",
         "sandbox/audit",
     ),
-    *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "planning", "exports"),
+    *(
+        "verifiers/runners",
+        "verifiers",
+        "workers",
+        "profiling",
+        "formats",
+        "quality",
+        "selection",
+        "planning",
+        "exports",
+    ),
     *(
         "tools",
         "environments",
@@ -81,7 +91,6 @@ ADAPTERS = {
     "objective/action_objective.py",
     "objective/policy_loss.py",
     "plugin.py",
-    "profiling/ray_workers.py",
     "resampling/lost_nodes.py",
     "resampling/marking_manager.py",
     "resampling/replay_buffer.py",
@@ -107,6 +116,8 @@ ADAPTERS = {
     "smoke/tiny_model.py",
     "synthesis/ray_running.py",
     "tools/search_encoder.py",
+    "workers/ray_connection.py",
+    "workers/ray_workers.py",
 }
 """The files that import verl, torch or ray, also those that do so inside of a function."""
 PURE = (
@@ -133,7 +144,7 @@ PURE = (
     "verl_pivot.sandbox.service.lane_backend",
     "verl_pivot.sandbox.cluster.placement",
     "verl_pivot.profiling.worker",
-    "verl_pivot.profiling.worker_pool",
+    "verl_pivot.workers.worker_pool",
     "verl_pivot.profiling.turn_pool",
     "verl_pivot.quality.filtering",
     "verl_pivot.formats.importing",

@@ -11,11 +11,11 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.evaluated_training import chosen_arms  # noqa: E402
 from examples.grpo_roc import report  # noqa: E402
 from examples.grpo_roc.measures import Rollout, read_steps  # noqa: E402
 from examples.grpo_roc.policy import make_policy, sft_config  # noqa: E402
 from examples.grpo_roc.training import ARMS, DEFAULT_ARMS, Arm, write_problems  # noqa: E402
+from examples.options import Out, Seeds, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.run import phase, train_shown  # noqa: E402
 from examples.quickstart.training import kept_steps  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
@@ -25,11 +25,9 @@ console = Console()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/grpo-roc"),
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own policy by all arms.")] = 3,
-    arms: Annotated[
-        str, typer.Option(help=f"Arms to run, with commas: {', '.join(ARMS)}. The first is the baseline.")
-    ] = ",".join(DEFAULT_ARMS),
+    out: Out = Path("outputs/grpo-roc"),
+    seeds: Seeds = 3,
+    arms: Annotated[str, names_option("Arms to run, of which the first is the baseline", ARMS)] = all_of(DEFAULT_ARMS),
     steps: Annotated[int, typer.Option(min=report.LAST_STEPS, help="Steps of each training.")] = 30,
 ) -> None:
     """Train a small policy that makes tool errors by GRPO and by both modes of GRPO-RoC, and compare the errors.
@@ -42,9 +40,7 @@ def main(
     Example: python -m examples.grpo_roc --seeds 1 --out outputs/grpo-roc-1
     """
     seconds: dict[str, float] = {}
-    chosen = chosen_arms(arms, list(ARMS))
-    if len(chosen) < 2:
-        raise typer.BadParameter(f"{arms} has nothing to be compared with: name two arms or more")
+    chosen = chosen_names(arms, ARMS, least=2)  # one arm has nothing to be compared with
     rollouts: dict[str, list[list[Rollout]]] = {name: [] for name in chosen}
     step_seconds: dict[str, list[float]] = {name: [] for name in chosen}
     for seed in range(seeds):

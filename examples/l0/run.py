@@ -12,12 +12,13 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.evaluated_training import chosen_arms, train_and_evaluate  # noqa: E402
+from examples.evaluated_training import train_and_evaluate  # noqa: E402
 from examples.l0 import report  # noqa: E402
 from examples.l0.corpus import Corpus, make_corpus  # noqa: E402
 from examples.l0.measures import read_dump, read_training  # noqa: E402
 from examples.l0.policy import make_policy, sft_config  # noqa: E402
 from examples.l0.training import ARMS, Arm  # noqa: E402
+from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
@@ -27,10 +28,10 @@ console = Console()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/l0"),
-    arms: Annotated[str, typer.Option(help=f"Arms to run, with commas: {', '.join(ARMS)}.")] = ",".join(ARMS),
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 30,
+    out: Out = Path("outputs/l0"),
+    arms: Annotated[str, names_option("Arms to run", ARMS)] = all_of(ARMS),
+    seeds: Seeds = 3,
+    steps: Steps = 30,
     questions: Annotated[int, typer.Option(min=8, help="Held-out questions that each policy answers.")] = 600,
 ) -> None:
     """Train a small policy that answers questions in a notebook by L0 and by other methods, and compare them.
@@ -40,7 +41,7 @@ def main(
 
     Example: python -m examples.l0 --arms scaffold,l0,grpo --seeds 1 --steps 20 --out outputs/l0-1
     """
-    chosen = chosen_arms(arms, list(ARMS))  # the scaffold first, with which the others are compared
+    chosen = chosen_names(arms, ARMS)  # the scaffold first, with which the others are compared
     seconds: dict[str, float] = {}
     with phase("corpus", "The world: an index, and questions of one to three hops", seconds):
         corpus = make_corpus(out / "world", questions)

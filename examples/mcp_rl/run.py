@@ -12,10 +12,11 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.evaluated_training import chosen_arms, train_and_evaluate  # noqa: E402
+from examples.evaluated_training import train_and_evaluate  # noqa: E402
 from examples.mcp_rl import report  # noqa: E402
 from examples.mcp_rl.tasks import make_tasks, write_rows, write_tools  # noqa: E402
 from examples.mcp_rl.training import ARMS, RULER, Arm  # noqa: E402
+from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
 from examples.quickstart.run import FIRST_EXPERT_SEED, phase  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
@@ -28,10 +29,10 @@ console = Console()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/mcp-rl"),
-    arms: Annotated[str, typer.Option(help=f"Arms to run, with commas: {', '.join(ARMS)}.")] = ",".join(ARMS),
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 40,
+    out: Out = Path("outputs/mcp-rl"),
+    arms: Annotated[str, names_option("Arms to run", ARMS)] = all_of(ARMS),
+    seeds: Seeds = 3,
+    steps: Steps = 40,
     wrong_share: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that the judge takes for the opposite.")
     ] = 0.1,
@@ -43,7 +44,7 @@ def main(
 
     Example: python -m examples.mcp_rl --arms base,ruler --seeds 1 --out outputs/mcp-rl-1
     """
-    chosen = chosen_arms(arms, ARMS)
+    chosen = chosen_names(arms, ARMS)
     seconds: dict[str, float] = {}
     units: list[Unit] = []
     results: list[report.Result] = []

@@ -17,6 +17,7 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which imports torchvision
 
 from examples.machine import machine_overrides  # noqa: E402
+from examples.options import all_of, chosen_names, names_option  # noqa: E402
 from examples.ppr.corpus import MOST_HELD_OUT, Corpus, make_corpus  # noqa: E402
 from examples.ppr.judge_policy import (  # noqa: E402
     MAX_ANSWER_TOKENS,
@@ -62,7 +63,7 @@ def main(
     ),
     seed: Annotated[int, typer.Option(min=0, help="Seed of that arm, and of the trainings.")] = 0,
     steps: Annotated[int, typer.Option(min=0, help="Steps of RL behind SFT.")] = 10,
-    judges: Annotated[str, typer.Option(help=f"Judges to train, with commas: {', '.join(_KINDS)}.")] = ",".join(_KINDS),
+    judges: Annotated[str, names_option("Judges to train", _KINDS)] = all_of(_KINDS),
 ) -> None:
     """Train the judges of the arms with pprm in their names and of renorm_one_question, and say how good they are.
 
@@ -73,10 +74,7 @@ def main(
 
     Example: python -m examples.ppr.judge_training --out outputs/ppr-1 --steps 10
     """
-    chosen = [each.strip() for each in judges.split(",") if each.strip()]
-    unknown = [each for each in chosen if each not in _KINDS]
-    if unknown or not chosen:
-        raise typer.BadParameter(f"there is no judge {', '.join(unknown) or 'given'}; known: {', '.join(_KINDS)}")
+    chosen = chosen_names(judges, _KINDS, kind="judge")
     corpus = make_corpus(out / "world", MOST_HELD_OUT)
     unit = out / f"seed-{seed}"
     dumps = sorted((unit / "outcome" / "rollouts" / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))

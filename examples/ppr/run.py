@@ -12,7 +12,8 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.evaluated_training import chosen_arms, train_and_evaluate  # noqa: E402
+from examples.evaluated_training import train_and_evaluate  # noqa: E402
+from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.ppr import report  # noqa: E402
 from examples.ppr.corpus import MOST_HELD_OUT, Corpus, make_corpus  # noqa: E402
 from examples.ppr.measures import read_dump, read_training  # noqa: E402
@@ -30,10 +31,10 @@ _DEFAULT_ARMS = [name for name, kind in ARMS.items() if kind.judge not in _MODEL
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/ppr"),
-    arms: Annotated[str, typer.Option(help=f"Arms to run, with commas: {', '.join(ARMS)}.")] = ",".join(_DEFAULT_ARMS),
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 40,
+    out: Out = Path("outputs/ppr"),
+    arms: Annotated[str, names_option("Arms to run", ARMS)] = all_of(_DEFAULT_ARMS),
+    seeds: Seeds = 3,
+    steps: Steps = 40,
     questions: Annotated[
         int, typer.Option(min=8, max=MOST_HELD_OUT, help="Held-out questions that each policy answers.")
     ] = MOST_HELD_OUT,
@@ -52,7 +53,7 @@ def main(
 
     Example: python -m examples.ppr --arms base,outcome,renorm_oracle --seeds 1 --out outputs/ppr-1
     """
-    chosen = chosen_arms(arms, list(ARMS))
+    chosen = chosen_names(arms, ARMS)
     models = JudgeModels(pprm, one_question_judge)
     check_judges(chosen, models)
     seconds: dict[str, float] = {}

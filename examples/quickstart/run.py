@@ -20,6 +20,7 @@ activate_shims()  # before transformers, which imports torchvision
 
 from transformers import AutoTokenizer  # noqa: E402
 
+from examples.options import HeldOutTasks, Out, Seed  # noqa: E402
 from examples.quickstart import report  # noqa: E402
 from examples.quickstart.evaluate import Evaluation, evaluate  # noqa: E402
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS, SftConfig, make_policy  # noqa: E402
@@ -37,11 +38,11 @@ console = Console()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/quickstart"),
-    seed: Annotated[int, typer.Option(help="Seed of the policy, the tasks and all sampling.")] = 0,
+    out: Out = Path("outputs/quickstart"),
+    seed: Seed = 0,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 35,
     trajectories: Annotated[int, typer.Option(min=60, help="Expert trajectories to profile.")] = 120,
-    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")] = 300,
+    tasks: HeldOutTasks = 300,
 ) -> None:
     """Make a small policy, find its pivots, train on them with the stock verl trainer and measure the gain.
 

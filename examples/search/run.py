@@ -12,7 +12,8 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.evaluated_training import chosen_arms, train_and_evaluate  # noqa: E402
+from examples.evaluated_training import train_and_evaluate  # noqa: E402
+from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
 from examples.search import report  # noqa: E402
 from examples.search.measures import read_dump, read_training  # noqa: E402
@@ -26,10 +27,10 @@ console = Console()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/search"),
-    arms: Annotated[str, typer.Option(help=f"Arms to run, with commas: {', '.join(ARMS)}.")] = ",".join(ARMS),
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training.")] = 30,
+    out: Out = Path("outputs/search"),
+    arms: Annotated[str, names_option("Arms to run", ARMS)] = all_of(ARMS),
+    seeds: Seeds = 3,
+    steps: Steps = 30,
 ) -> None:
     """Train a small policy that was taught half of the facts by GRPO, with and without a cost per search.
 
@@ -38,7 +39,7 @@ def main(
 
     Example: python -m examples.search --arms base,search,cost --seeds 1 --out outputs/search-1
     """
-    chosen = chosen_arms(arms, list(ARMS))
+    chosen = chosen_names(arms, ARMS)
     seconds: dict[str, float] = {}
     with phase("corpus", "The world: an index for each kind of search, and questions", seconds):
         corpus = make_corpus(out / "world")

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
+from examples.options import Out
 from examples.synthesis.labels import repair_labels
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/synthesis"),
+    out: Out = Path("outputs/synthesis"),
     labels: Annotated[int, typer.Option(min=5, help="Labels, of which every fifth is broken.")] = 1000,
 ) -> None:
     """Break a fifth of the labels on purpose, verify all of them by outcomes, and by three judges as well, and count.

@@ -4,6 +4,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
 
 from examples.quickstart.environment import ShopEnvironment
@@ -28,6 +29,8 @@ _RECIPES = Path(__file__).parent
 _NARRATOR = ProgramWriter("examples.synthesis_sft.narrator:narrate")
 _FIRST_SEED = 500_000
 """First seed of the tasks, which neither the policy's logs nor the quickstart's expert have."""
+_MOST_IDLE = 5
+"""Portions in a row without a call of the environment after which the policy counts as one that makes none."""
 _calls: Counter[str] = Counter()
 
 
@@ -59,19 +62,28 @@ class Portions:
     """Tasks of a portion."""
 
     def within(self, methods: tuple[str, ...], num_calls: int) -> list[Trajectory]:
-        """Trajectories of the portions that these methods can make with so many calls of the environment."""
-        made: list[Trajectory] = []
-        left = num_calls
-        for number in self._numbers():
-            parts = [self._part(number, method) for method in methods]
-            left -= sum(part.num_calls for part in parts)
-            if left < 0:
-                return made
-            made += [trajectory for part in parts for trajectory in part.trajectories]
-        raise AssertionError("there are more numbers than calls")
+        """Trajectories of the portions that these methods can make with so many calls of the environment.
 
-    def _numbers(self) -> Iterator[int]:
-        yield from range(1_000_000)
+        Raises:
+            SystemExit: If several portions in a row take no call, so that the calls would never be spent.
+        """
+        made: list[Trajectory] = []
+        left, num_idle = num_calls, 0
+        for number in count():
+            parts = [self._part(number, method) for method in methods]
+            spent = sum(part.num_calls for part in parts)
+            left -= spent
+            if left < 0:
+                break
+            num_idle = 0 if spent else num_idle + 1
+            if num_idle == _MOST_IDLE:
+                raise SystemExit(
+                    f"the policy {self.policy.name} called no tool in {num_idle} portions of {self.size} tasks in a "
+                    f"row, up to {self.folder / f'portion-{number}'}, so that {num_calls} calls would never be spent: "
+                    "teach it longer, or give another --seed"
+                )
+            made += [trajectory for part in parts for trajectory in part.trajectories]
+        return made
 
     def _part(self, number: int, method: str) -> PortionPart:
         """What a method makes of a portion, unless an earlier run made it."""
@@ -108,7 +120,7 @@ class Portions:
             limits=BudgetLimits(),
             retries=Retries(num_attempts=1),
         )
-        run_synthesis(job, lambda count: None)
+        run_synthesis(job, lambda _: None)
 
     def _rows(self, number: int, method: str, folder: Path) -> Iterator[JsonObject]:
         """Tasks of a portion, rollouts of them that failed, or those that are kept."""

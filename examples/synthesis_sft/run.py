@@ -15,6 +15,7 @@ activate_shims()  # before transformers, which imports torchvision
 
 from transformers import Qwen2ForCausalLM  # noqa: E402
 
+from examples.options import HeldOutTasks, Out, Seed  # noqa: E402
 from examples.quickstart.evaluate import Accuracy, evaluate  # noqa: E402
 from examples.quickstart.policy import SftConfig, encode, make_policy, train  # noqa: E402
 from examples.synthesis_sft.portions import METHODS, Portions, families  # noqa: E402
@@ -27,11 +28,11 @@ console = Console()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/synthesis_sft"),
-    seed: Annotated[int, typer.Option(help="Seed of the policy, the tasks and all draws.")] = 0,
+    out: Out = Path("outputs/synthesis_sft"),
+    seed: Seed = 0,
     calls: Annotated[int, typer.Option(min=100, help="Environment calls of each arm.")] = 1500,
     steps: Annotated[int, typer.Option(min=1, help="Steps of SFT, of 12 trajectories each.")] = 150,
-    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")] = 200,
+    tasks: HeldOutTasks = 200,
 ) -> None:
     """Train the careless clerk's policy on its own rollouts, by rejection sampling, with hindsight and calibration.
 

@@ -10,6 +10,7 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
+from examples.options import HeldOutTasks, Out, Seed  # noqa: E402
 from examples.quickstart import report  # noqa: E402
 from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
 from examples.quickstart.run import FIRST_EXPERT_SEED, measure_checkpoint, phase, train_shown  # noqa: E402
@@ -21,10 +22,10 @@ console = Console()
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/tool-rollout"),
-    seed: Annotated[int, typer.Option(help="Seed of the policy, the tasks and all sampling.")] = 0,
+    out: Out = Path("outputs/tool-rollout"),
+    seed: Seed = 0,
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 40,
-    tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")] = 300,
+    tasks: HeldOutTasks = 300,
 ) -> None:
     """Let a small policy work on whole tasks with tools, reward the outcome, and measure the gain.
 

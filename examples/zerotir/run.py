@@ -13,6 +13,7 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which imports torchvision
 
 from examples.grpo_roc.training import write_problems  # noqa: E402
+from examples.options import Out, Seeds  # noqa: E402
 from examples.quickstart.run import phase, run, train_shown  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
 from examples.zerotir.policy import make_policy, sft_config  # noqa: E402
@@ -25,8 +26,8 @@ BLOCK_STEPS = 10
 
 
 def main(
-    out: Annotated[Path, typer.Option(help="Folder for all output.")] = Path("outputs/zerotir"),
-    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")] = 3,
+    out: Out = Path("outputs/zerotir"),
+    seeds: Seeds = 3,
     steps: Annotated[int, typer.Option(min=2 * BLOCK_STEPS, help="Steps of each training.")] = 40,
 ) -> None:
     """Train a policy that seldom writes code by ZeroTIR, and see whether calls, length and accuracy rise together.

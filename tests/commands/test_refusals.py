@@ -147,3 +147,33 @@ def test_an_output_whose_name_would_be_read_as_another_kind_of_file_is_refused(
     assert result.exit_code == 1, result.output
     assert f"give {tmp_path / better}" in result.stderr or f"such as {tmp_path / better}" in result.stderr
     assert not any(tmp_path.iterdir())
+
+
+PROFILE = ("profile", "t.jsonl", "--model", "m", "--out", "p.jsonl")
+SYNTHESIZE = ("synthesize", "rejection", "--tasks", "t.jsonl", "--out", "s")
+SERVER = ("--endpoint", "http://a")
+
+
+@pytest.mark.parametrize(
+    ("words", "void", "remedy"),
+    [
+        ((*PROFILE, "--address", "a:1"), "--address", "give --ray, or leave them out"),
+        ((*PROFILE, "--gpus-per-server", "2", *SERVER), "--gpus-per-server", "give --ray, or leave them out"),
+        ((*SYNTHESIZE, "--address", "a:1"), "--address", "give --ray, or leave them out"),
+        (
+            (*SYNTHESIZE, "--address", "a:1", "--workers-per-node", "2"),
+            "--address and --workers-per-node",
+            "give --ray, or leave them out",
+        ),
+        ((*PROFILE, "--ray", "--gpus-per-server", "2", *SERVER), "--gpus-per-server", "leave it out"),
+        ((*PROFILE, "--ray", "--workers-per-node", "2"), "--workers-per-node", "or name servers with --endpoint"),
+    ],
+)
+def test_an_option_of_a_cluster_that_would_do_nothing_is_refused(
+    words: tuple[str, ...], void: str, remedy: str
+) -> None:
+    result = run(*words)
+
+    assert result.exit_code == 1, result.output
+    assert result.stderr.startswith(f"error: {void} would do nothing: "), result.stderr
+    assert remedy in result.stderr

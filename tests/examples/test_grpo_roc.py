@@ -234,7 +234,8 @@ def test_the_arm_with_partial_rollouts_composes_to_verls_asynchronous_trainer(tm
 
 
 @pytest.mark.parametrize(
-    ("arms", "message"), [("grpo,roc", "there is no arm roc"), ("grpo_roc_paper", "nothing to be compared with")]
+    ("arms", "message"),
+    [("grpo,roc", "there is no arm roc"), ("grpo_roc_paper", "1 arm is named, and at least 2 are needed")],
 )
 def test_arms_that_cannot_be_compared_are_refused(arms: str, message: str, tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match=message):

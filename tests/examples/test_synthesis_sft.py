@@ -4,6 +4,8 @@ import random
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
@@ -84,3 +86,21 @@ def test_a_turn_that_is_not_the_expert_s_is_no_label() -> None:
     assert first.tool_calls[0].name in tokenizer.decode(dropped)
     assert rest.input_ids == whole.input_ids
     assert isinstance(first, Message)
+
+
+class SilentClerk(ConfusedClerk):
+    """A policy that answers every task at once, without a call."""
+
+    async def answer(self, question: WriterQuestion) -> ChatAnswer:
+        message = Message(role=Role.ASSISTANT, content="It is done.").as_dict()
+        return ChatAnswer(message=message, finish_reason="stop", num_prompt_tokens=0, num_completion_tokens=0)
+
+
+@pytest.mark.parametrize("methods", [METHODS[:1], METHODS])
+def test_a_policy_that_makes_no_calls_ends_the_run_with_a_sentence(tmp_path: Path, methods: tuple[str, ...]) -> None:
+    portions = Portions(folder=tmp_path, policy=SilentClerk(), seed=0, size=2)
+
+    with pytest.raises(SystemExit, match=r"clerk called no tool in 5 portions of 2 tasks in a row, .*portion-4, so"):
+        portions.within(methods, 120)
+
+    assert len(list(tmp_path.iterdir())) == 5

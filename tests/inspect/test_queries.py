@@ -88,7 +88,35 @@ def test_each_rollout_is_listed_with_its_values(index: RunIndex) -> None:
     ],
 )
 def test_filters_leave_what_they_name(index: RunIndex, wanted: dict[str, object], expected: list[str]) -> None:
-    assert uids(index, **wanted) == expected
+    assert uids(index, **wanted) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "sentence"),
+    [
+        ({"stop_reason": "answer"}, "no rollout has stop_reason=answer; known: answered, ended_by_tool, "),
+        ({"error_kinds": "refused,bad_call"}, "no rollout has error_kinds=bad_call; known: execution_error, "),
+        ({"left_out": "lonely"}, "no rollout has left_out=lonely; known: group_equal_rewards, "),
+        ({"reason": "wrong_valu"}, "no rollout has reason=wrong_valu; known: accepted, "),
+        ({"part": "test"}, "no rollout has part=test; known: training, validation"),
+        ({"run": 1}, "there is no run 1; known: 0"),
+    ],
+)
+def test_a_value_that_no_rollout_can_have_is_refused_with_the_known_ones(
+    index: RunIndex, wanted: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        uids(index, **wanted)  # type: ignore[arg-type]
+
+    assert str(caught.value).startswith(f"the filter cannot be used: {sentence}")
+
+
+def test_a_value_of_the_users_own_verifier_or_of_this_version_is_none_that_is_refused(tmp_path: Path) -> None:
+    index = read_index(write_run(tmp_path, {1: [make_line("a_0_0", 0.0, reason="too_late"), make_line("b_0_0")]}))
+
+    assert uids(index, reason="too_late") == ["a_0_0"]
+    assert uids(index, reason="truncated", stop_reason="max_turns") == []
+    assert uids(index, error_kinds="") == ["a_0_0", "b_0_0"]
 
 
 @pytest.mark.parametrize(

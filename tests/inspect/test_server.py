@@ -100,8 +100,8 @@ def test_the_page_parses_no_text_as_html_and_is_small() -> None:
     [
         ("ordered", {"condition": "score >"}, "the condition is no SQL"),
         ("ordered", {"sort": "byte_offset; DROP"}, "the address asks for what there is not"),
-        ("ordered", {"score_from": "much"}, "the address asks for what there is not"),
-        ("ordered", {"unknown": "1"}, "the address asks for what there is not"),
+        ("ordered", {"score_from": "much"}, "the filter cannot be used: score_from must be a number, not 'much'"),
+        ("ordered", {"unknown": "1"}, "the filter cannot be used: Object contains unknown field `unknown`"),
         ("rows", {"ids": "1,x"}, "the address asks for what there is not"),
         ("rows", {"ids": "-1"}, "the condition cannot be used"),
         ("rollout", {"run": "0"}, "the address asks for what there is not"),

@@ -130,7 +130,7 @@ TYPED = [
     ("f", "condition='num_turns > 1'", "run: 1 of 6 rollouts, mean score 0; condition='num_turns > 1'"),
     ("f", "is_kept=false", "No rollout passes the filter; Esc clears it."),
     ("f", "colour=red", "the filter cannot be used: Object contains unknown field `colour`"),
-    ("f", "step=x", "the filter cannot be used: Expected `int | null`, got `str` - at `$.step`"),
+    ("f", "step=x", "the filter cannot be used: step must be a whole number, not 'x'"),
     ("f", "wrong", "'wrong' has no name; write words=wrong for a word"),
     ("f", "words='a", "the filter cannot be read: No closing quotation"),
     ("f", "condition='DROP TABLE rollouts'", "the condition is no SQL"),

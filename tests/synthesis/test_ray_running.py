@@ -1,10 +1,13 @@
 """`verl-pivot synthesize --ray` on a cluster of two nodes, both on this machine."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -42,3 +45,44 @@ def test_a_command_that_was_killed_and_a_dead_node_leave_the_bytes_of_a_run_with
     assert written(tmp_path / "spread") == written(tmp_path / "calm")
     assert questions(server).keys() == questions(calm).keys()
     assert sum(count - 1 for count in questions(server).values()) <= CONCURRENCY  # under way when it was killed
+
+
+def _desk(close: Callable[[], Awaitable[None]]) -> SimpleNamespace:
+    """Handle of a desk, without Ray, that closes so."""
+    return SimpleNamespace(close=SimpleNamespace(remote=close))
+
+
+@pytest.mark.slow
+async def test_a_desk_that_closes_says_nothing_and_one_that_does_not_says_what_is_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from ray.exceptions import RayError, RayTaskError
+
+    from verl_pivot.synthesis import ray_running
+
+    async def closes() -> None: ...
+
+    async def dies() -> None:
+        raise RayError("The actor died.\nAnd a paragraph.")
+
+    async def fails() -> None:
+        raise RayTaskError("close", "Traceback\nOSError: disk full", OSError("disk full")).as_instanceof_cause()
+
+    async def times_out() -> None:
+        raise RayTaskError("close", "Traceback\nTimeoutError", TimeoutError("lock")).as_instanceof_cause()
+
+    async def hangs() -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(ray_running, "STOP_SECONDS", 0.05)
+    said: list[str] = []
+    for close in (closes, dies, fails, times_out, hangs):
+        await ray_running.close_desk(_desk(close), said.append)
+
+    end = ". All answers and prices are kept; the seconds since the last price are not counted in the budget"
+    assert said == [
+        f"the process that asks the models is lost: The actor died.{end}",
+        f"the process that asks the models could not settle the budget: OSError('disk full'){end}",
+        f"the process that asks the models could not settle the budget: TimeoutError('lock'){end}",
+        f"the process that asks the models did not end within 0.05 s, and is killed{end}",
+    ]

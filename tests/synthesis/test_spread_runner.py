@@ -14,8 +14,6 @@ from tests.synthesis.test_running import NUM_ITEMS, STEPS
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError, OutOfBudgetError, UserCodeError
-from verl_pivot.profiling.command_home import CommandHome
-from verl_pivot.profiling.worker_pool import Slot, WorkerLostError, WorkerPool
 from verl_pivot.synthesis import question_desk
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.drafts import Draft, draft_as_dict
@@ -28,6 +26,8 @@ from verl_pivot.synthesis.running import opened_runner
 from verl_pivot.synthesis.spread_runner import SpreadRunner
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.synthesis.writer import ProgramWriter, Writer, WriterQuestion
+from verl_pivot.workers.command_home import CommandHome
+from verl_pivot.workers.worker_pool import Slot, WorkerLostError, WorkerPool
 
 
 def carried(value: Any) -> Any:

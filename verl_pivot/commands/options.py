@@ -64,6 +64,34 @@ def json_object(text: str, option: str) -> "JsonObject":
         raise ConfigError(f"{error}; got {text!r}, give a JSON object such as {{}}") from error
 
 
+def refuse_void(given: dict[str, bool], *, because: str) -> None:
+    """Stop a command whose options would do nothing.
+
+    Args:
+        given: {option: whether its value differs from the default}
+        because: Why they do nothing, and what they would need.
+
+    Raises:
+        ConfigError: If one of them was given.
+    """
+    if found := [option for option, is_given in given.items() if is_given]:
+        raise ConfigError(f"{' and '.join(found)} would do nothing: {because}")
+
+
+def refuse_without_ray(address: str, workers_per_node: int, gpus_per_server: int = 1) -> None:
+    """Stop a command without --ray that was given options of a Ray cluster.
+
+    Raises:
+        ConfigError: If one of them differs from its default.
+    """
+    given = {
+        "--address": address != "auto",
+        "--workers-per-node": workers_per_node != 1,
+        "--gpus-per-server": gpus_per_server != 1,
+    }
+    refuse_void(given, because="they are about a Ray cluster; give --ray, or leave them out")
+
+
 def refuse_overwriting(out: Path, inputs: list[Path]) -> None:
     """Stop a command that would overwrite one of its inputs.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.next_steps import next_command
-from verl_pivot.commands.options import Address, json_object, out_of_json_lines
+from verl_pivot.commands.options import Address, json_object, out_of_json_lines, refuse_void, refuse_without_ray
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -129,6 +129,7 @@ def profile_command(
 
     if endpoint and openai:
         raise ConfigError("--endpoint and --openai were both given; give only one kind of server")
+    _refuse_void(address, workers_per_node, gpus_per_server, ray=ray, has_servers=bool(endpoint or openai))
     load_verifier_modules(verifier_module or [])
     check_pool_of(trajectories)
     settings = ProfileSettings(
@@ -169,6 +170,18 @@ def profile_command(
             allow_no_tools=allow_no_tools,
         ),
     )
+
+
+def _refuse_void(address: str, workers_per_node: int, gpus_per_server: int, *, ray: bool, has_servers: bool) -> None:
+    """Stop the command if an option of a Ray cluster would do nothing."""
+    if not ray:
+        refuse_without_ray(address, workers_per_node, gpus_per_server)
+    elif has_servers:
+        because = "all workers ask the servers that were named; leave it out"
+        refuse_void({"--gpus-per-server": gpus_per_server != 1}, because=because)
+    else:
+        because = "each worker has a server of its own; leave it out, or name servers with --endpoint or --openai"
+        refuse_void({"--workers-per-node": workers_per_node != 1}, because=because)
 
 
 def _run(verifier_modules: tuple[str, ...], job: "ProfileJob") -> "FinishedProfile":

@@ -13,6 +13,7 @@ from verl_pivot.sandbox.cluster import ray_supervisor
 from verl_pivot.sandbox.cluster.placement import Phase, ServicePlace
 from verl_pivot.sandbox.nodes import NAME_VARIABLE
 from verl_pivot.sandbox.ray_discovery import DEFAULT_NAME
+from verl_pivot.workers.ray_connection import connected
 
 POLL_SECONDS = 0.5
 MAX_FAILURES = 2
@@ -26,7 +27,7 @@ def start(address: str, name: str, arguments: Sequence[str], wait_seconds: float
         ConfigError: If there is no cluster, or the sandbox runs with other options.
         SandboxError: If a node does not serve in time, or failed to start.
     """
-    with ray_supervisor.connected(address):
+    with connected(address):
         ray_supervisor.start_supervisor(name, arguments, secrets.token_urlsafe(24))
         places = _wait(name, time.monotonic() + wait_seconds)
     _show(places)
@@ -43,7 +44,7 @@ def show(address: str, name: str) -> None:
     Raises:
         SandboxError: If a node does not serve.
     """
-    with ray_supervisor.connected(address):
+    with connected(address):
         places = ray_supervisor.places(name)
     _show(places)
     others = [place for place in places if place.phase is not Phase.SERVING]
@@ -53,7 +54,7 @@ def show(address: str, name: str) -> None:
 
 def stop(address: str, name: str) -> None:
     """Stop the sandbox; return when all services have ended."""
-    with ray_supervisor.connected(address), Console(stderr=True).status("waiting for running programs to end"):
+    with connected(address), Console(stderr=True).status("waiting for running programs to end"):
         num_places = len(ray_supervisor.places(name))
         ray_supervisor.stop_supervisor(name)
     typer.echo(f"sandbox {name!r} has ended on {num_places} nodes")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.options import Address
+from verl_pivot.commands.options import Address, refuse_without_ray
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -147,8 +147,7 @@ def _on_ray(
     from verl_pivot.synthesis.job import SpreadOptions
 
     if not ray:
-        if address != "auto" or workers_per_node != 1:
-            raise ConfigError("--address and --workers-per-node are about a Ray cluster: give --ray, or leave them out")
+        refuse_without_ray(address, workers_per_node)
         return None
 
     def say(message: str) -> None:

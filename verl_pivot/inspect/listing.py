@@ -2,16 +2,14 @@
 
 import shlex
 from collections.abc import Sequence
-from typing import TypeVar
 
 import msgspec
 import numpy
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.inspect.filter_values import FilterT, filter_from
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.queries import ListedRollout, OrderedRollouts, RolloutPlace, RunIndex
-
-FilterT = TypeVar("FilterT", bound=msgspec.Struct)
 
 
 class RolloutListing:
@@ -99,11 +97,7 @@ def parse_filter(text: str, kind: type[FilterT]) -> FilterT:
         raise ConfigError(f"the filter cannot be read: {error}; put values with spaces in quotes") from error
     if bare := [name for name, sign, _ in parts if not sign]:
         raise ConfigError(f"the filter cannot be read: {bare[0]!r} has no name; write words={bare[0]} for a word")
-    try:
-        return msgspec.convert({name: value for name, _, value in parts}, kind, strict=False)
-    except msgspec.ValidationError as error:
-        names = ", ".join(kind.__struct_fields__)
-        raise ConfigError(f"the filter cannot be used: {error}; its fields are {names}") from error
+    return filter_from({name: value for name, _, value in parts}, kind)
 
 
 def parse_order(text: str) -> RolloutOrder:

@@ -14,6 +14,7 @@ import pyarrow
 import pyarrow.compute
 
 from verl_pivot.errors import DataError
+from verl_pivot.inspect.filter_values import refuse_impossible
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.rollout_rows import BadLine, RolloutRow, RowReader
 from verl_pivot.inspect.rollout_table import RolloutTable, RowOrigin, row_batch
@@ -223,9 +224,11 @@ class RunIndex:
         """Rollouts that the filter leaves.
 
         Raises:
-            ConfigError: If the condition is none, or takes too long.
+            ConfigError: If the condition is none, or takes too long, or no rollout can have a value.
         """
         where, values = wanted.sql()
+        if not self.num_unread:  # else a dump that is not read yet may hold what no rollout has
+            refuse_impossible(wanted, len(self.runs), self._values)
         if wanted.words:
             where, values = "id IN (SELECT unnest(?::UINTEGER[]))", [self._with_words(where, values, wanted.words)]
         columns = self._table.ask(
@@ -237,6 +240,10 @@ class RunIndex:
             pyarrow.compute.mean(columns["score"]).as_py(),
             pyarrow.compute.sum(columns["kept"]).as_py() or 0,
         )
+
+    def _values(self, column: str) -> list[str]:
+        """Values that some rollout has in a column of texts."""
+        return [each for (each,) in self.count(f"SELECT DISTINCT {column} FROM rollouts WHERE {column} <> ''")]
 
     def _with_words(self, where: str, values: Sequence[Any], words: str) -> list[int]:
         found = self._table.ask(

@@ -10,6 +10,7 @@ import msgspec
 from aiohttp import web
 
 from verl_pivot import __version__
+from verl_pivot.inspect.filter_values import filter_from
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.guarded_page import GuardedPage, answered, converted, in_thread
 from verl_pivot.inspect.history import FollowedPrompt, history
@@ -158,7 +159,7 @@ class InspectPage(GuardedPage):
 
     def _ordered(self, query: JsonObject) -> object:
         order = converted({key: query.pop(key) for key in ("sort", "is_descending") if key in query}, RolloutOrder)
-        found = self._index.ordered(converted(query, RolloutFilter), order)
+        found = self._index.ordered(filter_from(query, RolloutFilter), order)
         return {
             "generation": self._index.generation,
             "ids": base64.b64encode(found.ids).decode(),

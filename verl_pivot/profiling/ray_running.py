@@ -6,17 +6,17 @@ from contextlib import AsyncExitStack
 
 from rich.console import Console
 
-from verl_pivot.profiling.command_home import CommandHome
 from verl_pivot.profiling.job import ProfileJob, RayOptions, TurnCounts, TurnProgress
 from verl_pivot.profiling.profiler import Totals, profile_turns
-from verl_pivot.profiling.ray_workers import RayWorkerCluster, ray_worker_pool
 from verl_pivot.profiling.servers import find_openai_server
 from verl_pivot.profiling.turn_pool import Measured, TurnPool
 from verl_pivot.profiling.worker import ProfileWorker, WorkerSettings
 from verl_pivot.profiling.writer import ProfileWriter
-from verl_pivot.sandbox.cluster.ray_supervisor import connected
 from verl_pivot.types import Turn
 from verl_pivot.verifiers.judge_usage import usage
+from verl_pivot.workers.command_home import CommandHome
+from verl_pivot.workers.ray_connection import connected
+from verl_pivot.workers.ray_workers import RayWorkerCluster, ray_worker_pool
 
 
 def measure_on_ray(

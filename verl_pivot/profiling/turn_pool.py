@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 
 from verl_pivot.profiling.profiler import Totals
-from verl_pivot.profiling.worker_pool import WorkerPool
 from verl_pivot.types import Turn, TurnProfile
+from verl_pivot.workers.worker_pool import WorkerPool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

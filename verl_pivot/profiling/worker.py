@@ -11,7 +11,6 @@ from pathlib import Path
 from verl_pivot.engines.engine import Engine
 from verl_pivot.engines.pool import EnginePool
 from verl_pivot.engines.retries import Retries
-from verl_pivot.profiling.command_home import CommandHome
 from verl_pivot.profiling.profiler import Profiler, Totals
 from verl_pivot.profiling.profiles import ProfileSettings
 from verl_pivot.profiling.servers import OpenAIServer, make_engines
@@ -19,6 +18,7 @@ from verl_pivot.profiling.turn_pool import Measured
 from verl_pivot.types import Turn
 from verl_pivot.verifiers.judge_usage import usage
 from verl_pivot.verifiers.registry import load_verifier_modules
+from verl_pivot.workers.command_home import CommandHome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ from pathlib import Path
 
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.playing.running import open_toolset
-from verl_pivot.profiling.command_home import CommandHome
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.item_steps import ItemRunner
 from verl_pivot.synthesis.recipes import recipe_of
 from verl_pivot.synthesis.steps import load_step_modules
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.synthesis.writer import Writer, WriterQuestion
+from verl_pivot.workers.command_home import CommandHome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,9 @@ from typing import Final
 
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.errors import ConfigError
-from verl_pivot.profiling.command_home import CommandHome
 from verl_pivot.synthesis.asking import GateSettings, opened_gate
 from verl_pivot.synthesis.writer import Writer, WriterQuestion
+from verl_pivot.workers.command_home import CommandHome
 
 _LOCK: Final = "desk.lock"
 _PATIENCE_SECONDS: Final = 60.0

@@ -1,9 +1,8 @@
 """SynthesisJob -> its items, made by workers on a Ray cluster, whose questions one desk asks: `synthesize --ray`."""
 
 import asyncio
-import contextlib
 import pickle
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +14,15 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from verl_pivot.engines.chat import AnswerFormat, ChatAnswer
 from verl_pivot.errors import ConfigError, EngineError, PivotError
-from verl_pivot.profiling.command_home import CommandHome
-from verl_pivot.profiling.ray_workers import MAX_CONCURRENT_CALLS, STOP_SECONDS, RayWorkerCluster, ray_worker_pool
-from verl_pivot.sandbox.cluster.ray_supervisor import connected
 from verl_pivot.synthesis.item_steps import ItemRunner
 from verl_pivot.synthesis.item_worker import ItemTask, ItemWorker, ItemWorkerSettings, MadeItem, OpenGate
 from verl_pivot.synthesis.job import SpreadOptions, SynthesisJob
 from verl_pivot.synthesis.question_desk import QuestionDesk
 from verl_pivot.synthesis.spread_runner import SpreadRunner
 from verl_pivot.synthesis.writer import WriterQuestion
+from verl_pivot.workers.command_home import CommandHome
+from verl_pivot.workers.ray_connection import connected, loss_reason
+from verl_pivot.workers.ray_workers import MAX_CONCURRENT_CALLS, STOP_SECONDS, RayWorkerCluster, ray_worker_pool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ async def runner_on_ray(job: SynthesisJob, on_ray: SpreadOptions, folder: Path) 
         )
     home = CommandHome.of_this_process()
     with connected(on_ray.address):
-        async with _opened_desk(job, home, folder) as desk:
+        async with _opened_desk(job, home, folder, on_ray.say) as desk:
             writers = {
                 role: DeskWriter(role=role, name=each.name, answer_format=each.answer_format, desk=desk)
                 for role, each in job.writers.items()
@@ -94,7 +93,9 @@ async def runner_on_ray(job: SynthesisJob, on_ray: SpreadOptions, folder: Path) 
 
 
 @asynccontextmanager
-async def _opened_desk(job: SynthesisJob, home: CommandHome, folder: Path) -> AsyncIterator[Any]:
+async def _opened_desk(
+    job: SynthesisJob, home: CommandHome, folder: Path, say: Callable[[str], None]
+) -> AsyncIterator[Any]:
     """Ray's handle of the desk, on the node of this process."""
     node = NodeAffinitySchedulingStrategy(node_id=ray.get_runtime_context().get_node_id(), soft=False)
     options = ray.remote(QuestionDesk).options(
@@ -105,10 +106,31 @@ async def _opened_desk(job: SynthesisJob, home: CommandHome, folder: Path) -> As
         await answered(desk.open.remote())
         yield desk
     finally:
-        with contextlib.suppress(RayError, TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                await desk.close.remote()
+        await close_desk(desk, say)
         ray.kill(desk)
+
+
+async def close_desk(desk: Any, say: Callable[[str], None]) -> None:
+    """Let the desk settle the budget and close the writers; if it does not, say what is lost.
+
+    Every answer and every call's price is written as it comes, so that only the time since the last price can be lost.
+
+    Args:
+        desk: Ray's handle.
+        say: Called with a message for the user.
+    """
+    try:
+        async with asyncio.timeout(STOP_SECONDS):
+            await answered(desk.close.remote())
+    except EngineError as error:
+        reason = str(error)
+    except RayTaskError as error:
+        reason = f"the process that asks the models could not settle the budget: {error.cause!r}"
+    except TimeoutError:
+        reason = f"the process that asks the models did not end within {STOP_SECONDS:g} s, and is killed"
+    else:
+        return
+    say(f"{reason}. All answers and prices are kept; the seconds since the last price are not counted in the budget")
 
 
 async def answered(reference: Any) -> Any:
@@ -125,5 +147,4 @@ async def answered(reference: Any) -> Any:
             raise error.cause from None
         raise
     except RayError as error:
-        first_line = str(error).strip().partition("\n")[0]
-        raise EngineError(f"the process that asks the models is lost: {first_line}") from error
+        raise EngineError(f"the process that asks the models is lost: {loss_reason(error)}") from error

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from verl_pivot.errors import UserCodeError
-from verl_pivot.profiling.worker_pool import WorkerPool
 from verl_pivot.synthesis.drafts import Draft, StepTrace
 from verl_pivot.synthesis.item_steps import ItemRunner
 from verl_pivot.synthesis.item_worker import ItemTask, MadeItem
 from verl_pivot.synthesis.recipes import RecipeStep
+from verl_pivot.workers.worker_pool import WorkerPool
 
 
 class SpreadRunner:

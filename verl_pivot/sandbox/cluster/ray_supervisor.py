@@ -9,16 +9,12 @@ Actors use this package as it is installed on their node.
 
 import asyncio
 import contextlib
-import logging
-import socket
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
-from ray._private.services import canonicalize_bootstrap_address
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -33,7 +29,6 @@ HEAD_RESOURCE = "node:__internal_head__"
 START_SECONDS = local_service.START_SECONDS + 60.0
 """Seconds that a node has to start a Ray worker and then its service."""
 STOP_SECONDS = local_service.STOP_SECONDS + 10.0
-CONNECT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,40 +72,6 @@ class RayNodes:
         on_node = NodeAffinitySchedulingStrategy(node_id=place.node_id, soft=False)
         make = ray.remote(NodeService).options(num_cpus=0, max_restarts=0, scheduling_strategy=on_node)
         return RayNodeService(place.address, make.remote(place.address, arguments, token))
-
-
-@contextmanager
-def connected(address: str) -> Iterator[None]:
-    """Connect this process to an existing Ray cluster for the length of a `with` block.
-
-    Raises:
-        ConfigError: If there is no cluster at the address.
-    """
-    if address == "local":
-        raise ConfigError("--address local would start a cluster that ends with this command; use auto, or host:port")
-    try:
-        _refuse_unreachable(address)
-        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
-    except (ConnectionError, RuntimeError, ValueError, RayError) as error:
-        raise ConfigError(
-            f"no Ray cluster at {address!r} ({error}): start one with `ray start --head` or leave out --ray"
-        ) from error
-    try:
-        yield
-    finally:
-        ray.shutdown()
-
-
-def _refuse_unreachable(address: str) -> None:
-    """Raise ConnectionError if nothing answers at the address: ray.init (2.60) would try for minutes."""
-    if address.startswith("ray://"):
-        return
-    found = canonicalize_bootstrap_address(address)
-    host, _, port = found.rpartition(":")
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
-    except OSError as error:
-        raise ConnectionError(f"{found} does not answer: {error}") from error
 
 
 def start_supervisor(name: str, arguments: Sequence[str], token: str) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.profiling.profiler import Totals
 from verl_pivot.profiling.turn_pool import Measured, TurnPool
-from verl_pivot.profiling.worker_pool import Slot, WorkerLostError, WorkerPool
 from verl_pivot.types import Message, Role, Turn, TurnProfile
+from verl_pivot.workers.worker_pool import Slot, WorkerLostError, WorkerPool
 
 A, B, C = Slot("a", 0), Slot("b", 0), Slot("c", 0)
 

@@ -11,25 +11,21 @@ from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from tests.profiling.test_profiles import make_settings, make_trajectory, write_trajectories
-from tests.profiling.test_worker_pool import make_measured, make_turn
 from tests.sandbox.cluster.test_ray_supervisor import NODE, ray_cluster
 from tests.support.fake_engine import Answer, FakeServer, fake_server, sglang_sample
 from tests.support.paths import ROOT
 from tests.support.tiny_model import write_tokenizer
+from tests.workers.test_worker_pool import make_measured, make_turn
 from verl_pivot.engines.retries import Retries
-from verl_pivot.errors import ConfigError, EngineError
-from verl_pivot.profiling.command_home import CommandHome, passed_variables
 from verl_pivot.profiling.profiles import read_profiles
 from verl_pivot.profiling.servers import OpenAIServer
-from verl_pivot.profiling.turn_pool import Measured
 from verl_pivot.profiling.worker import WorkerSettings
-from verl_pivot.profiling.worker_pool import WorkerLostError
-from verl_pivot.types import JsonObject, Turn
+from verl_pivot.types import JsonObject
+from verl_pivot.workers.command_home import CommandHome
 
 VERIFIER = """
 import os
@@ -154,56 +150,3 @@ def test_what_goes_to_workers_survives_pickle() -> None:
     values: Sequence[object] = (settings, make_turn(), make_measured(make_turn()))
 
     assert tuple(pickle.loads(pickle.dumps(value)) for value in values) == values
-
-
-async def measure_with(cause: Exception, *, has_server: bool) -> None:
-    """Measure a turn with a worker that raises `cause`."""
-    from ray.exceptions import RayTaskError
-
-    from verl_pivot.profiling.ray_workers import RayWorker
-
-    async def fail(turn: Turn) -> Measured:
-        raise RayTaskError(
-            "measure", "Traceback (most recent call last):\n  in the worker\nKeyError", cause
-        ).as_instanceof_cause()
-
-    actor = SimpleNamespace(work=SimpleNamespace(remote=fail))
-    await RayWorker[Turn, Measured](actor, "10.0.0.7", has_server=has_server).work(make_turn())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("cause", "has_server", "expected"),
-    [
-        (ConfigError("no tokenizer"), False, ConfigError("on 10.0.0.7: no tokenizer")),
-        (EngineError("no endpoint is left"), False, EngineError("on 10.0.0.7: no endpoint is left")),
-        (EngineError("no endpoint is left"), True, WorkerLostError("on 10.0.0.7: no endpoint is left")),
-        (ConfigError("no tokenizer"), True, ConfigError("on 10.0.0.7: no tokenizer")),
-    ],
-)
-async def test_an_error_of_a_worker_is_one_sentence_that_names_the_node(
-    cause: Exception, has_server: bool, expected: Exception
-) -> None:
-    with pytest.raises(type(expected)) as caught:
-        await measure_with(cause, has_server=has_server)
-
-    assert (type(caught.value), str(caught.value)) == (type(expected), str(expected))
-
-
-@pytest.mark.slow
-async def test_an_exception_of_a_verifier_keeps_the_traceback_of_the_worker() -> None:
-    with pytest.raises(KeyError, match="in the worker"):
-        await measure_with(KeyError("name"), has_server=True)
-
-
-def test_workers_take_over_only_variables_of_places_and_api_keys() -> None:
-    environment = {
-        "PATH": "/bin",
-        "CUDA_VISIBLE_DEVICES": "0",
-        "RAY_ADDRESS": "auto",
-        "HF_HOME": "/models",
-        "VERL_PIVOT_SANDBOX_URLS": "http://a",
-        "OPENAI_API_KEY": "sk-1",
-    }
-
-    assert list(passed_variables(environment)) == ["HF_HOME", "VERL_PIVOT_SANDBOX_URLS", "OPENAI_API_KEY"]

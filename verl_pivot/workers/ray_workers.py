@@ -12,7 +12,8 @@ from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from verl_pivot.errors import ConfigError, EngineError, PivotError
-from verl_pivot.profiling.worker_pool import ResultT, Slot, TaskT, WorkerLostError, WorkerPool
+from verl_pivot.workers.ray_connection import loss_reason
+from verl_pivot.workers.worker_pool import ResultT, Slot, TaskT, WorkerLostError, WorkerPool
 
 START_SECONDS = 2000.0
 """Seconds until a worker must have started; SGLang may take half an hour to load a large checkpoint."""
@@ -58,8 +59,7 @@ class RayWorker(Generic[TaskT, ResultT]):
         except RayTaskError as error:
             raise self._raised(error, error.cause) from None
         except RayError as error:
-            first_line = str(error).strip().partition("\n")[0]
-            raise WorkerLostError(f"the worker on {self._address} is lost: {first_line}") from error
+            raise WorkerLostError(f"the worker on {self._address} is lost: {loss_reason(error)}") from error
 
     def _raised(self, error: Exception, cause: object) -> Exception:
         """Exception for an error in the worker: errors of ours name the node, others keep their remote traceback."""
