@@ -6,10 +6,11 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from verl_pivot.browser.allowed_requests import resolver_rules
 from verl_pivot.browser.settings import BrowserSettings, find_browser
@@ -141,9 +142,10 @@ class BrowserProcess:
     async def close(self) -> None:
         """End the browser and its driver, and remove what they wrote."""
         try:
-            for ending in (self._browser and self._browser.close(), self._playwright and self._playwright.stop()):
-                if ending is not None and ending is not False:
-                    await _done_within(ending, _CLOSE_SECONDS)
+            if self._browser is not None:
+                await _done_within(self._browser.close(), _CLOSE_SECONDS)
+            if self._playwright is not None:
+                await _done_within(self._playwright.stop(), _CLOSE_SECONDS)
         finally:
             self.kill()
             shutil.rmtree(self._folder, ignore_errors=True)
@@ -181,16 +183,16 @@ class BrowserProcess:
         ]
 
 
-async def _done_within(ending: "asyncio.Future[None] | object", seconds: float) -> None:
+async def _done_within(ending: Coroutine[Any, Any, None], seconds: float) -> None:
     """Wait for the end of a browser, which may not come: its driver may have died, or its event loop's tasks."""
-    task = asyncio.ensure_future(ending)  # type: ignore[arg-type]
+    task = asyncio.ensure_future(ending)
     done, _ = await asyncio.wait({task}, timeout=seconds)
     task.add_done_callback(forget_result)
     if not done:
         task.cancel()
 
 
-def forget_result(task: "asyncio.Future[None]") -> None:
+def forget_result(task: "asyncio.Future[Any]") -> None:
     """Take note of an exception that nobody waits for."""
     if not task.cancelled():
         task.exception()

@@ -1,10 +1,11 @@
 """What a page did beside showing itself: dialogs, windows, downloads, refused requests, errors of its scripts."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _MOST_KEPT = 20
 _MOST_CHARACTERS = 300
+_LISTS = ("dialogs", "refused_requests", "script_errors", "console_errors")
 MOST_INTERRUPTIONS = 50
 """Dialogs and windows, together, above which a page is closed."""
 MOST_REFUSED = 500
@@ -67,12 +68,12 @@ class PageEvents:
         if number := self.num_refused_requests - since.num_refused_requests:
             first = self.refused_requests[len(since.refused_requests) :][:1]
             of = f", such as {first[0]}" if first else ""
-            yield f"{number} request{'s' if number > 1 else ''} to other hosts {'were' if number > 1 else 'was'} refused{of}."
+            yield f"{number} request{'s' if number > 1 else ''} to addresses outside of the task refused{of}."
 
     def copy(self) -> "PageEvents":
         """A copy that later events do not change."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return PageEvents(**{name: list(each) if isinstance(each, list) else each for name, each in values.items()})
+        lists = {name: list(getattr(self, name)) for name in _LISTS}
+        return replace(self, **lists)  # type: ignore[arg-type]  # the names are those of lists
 
 
 def keep(texts: list[str], text: str) -> None:

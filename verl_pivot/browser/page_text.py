@@ -42,7 +42,7 @@ def page_text(snapshot: str, number_of: Callable[[str], int]) -> PageText:
         snapshot: `page.aria_snapshot(mode="ai")`.
         number_of: Gives each of Playwright's names of elements its number.
     """
-    nodes = yaml.load(snapshot, Loader=_Loader) if snapshot.strip() else []  # noqa: S506  builds texts alone
+    nodes = yaml.load(snapshot, Loader=_Loader) if snapshot.strip() else []
     refs: dict[int, str] = {}
     lines = _lines(nodes if isinstance(nodes, list) else [nodes], 0, number_of, refs)
     return PageText(text="\n".join(lines), refs=refs)

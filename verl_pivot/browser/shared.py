@@ -12,7 +12,7 @@ from verl_pivot.loop_local import LoopLocal
 
 
 class BrowserHost:
-    """The browser of an event loop for equal settings: the first page starts it, the next after its death a fresh one."""
+    """The browser of an event loop for equal settings: the first page starts it, and the next one after its death."""
 
     def __init__(self, settings: BrowserSettings) -> None:
         self._settings = settings

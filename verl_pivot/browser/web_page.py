@@ -17,7 +17,7 @@ with extra("web"):
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Dialog, Locator, Page, Route
+    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Locator, Page, Route
 
 ResultT = TypeVar("ResultT")
 
@@ -100,7 +100,7 @@ class WebPage:
         page.on("framenavigated", self._on_navigation)
         page.on("pageerror", lambda error: self.events.add_script_error(str(error)))
         if settings.keeps_console:
-            page.on("console", lambda line: line.type == "error" and self.events.add_console_error(line.text))
+            page.on("console", self._on_console)
 
     async def __aenter__(self) -> "WebPage":
         return self
@@ -288,6 +288,10 @@ class WebPage:
         self.events.num_windows += 1
         self._check_flood()
         self._spawn(window.close())
+
+    def _on_console(self, line: "ConsoleMessage") -> None:
+        if line.type == "error":
+            self.events.add_console_error(line.text)
 
     def _on_download(self, _: object) -> None:
         self.events.num_downloads += 1

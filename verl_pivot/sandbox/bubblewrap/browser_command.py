@@ -1,7 +1,7 @@
 """Path of a browser -> the command that runs it inside bubblewrap. Starts nothing.
 
-The pages that a policy opens are hostile code, and the browser inside runs without a sandbox of its own, which would need
-further namespaces: what confines it is bubblewrap, the filter of system calls, an ordinary user, and resource limits.
+The pages that a policy opens are hostile code, and the browser inside runs without a sandbox of its own, which would
+need further namespaces: bubblewrap, the filter of system calls, an ordinary user and resource limits confine it.
 """
 
 import shlex
@@ -32,7 +32,7 @@ _MAX_FILES = 8192
 def browser_script(
     program: Path, *, folders: Mapping[str, Path], has_network: bool, memory_mib: int, filter_file: Path, pid_file: Path
 ) -> str:
-    """Text of a shell script that runs a browser in bubblewrap, with the script's own arguments and descriptors 3 and 4.
+    """Shell script that runs a browser in bubblewrap, with the script's own arguments and descriptors 3 and 4.
 
     Args:
         program: The browser.
