@@ -198,6 +198,11 @@ class WebPage:
             await self._closer.page_closed(self._process)
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the page was closed, because it hung, crashed or flooded the browser, or by `close`."""
+        return bool(self._gone)
+
+    @property
     def _milliseconds(self) -> float:
         return self._settings.action_seconds * 1000
 

@@ -86,6 +86,8 @@ class BrowserSource:
 class _OpenTask:
     """A task that begins at an address, and whose outcome others decide."""
 
+    is_trusted = False
+
     def __init__(self, url: str) -> None:
         self._url = url
 
