@@ -37,12 +37,12 @@ def test_no_other_name_has_an_address() -> None:
 
 
 def test_a_host_with_a_port_is_refused() -> None:
-    with pytest.raises(ConfigError, match="without port, got 'a.example:80'"):
+    with pytest.raises(ConfigError, match=r"without port, got 'a\.example:80'"):
         BrowserSettings(hosts=("a.example:80",))
 
 
 def test_a_missing_browser_is_one_sentence_with_the_command() -> None:
     with pytest.raises(
-        ConfigError, match="there is no browser '/no/chrome': apt-get install .*chromium-headless-shell"
+        ConfigError, match=r"there is no browser '/no/chrome': apt-get install .*chromium-headless-shell"
     ):
         find_browser("/no/chrome")

@@ -1,7 +1,7 @@
 """Entry `- environment: miniwob` of a tools file -> an episode of MiniWoB++ for each rollout, by task and seed.
 
 MiniWoB++ (Liu et al., arXiv:1802.08802; Farama's package miniwob, MIT license) has pages that make a problem from
-a seed and decide whether it is solved. Only its pages are used, not its Python code, which drives a browser with Selenium.
+a seed and decide whether it is solved. Its Python code, which drives a browser with Selenium, is not used.
 """
 
 import importlib.util
