@@ -9,7 +9,7 @@ from verl_pivot.browser.page_text import page_text
 
 SNAPSHOT = """\
 - generic [active] [ref=e1]:
-  - heading "Shop: \\"open\\"" [level=1] [ref=e2]
+  - 'heading "Shop: \\"open\\"" [level=1] [ref=e2]'
   - generic [ref=e3]:
     - textbox "Search" [ref=e5]: tea
     - 'button "Go: now" [disabled] [ref=e6]'

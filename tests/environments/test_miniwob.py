@@ -52,9 +52,12 @@ async def test_the_right_button_is_rewarded_and_the_wrong_one_punished_without_d
 
 
 async def test_a_seed_is_a_problem_and_all_rollouts_of_a_row_have_the_same() -> None:
-    async with miniwob().open(of("enter-text", 1)) as one, miniwob().open(of("enter-text", 1)) as same:
-        async with miniwob().open(of("enter-text", 2)) as other:
-            assert one.opening == same.opening != other.opening
+    async with (
+        miniwob().open(of("enter-text", 1)) as one,
+        miniwob().open(of("enter-text", 1)) as same,
+        miniwob().open(of("enter-text", 2)) as other,
+    ):
+        assert one.opening == same.opening != other.opening
 
 
 async def test_an_episode_that_is_given_up_has_the_reward_of_time_that_ran_out() -> None:
@@ -107,6 +110,7 @@ def test_a_task_that_does_not_exist_is_refused() -> None:
 
 
 async def test_pages_of_a_folder_are_opened_by_the_rows_address_and_others_are_not(tmp_path: Any) -> None:
+    tmp_path.chmod(0o755)
     (tmp_path / "index.html").write_text("<a href=next.html>next</a> <a href='http://evil.example/'>out</a>")
     (tmp_path / "next.html").write_text("<h1>second</h1>")
     toolset = Toolset("tools.yaml")
