@@ -10,7 +10,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from verl_pivot.browser.allowed_requests import resolver_rules
 from verl_pivot.browser.settings import BrowserSettings, find_browser
@@ -22,11 +22,8 @@ from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.lane.seccomp import filter_bytes
 
 with extra("web"):
+    from playwright.async_api import Browser, BrowserContext, CDPSession, Playwright, async_playwright
     from playwright.async_api import Error as PlaywrightError
-    from playwright.async_api import async_playwright
-
-if TYPE_CHECKING:
-    from playwright.async_api import Browser, BrowserContext, CDPSession, Playwright
 
 logger = logging.getLogger(__name__)
 

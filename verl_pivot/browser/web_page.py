@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, refused_addresses
 from verl_pivot.browser.browser_process import BrowserProcess, forget_result
@@ -13,11 +13,9 @@ from verl_pivot.errors import BrowserError, PageError
 from verl_pivot.extras import extra
 
 with extra("web"):
+    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Locator, Page, Route
     from playwright.async_api import Error as PlaywrightError
     from playwright.async_api import TimeoutError as PlaywrightTimeout
-
-if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Locator, Page, Route
 
 ResultT = TypeVar("ResultT")
 
@@ -234,7 +232,7 @@ class WebPage:
         raise await self._fault(error if done else None, what)
 
     async def _fault(self, error: BaseException | None, what: str) -> PageError | BrowserError:
-        """Whose fault it is that there is no answer."""
+        """The error that says whose fault it is that there is no answer."""
         if self._gone:
             return PageError(self._gone)
         if self.events.has_crashed:

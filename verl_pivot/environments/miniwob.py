@@ -81,11 +81,11 @@ class MiniwobSource:
             )
         entry = self._entry
         page = PageSettings(width=entry.width, height=entry.height, action_seconds=entry.action_seconds)
-        task = _Episode(name, seed_of(metadata, row))
+        task = _MiniwobTask(name, seed_of(metadata, row))
         return WebEnvironment(task, _ACTIONS, self._browser, page, entry)
 
 
-class _Episode:
+class _MiniwobTask:
     """One episode of MiniWoB++."""
 
     is_trusted = True
