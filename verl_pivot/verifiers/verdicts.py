@@ -73,6 +73,8 @@ class Reason(StrEnum):
     """Undecided: the expert's action takes too long here."""
     JUDGE_FAILED = "judge_failed"
     """Undecided: the judge does not answer, or not in the form asked for."""
+    UNCERTIFIED = "uncertified"
+    """Undecided: no certificate of the judge holds what is checked in it."""
     ENVIRONMENT_FAILED = "environment_failed"
     """Undecided: a system that the environment needs failed."""
     SANDBOX_FAILED = "sandbox_failed"
