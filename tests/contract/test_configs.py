@@ -103,7 +103,7 @@ def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
         "method": [
             "grpo_roc", "l0", "mcp_rl", "pivotrl", "ppr", "research", "retool", "search_r1", "search_r1_grpo",
-            "tool_rollout", "torl", "tree_search", "zerotir",
+            "tool_rollout", "torl", "tree_search", "web_agent", "zerotir",
         ],
         "local": ["cpu"],
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
