@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
@@ -16,7 +16,7 @@ from verl_pivot.engines.chat import AnswerFormat, ChatAnswer, ChatClient, respon
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError, EngineError, VerifierError
 from verl_pivot.loop_local import LoopLocal
-from verl_pivot.types import JsonObject
+from verl_pivot.types import Json, JsonObject
 from verl_pivot.validation import first_problem
 from verl_pivot.verifiers.judge_usage import usage
 
@@ -53,7 +53,7 @@ class Endpoint:
 
 async def ask(
     endpoint: Endpoint,
-    messages: Iterable[dict[str, str]],
+    messages: Iterable[Mapping[str, Json]],
     reply: type[ReplyT],
     problem_of: Callable[[ReplyT], str | None] | None = None,
 ) -> ReplyT:
@@ -61,7 +61,7 @@ async def ask(
 
     Args:
         endpoint: The model.
-        messages: The prompt.
+        messages: The prompt; a content may be a list of parts, with pictures as `image_url`.
         reply: Form of the answer.
         problem_of: What is wrong with an answer in this form, or None; without it every such answer is taken.
 
