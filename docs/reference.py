@@ -43,6 +43,7 @@ FOLDERS = {
     "sandbox/cluster": "Supervision of one service on each node of a cluster",
     "sandbox/bench": "Measurements of `verl-pivot sandbox bench`",
     "sandbox/audit": "Attacks of `verl-pivot sandbox audit`",
+    "browser": "A Chromium in bubblewrap, and pages whose elements have numbers",
     "templates": "Files that `verl-pivot init` writes, under names that it replaces",
     "local": "What the stock verl and SGLang need on a machine without a GPU",
     "local/shims": "Modules that every process of `+local=cpu` loads",

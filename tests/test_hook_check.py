@@ -23,6 +23,7 @@ CLASSES = {
                "resampling.marking_manager"),
     "tree_search": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
                     "resampling.marking_manager"),
+    "web_agent": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop"),
     "router": ("routing.router_actor",),
     "local": ("local.callback", "local.platform"),
 }  # fmt: skip

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 _PIVOTRL = ("pivotrl",)
 TOOL_METHODS = (
     "tool_rollout", "grpo_roc", "ppr", "search_r1", "search_r1_grpo", "research", "retool", "torl", "zerotir", "mcp_rl",
-    "tree_search",
+    "tree_search", "web_agent",
 )  # fmt: skip
 """Methods whose policy calls tools in the text of its turns."""
 _TOOLS = (*TOOL_METHODS, "l0")

@@ -75,7 +75,7 @@ class PageSettings:
     """Hosts that this page may ask, of those of the browser; None: all of them."""
     keeps_console: bool = False
     """Whether `events.console_errors` are kept; a page can write many lines."""
-    action_seconds: float = 10.0
+    action_seconds: float = 30.0
     """Seconds in which an action or a question must have an answer."""
 
     def __post_init__(self) -> None:

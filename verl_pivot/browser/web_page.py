@@ -78,7 +78,7 @@ class WebPage:
         self._html = ""
         self._gone = ""
         """Why the page is closed; "" while it is open."""
-        self._is_closed = False
+        self._closing: asyncio.Future[None] | None = None
         self._document, self._numbers = 0, dict[tuple[int, str], int]()
         self._shown = PageText(text="")
         self._tasks = set[asyncio.Task[None]]()
@@ -195,12 +195,18 @@ class WebPage:
     async def close(self) -> None:
         """Close the page, however it is; repeats are harmless."""
         self._gone = self._gone or "the page is closed"
-        if not self._is_closed:
-            self._is_closed = True
-            for task in self._tasks:
-                task.cancel()
-            await self._process.close_context(self._context)
-            await self._closer.page_closed(self._process)
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._closed())
+        await asyncio.shield(self._closing)
+
+    async def _closed(self) -> None:
+        await self._process.close_context(self._context)
+        await self._closer.page_closed(self._process)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the page was closed, because it hung, crashed or flooded the browser, or by `close`."""
+        return bool(self._gone)
 
     @property
     def _milliseconds(self) -> float:
@@ -271,7 +277,7 @@ class WebPage:
     def _number(self, ref: str) -> int:
         return self._numbers.setdefault((self._document, ref), len(self._numbers) + 1)
 
-    def _spawn(self, work: Awaitable[object]) -> None:
+    def _spawn(self, work: Callable[[], Awaitable[object]]) -> None:
         """Do what an event asks for beside everything else; that it fails with its page concerns nobody."""
         task = asyncio.ensure_future(_quietly(work))
         self._tasks.add(task)
@@ -279,20 +285,21 @@ class WebPage:
 
     def _check_flood(self) -> None:
         if self.events.is_flooding and not self._gone:
-            self._spawn(self._give_up("the page floods the browser with dialogs, windows or requests and was closed"))
+            reason = "the page floods the browser with dialogs, windows or requests and was closed"
+            self._spawn(lambda: self._give_up(reason))
 
     def _on_dialog(self, dialog: "Dialog") -> None:
         self._check_flood()
         if dialog.type == "beforeunload":
-            self._spawn(dialog.accept())
+            self._spawn(dialog.accept)
             return
         self.events.add_dialog(dialog.type, dialog.message)
-        self._spawn(dialog.dismiss())
+        self._spawn(dialog.dismiss)
 
     def _on_window(self, window: "Page") -> None:
         self.events.num_windows += 1
         self._check_flood()
-        self._spawn(window.close())
+        self._spawn(window.close)
 
     def _on_console(self, line: "ConsoleMessage") -> None:
         if line.type == "error":
@@ -309,18 +316,18 @@ class WebPage:
             self._document += 1
 
     async def _serve(self, route: "Route") -> None:
-        await _quietly(route.fulfill(body=self._html, content_type="text/html; charset=utf-8"))
+        await _quietly(lambda: route.fulfill(body=self._html, content_type="text/html; charset=utf-8"))
 
     async def _refuse(self, route: "Route") -> None:
         self.events.add_refused(route.request.url)
         self._check_flood()
-        await _quietly(route.abort())
+        await _quietly(route.abort)
 
 
-async def _quietly(work: Awaitable[object]) -> None:
+async def _quietly(work: Callable[[], Awaitable[object]]) -> None:
     """Do something whose failure says only that its page or browser has gone, which the next question finds out."""
     try:
-        await work
+        await work()
     except PlaywrightError:
         return
 

@@ -1,5 +1,6 @@
 """Entry `- environment: browser` of a tools file -> a web page for each rollout, opened where its row says."""
 
+import stat
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from verl_pivot.browser.web_page import WebPage
 from verl_pivot.environments.web_actions import WEB_ACTIONS
 from verl_pivot.environments.web_environment import TaskEnd, WebEnvironment, WebOptions, of_row
 from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.sandbox.bubblewrap.privileges import is_root
 from verl_pivot.tools.registry import register_framework
 from verl_pivot.types import JsonObject, Verdict
 
@@ -49,6 +51,10 @@ class BrowserSource:
             check_host(host)
         if entry.pages is not None and not entry.pages.is_dir():
             raise ConfigError(f"pages: there is no folder {entry.pages}")
+        if entry.pages is not None and is_root() and not entry.pages.stat().st_mode & stat.S_IXOTH:
+            raise ConfigError(
+                f"pages: the ordinary user as whom root runs the browser cannot enter {entry.pages}: chmod o+rx it"
+            )
         if entry.pages is None and not entry.hosts:
             raise ConfigError("give `pages`, a folder, or `hosts`, names of hosts: without both no page can be opened")
         if unknown := [name for name in entry.actions if name not in WEB_ACTIONS]:
@@ -85,6 +91,8 @@ class BrowserSource:
 
 class _OpenTask:
     """A task that begins at an address, and whose outcome others decide."""
+
+    is_trusted = False
 
     def __init__(self, url: str) -> None:
         self._url = url

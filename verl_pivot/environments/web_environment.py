@@ -32,7 +32,7 @@ class WebOptions(Options):
     width: Annotated[int, Field(ge=50, le=4096)] = 1280
     """Width of the visible part of a page in CSS pixels."""
     height: Annotated[int, Field(ge=50, le=4096)] = 720
-    action_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
+    action_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 30.0
     """Seconds in which a page must answer; one that does not is closed."""
     settle_seconds: Annotated[float, Field(ge=0.0, le=60.0)] = 0.05
     """Seconds between an action and the observation, in which scripts may change the page."""
@@ -59,6 +59,11 @@ class TaskEnd(NamedTuple):
 
 class WebTask(Protocol):
     """A task of one row."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether its pages never hang or crash by themselves, so that the machine is at fault where one does."""
+        ...
 
     async def begin(self, page: WebPage) -> str:
         """Open the first document; what the policy must know of the task comes back, "" if the prompt says it.
@@ -153,9 +158,12 @@ class WebEnvironment:
         if self._end is not None:
             raise ToolError("the task has ended; it takes no further action")
         self._is_lost = True  # until the page has answered, since a cancelled call leaves an unknown state
+        page = self._page
         try:
-            observation = await self._answered(self._page, name, arguments)
+            observation = await self._answered(page, name, arguments)
         except PageError as error:
+            if page.is_gone and self._task.is_trusted:
+                raise ToolFailureError(str(error)) from error
             self._is_lost = False
             raise ToolError(str(error)) from error
         except BrowserError as error:

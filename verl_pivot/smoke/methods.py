@@ -171,6 +171,8 @@ CASES: Mapping[str, SmokeCase] = {
         tools=ToolsKind.FUNCTION,
         overrides=(f"pivot.ruler.base_url={JUDGE_PLACE}", "pivot.ruler.model=stand-in"),
     ),
+    # A function in place of pages: a smoke shows the method on this machine, which may have no browser.
+    "web_agent": SmokeCase(turns=(_ADD, "#### 3", "#### 4"), rows=RowKind.SUMS, tools=ToolsKind.FUNCTION),
 }
 """{method: its case}, with every method of configs/method."""
 
