@@ -16,17 +16,17 @@ from verl_pivot.verifiers.render_assertions import (
     Assertion,
     Measured,
     MeasuredElement,
-    MeasuredElements,
+    SelectorMatches,
     problem_of_assertion,
 )
 from verl_pivot.verifiers.render_pictures import num_drawn_pixels, read_picture, structural_similarity
 
 
-def element(left: float, top: float, right: float, bottom: float, *, visible: bool = True) -> MeasuredElements:
+def element(left: float, top: float, right: float, bottom: float, *, visible: bool = True) -> SelectorMatches:
     one = MeasuredElement(
         left, top, right, bottom, visible, " Buy \n now", "rgb(255, 255, 255)", "rgba(0, 128, 0, 0.5)"
     )
-    return MeasuredElements(1, (one,))
+    return SelectorMatches(1, (one,))
 
 
 MEASURED: Measured = {
@@ -34,8 +34,8 @@ MEASURED: Measured = {
     "b": element(50.5, 20, 100, 40),
     "body": element(0, 0, 100, 100),
     "flat": element(10, 10, 10, 20, visible=False),
-    "li": MeasuredElements(3, (element(60, 60, 70, 70).elements[0],) * 3),
-    "none": MeasuredElements(0, ()),
+    "li": SelectorMatches(3, (element(60, 60, 70, 70).elements[0],) * 3),
+    "none": SelectorMatches(0, ()),
     ":::": None,
 }
 

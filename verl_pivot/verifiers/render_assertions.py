@@ -111,7 +111,7 @@ class MeasuredElement(NamedTuple):
     background: str
 
 
-class MeasuredElements(NamedTuple):
+class SelectorMatches(NamedTuple):
     """The elements of one selector."""
 
     num_found: int
@@ -119,7 +119,7 @@ class MeasuredElements(NamedTuple):
     """At most MOST_ELEMENTS."""
 
 
-Measured: TypeAlias = dict[str, MeasuredElements | None]
+Measured: TypeAlias = dict[str, SelectorMatches | None]
 """By selector; None for one that is no CSS selector."""
 
 
@@ -138,7 +138,7 @@ def read_measured(selectors: list[str], value: Json) -> Measured:
         elements = each["elements"]
         assert isinstance(elements, list)
         assert isinstance(each["count"], int)
-        found[selector] = MeasuredElements(each["count"], tuple(MeasuredElement(**one) for one in elements))  # type: ignore[arg-type]
+        found[selector] = SelectorMatches(each["count"], tuple(MeasuredElement(**one) for one in elements))  # type: ignore[arg-type]
     return found
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ MIN_DRAWN_PIXELS = 64
 """Pixels that differ from the background of a page that shows something."""
 _MAX_ATTEMPTS = 3
 """Browsers that are tried before a page is left undecided."""
+_CONTROL_PAGE = "<h1>Control</h1>"
+_CONTROL_SHARE = 0.5
+"""Share of `wall_seconds` in which a page of one word must be done where another one was not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,16 +58,33 @@ async def rendered(html: str, request: RenderRequest) -> Rendering | Verdict:
     """The page, or the verdict that it is invalid, whatever a judge would say of it.
 
     Raises:
-        BrowserError: If three browsers die, which says nothing about the page.
+        BrowserError: If three times a browser dies, or takes too long for a page of one word.
         ConfigError: If no browser is installed.
     """
     for attempt in range(_MAX_ATTEMPTS):
         try:
-            return await _rendered_once(html, request)
+            found = await _rendered_once(html, request)
+            if isinstance(found, Verdict) and found.reason == Reason.INVALID_PAGE:
+                await _check_speed(request)
         except BrowserError:
             if attempt == _MAX_ATTEMPTS - 1:
                 raise
+        else:
+            return found
     raise AssertionError("unreachable")
+
+
+async def _check_speed(request: RenderRequest) -> None:
+    """Show a page of one word, after a page that was not done in time.
+
+    Raises:
+        BrowserError: If this page takes more than a share of the time, so that the machine may be at fault.
+    """
+    began = asyncio.get_running_loop().time()
+    found = await _rendered_once(_CONTROL_PAGE, replace(request, seconds=(0.0,), selectors=(), allow_pictures=True))
+    seconds = asyncio.get_running_loop().time() - began
+    if isinstance(found, Verdict) or seconds > _CONTROL_SHARE * request.wall_seconds:
+        raise BrowserError(f"the machine is too busy to render: a page of one word took {seconds:.1f} s")
 
 
 async def _rendered_once(html: str, request: RenderRequest) -> Rendering | Verdict:
@@ -98,7 +118,7 @@ async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering 
     for at in request.seconds:
         await asyncio.sleep(at - waited)
         waited = at
-        screenshots.append(await page.screenshot())
+        screenshots.append(await page.picture())
         if not screenshots[1:] and page.events.num_script_errors:
             return refuse(Reason.SCRIPT_ERROR, "; ".join(page.events.script_errors))
     measured: Measured = {}

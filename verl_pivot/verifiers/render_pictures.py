@@ -45,7 +45,8 @@ def num_drawn_pixels(picture: NDArray[np.uint8]) -> int:
 def _codes(picture: NDArray[np.uint8]) -> NDArray[np.uint32]:
     """[height, width] Each pixel's colour as one number."""
     red, green, blue = (picture[:, :, channel].astype(np.uint32) for channel in range(3))
-    return (red << 16) | (green << 8) | blue
+    codes: NDArray[np.uint32] = red * np.uint32(1 << 16) + green * np.uint32(1 << 8) + blue
+    return codes
 
 
 def structural_similarity(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> float:
