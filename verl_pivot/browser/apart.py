@@ -1,6 +1,5 @@
-"""A page -> a value from an isolated world, which its scripts cannot reach; and a picture of it, encoded for speed."""
+"""A page and an expression -> its value in an isolated world, which the page's scripts cannot reach."""
 
-import base64
 from typing import TYPE_CHECKING, Any
 
 from verl_pivot.extras import extra
@@ -38,13 +37,3 @@ async def value_apart(context: "BrowserContext", page: "Page", expression: str, 
     if "exceptionDetails" in answer:
         raise PlaywrightError(f"the expression failed: {answer['exceptionDetails'].get('text', '')}")
     return answer["result"].get("value")
-
-
-async def picture(context: "BrowserContext", page: "Page") -> bytes:
-    """The visible part of the page as PNG that is encoded for speed."""
-    session = await context.new_cdp_session(page)
-    try:
-        answer = await session.send("Page.captureScreenshot", {"format": "png", "optimizeForSpeed": True})
-    finally:
-        await session.detach()
-    return base64.b64decode(answer["data"])

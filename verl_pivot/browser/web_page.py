@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, refused_addresses
-from verl_pivot.browser.apart import picture, value_apart
+from verl_pivot.browser.apart import value_apart
 from verl_pivot.browser.browser_process import BrowserProcess, forget_result
 from verl_pivot.browser.page_events import PageEvents
 from verl_pivot.browser.page_text import PageText, page_text
@@ -187,10 +187,6 @@ class WebPage:
     async def evaluate(self, expression: str, argument: object = None) -> Any:
         """Value of a JavaScript expression, or of a function of `argument`, in the page, whose scripts may forge it."""
         return await self._asked(lambda page: page.evaluate(expression, argument))
-
-    async def picture(self) -> bytes:
-        """The visible part of the page as PNG, sooner than `screenshot` and in more bytes."""
-        return await self._asked(lambda page: picture(self._context, page))
 
     async def evaluate_apart(self, expression: str) -> Any:
         """Value of a JavaScript expression in a world of its own, whose functions the page's scripts cannot replace."""

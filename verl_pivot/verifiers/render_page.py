@@ -57,21 +57,25 @@ class Rendering:
 async def rendered(html: str, request: RenderRequest) -> Rendering | Verdict:
     """The page, or the verdict that it is invalid, whatever a judge would say of it.
 
+    A page that hangs or fails in the browser is tried twice, with a page of one word between: a busy machine is not its
+    fault.
+
     Raises:
         BrowserError: If three times a browser dies, or takes too long for a page of one word.
         ConfigError: If no browser is installed.
     """
+    was_invalid = False
     for attempt in range(_MAX_ATTEMPTS):
         try:
             found = await _rendered_once(html, request)
-            if isinstance(found, Verdict) and found.reason == Reason.INVALID_PAGE:
-                await _check_speed(request)
+            if not isinstance(found, Verdict) or found.reason != Reason.INVALID_PAGE or was_invalid:
+                return found
+            await _check_speed(request)
+            was_invalid = True
         except BrowserError:
             if attempt == _MAX_ATTEMPTS - 1:
                 raise
-        else:
-            return found
-    raise AssertionError("unreachable")
+    raise BrowserError("browsers died between two tries of a page that was not done in time")
 
 
 async def _check_speed(request: RenderRequest) -> None:
@@ -118,7 +122,7 @@ async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering 
     for at in request.seconds:
         await asyncio.sleep(at - waited)
         waited = at
-        screenshots.append(await page.picture())
+        screenshots.append(await page.screenshot())
         if not screenshots[1:] and page.events.num_script_errors:
             return refuse(Reason.SCRIPT_ERROR, "; ".join(page.events.script_errors))
     measured: Measured = {}
