@@ -39,6 +39,7 @@ MODELS = {
 WITHOUT_MODEL = {
     "pivot.verifier_modules": "list of text",
     "pivot.max_undecided_batches": "whole number",
+    "pivot.browser.path": "text",
     "pivot.record": "`all`, `kept`, `calls`",
     "pivot.objective": ", ".join(f"`{name}`" for name in OBJECTIVES),
     "pivot.max_turn_tokens": "whole number, or null",
