@@ -20,6 +20,7 @@
 #   make bench-gateway    a request of a program that drives the policy, alone and with 256 conversations at once
 #   make bench-inspect  first screen, filters and keys of the page over 100,000 rollouts
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
+#   make bench-render     a page of HTML in the browser, with one screenshot, alone and eight at a time
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
 #   make bench-synthesis  model calls per second and core of `synthesize`, its memory at a million drafts, and tool graphs
@@ -35,7 +36,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-cluster check soak lint docs screenshots bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-browser bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
+.PHONY: quickstart test test-cluster check soak lint docs screenshots bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-browser bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-render bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -117,6 +118,9 @@ bench-inspect: .venv/ready
 
 bench-judge: .venv/ready
 	$(BIN)/python -m benchmarks.bench_judge
+
+bench-render: .venv/ready
+	$(BIN)/python -m benchmarks.bench_render
 
 bench-resampling: .venv/ready
 	$(BIN)/python -m benchmarks.bench_resampling

@@ -52,6 +52,13 @@ def comparing(outside: str, inside: list[str]) -> JsonObject:
     return {"scores": [{"number": n, "explanation": "", "score": score} for n, score in sorted(grades.items())]}
 
 
+def words_of(content: Any) -> str:
+    """Text of a message, whose pictures are left out."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part["text"] for part in content if part["type"] == "text")
+
+
 @dataclass
 class FakeJudge:
     """Requests that came, and answers to give."""
@@ -93,7 +100,7 @@ class FakeJudge:
             return web.json_response({"error": {"message": "busy"}}, status=self.failures.pop(0))
         if self.body is not None:
             return web.Response(body=self.body, content_type="application/json")
-        system, user = (message["content"] for message in body["messages"])
+        system, user = (words_of(message["content"]) for message in body["messages"])
         match = re.search(r"with the word ([0-9a-f]{16}),", system)
         assert match is not None
         fence = re.compile(rf"<{match[1]}>\n(.*?)\n</{match[1]}>", re.DOTALL)
@@ -110,7 +117,7 @@ class FakeJudge:
 async def judging(answer: Answer = believing) -> AsyncIterator[FakeJudge]:
     """A fake judge that is running."""
     judge = FakeJudge(answer=answer)
-    app = web.Application()
+    app = web.Application(client_max_size=2**26)
     app.router.add_post("/v1/chat/completions", judge.serve)
     runner = web.AppRunner(app)
     await runner.setup()

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, refused_addresses
+from verl_pivot.browser.apart import value_apart
 from verl_pivot.browser.browser_process import BrowserProcess, forget_result
 from verl_pivot.browser.page_events import PageEvents
 from verl_pivot.browser.page_text import PageText, page_text
@@ -184,6 +185,10 @@ class WebPage:
     async def evaluate(self, expression: str, argument: object = None) -> Any:
         """Value of a JavaScript expression, or of a function of `argument`, in the page, whose scripts may forge it."""
         return await self._asked(lambda page: page.evaluate(expression, argument))
+
+    async def evaluate_apart(self, expression: str) -> Any:
+        """Value of a JavaScript expression in a world of its own, whose functions the page's scripts cannot replace."""
+        return await self._asked(lambda page: value_apart(self._context, page, expression, self._milliseconds))
 
     async def close(self) -> None:
         """Close the page, however it is; repeats are harmless."""

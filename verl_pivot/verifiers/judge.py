@@ -12,7 +12,10 @@ from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers import judge_prompts as prompts
 from verl_pivot.verifiers.asked_once import AskedOnce
+from verl_pivot.verifiers.judge_certificate_files import CertificateOptions
+from verl_pivot.verifiers.judge_certifier import Certifier
 from verl_pivot.verifiers.judge_client import Endpoint, UnansweredQuestionError, ask
+from verl_pivot.verifiers.judge_control import verdict_or_refusal
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse, undecided
 
@@ -20,6 +23,7 @@ MAX_CHARS = 20_000
 """Characters of the longest action that a judge is shown."""
 _ITEM_SCORES = {"Yes": 1.0, "In progress": 0.5, "No": 0.0}
 _MAX_CACHED_VERDICTS = 65_536
+_ANSWER_TOKENS, _CERTIFICATE_TOKENS = 1024, 8192
 
 
 class JudgeOptions(Options):
@@ -31,16 +35,20 @@ class JudgeOptions(Options):
     """Name of the model on that endpoint."""
     api_key_variable: str = "OPENAI_API_KEY"
     """Name of the environment variable that holds the endpoint's key."""
-    kind: Literal["equivalence", "rubric", "checklist"] = "equivalence"
+    kind: Literal["equivalence", "rubric", "checklist", "certificate"] = "equivalence"
     """
     equivalence: whether the action is the same as the expert's, asked in both orders; both answers must say so.
     rubric: 0 to 10 points by `criterion`, divided by 10.
     checklist: the mean over `items` of Yes 1, In progress 0.5 and No 0.
+    certificate: whether the action's code does what the expert's does, with premises and traces that are checked, asked
+    in both orders; both answers must say so. See `certificate`.
     """
     criterion: str = "Same means: whoever receives them is told or does the same things, in whatever words."
     """What the judge is told about the meaning of "same", or of the points."""
     items: tuple[str, ...] = ()
     """Items of the checklist."""
+    certificate: CertificateOptions | None = None
+    """Files, tests and actions of a certificate."""
     num_state_messages: Annotated[int, Field(ge=0, le=100)] = 3
     """Last messages of the conversation that the judge is shown."""
     max_concurrency: Annotated[int, Field(ge=1)] = 16
@@ -51,8 +59,8 @@ class JudgeOptions(Options):
     """Number of times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
     """Seconds for one answer."""
-    max_tokens: Annotated[int, Field(ge=16)] = 1024
-    """Tokens of the judge's longest answer."""
+    max_tokens: Annotated[int, Field(ge=16)] | None = None
+    """Tokens of the judge's longest answer; null for 1024, or for a certificate 8192."""
     answer_format: AnswerFormat = "json_schema"
     """
     json_schema: the server constrains answers to their JSON schema.
@@ -67,10 +75,18 @@ class JudgeOptions(Options):
             raise ValueError(
                 f"kind 'checklist' needs items, and no other kind takes them; got {self.kind!r} with {len(self.items)}"
             )
+        if (self.certificate is not None) != (self.kind == "certificate"):
+            raise ValueError(
+                f"kind 'certificate' needs the key certificate, and no other kind takes it; got {self.kind!r}"
+            )
+        if self.kind == "certificate" and "criterion" in self.model_fields_set:
+            raise ValueError("kind 'certificate' takes no criterion: its tests, or what differs, say what is the same")
         return self
 
     def endpoint(self) -> Endpoint:
-        return Endpoint(**{name: getattr(self, name) for name in Endpoint.__dataclass_fields__})
+        fields = {name: getattr(self, name) for name in Endpoint.__dataclass_fields__}
+        max_tokens = self.max_tokens or (_CERTIFICATE_TOKENS if self.kind == "certificate" else _ANSWER_TOKENS)
+        return Endpoint(**{**fields, "max_tokens": max_tokens})
 
 
 _verdicts: AskedOnce[tuple[JudgeOptions, str, str, str], Verdict] = AskedOnce(_MAX_CACHED_VERDICTS)
@@ -85,8 +101,13 @@ class JudgeVerifier:
 
     def __init__(self, options: JudgeOptions) -> None:
         self._options = options
+        self._certifier = (
+            None if options.certificate is None else Certifier(options.certificate, options.endpoint(), MAX_CHARS)
+        )
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
+        if self._certifier is not None:
+            return await self._certifier.verdict(action, turn, self._shown_state(turn))
         sampled, expert = prompts.text_of(action), prompts.text_of(turn.expert)
         state = prompts.conversation_text(self._shown_state(turn))
         if (problem := _problem_of_row(state, expert)) is not None:
@@ -98,46 +119,17 @@ class JudgeVerifier:
             return Verdict.accept()
         try:
             return await _verdicts.get(
-                (self._options, state, sampled, expert), lambda: self._judge_or_refuse(state, sampled, expert)
+                (self._options, state, sampled, expert),
+                lambda: verdict_or_refusal(
+                    lambda: self._judge(state, sampled, expert),
+                    None if sampled == expert else lambda: self._judge(state, expert, expert),
+                ),
             )
         except VerifierError as error:
             return undecided(Reason.JUDGE_FAILED, str(error))
 
     def _shown_state(self, turn: Turn) -> Sequence[Message]:
         return turn.state[len(turn.state) - min(self._options.num_state_messages, len(turn.state)) :]
-
-    async def _judge_or_refuse(self, state: str, sampled: str, expert: str) -> Verdict:
-        """The judge's verdict. What makes only the question about this action fail is this action, which is refused.
-
-        The control question is the same one about the expert's action; where it fails too, nothing is decided. An
-        endpoint that failed is asked about the action once more behind the control question.
-        """
-        try:
-            return await self._judge(state, sampled, expert)
-        except VerifierError as error:
-            if sampled == expert:
-                raise
-            await self._judge_expert(state, expert)
-            if isinstance(error, UnansweredQuestionError):
-                return refuse(Reason.UNANSWERABLE, str(error))
-        try:
-            return await self._judge(state, sampled, expert)
-        except VerifierError as error:
-            return refuse(Reason.UNANSWERABLE, str(error))
-
-    async def _judge_expert(self, state: str, expert: str) -> None:
-        """Ask the control question.
-
-        Raises:
-            VerifierError: If that fails too, so that the endpoint and not an action is at fault.
-        """
-        try:
-            await self._judge(state, expert, expert)
-        except UnansweredQuestionError as error:
-            raise VerifierError(
-                f"{error}; the same question about the expert's action fails too: choose another answer_format "
-                "(json_schema, json_object or text), or another model"
-            ) from error
 
     async def _judge(self, state: str, sampled: str, expert: str) -> Verdict:
         if self._options.kind == "rubric":

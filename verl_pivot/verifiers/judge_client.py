@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeVar
@@ -16,7 +16,7 @@ from verl_pivot.engines.chat import AnswerFormat, ChatAnswer, ChatClient, respon
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError, EngineError, VerifierError
 from verl_pivot.loop_local import LoopLocal
-from verl_pivot.types import JsonObject
+from verl_pivot.types import Json, JsonObject
 from verl_pivot.validation import first_problem
 from verl_pivot.verifiers.judge_usage import usage
 
@@ -28,6 +28,10 @@ _MAX_ATTEMPTS = 3
 
 class UnansweredQuestionError(VerifierError):
     """The judge refuses one question, or never answers it in the form asked for; it may answer others."""
+
+
+class UnprovenAnswerError(VerifierError):
+    """The judge answers in the form asked for, but never so that its answer holds what a program checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,28 +51,45 @@ class Endpoint:
     answer_format: AnswerFormat
 
 
-async def ask(endpoint: Endpoint, messages: Iterable[dict[str, str]], reply: type[ReplyT]) -> ReplyT:
-    """The model's answer to a prompt, as a `reply`.
+async def ask(
+    endpoint: Endpoint,
+    messages: Iterable[Mapping[str, Json]],
+    reply: type[ReplyT],
+    problem_of: Callable[[ReplyT], str | None] | None = None,
+) -> ReplyT:
+    """The model's answer to a prompt, as a `reply`; each time that there is none, it is asked with another seed.
+
+    Args:
+        endpoint: The model.
+        messages: The prompt; a content may be a list of parts, with pictures as `image_url`.
+        reply: Form of the answer.
+        problem_of: What is wrong with an answer in this form, or None; without it every such answer is taken.
 
     Raises:
         UnansweredQuestionError: If the endpoint refuses the question each time, or never answers in this form.
+        UnprovenAnswerError: If `problem_of` finds something in an answer, and no answer is without a problem.
         VerifierError: If the endpoint does not answer.
         ConfigError: If the environment variable of the key is not set.
     """
     connection = await _connection(endpoint).get()
-    problem = ""
+    problem, unproven = "", ""
     for attempt in range(_MAX_ATTEMPTS):
         try:
             text = await connection.complete([{**message} for message in messages], reply, seed=attempt)
             written = without_wrapping(text) if endpoint.answer_format == "text" else text
             answer = json.loads(written, object_pairs_hook=object_of_unique_names)
-            return reply.model_validate(answer, strict=True)
+            replied = reply.model_validate(answer, strict=True)
+            unproven = (problem_of(replied) if problem_of is not None else None) or ""
+            if not unproven:
+                return replied
         except ConfigError as error:
             problem = str(error)
         except ValidationError as error:
             problem = f"{text[:200]!r}: {first_problem(error)}"
         except (ValueError, RecursionError) as error:
             problem = f"{text[:200]!r}: {error}"
+    if unproven:
+        raise UnprovenAnswerError(f"judge {endpoint.model} proves nothing in {_MAX_ATTEMPTS} answers: {unproven}")
     raise UnansweredQuestionError(
         f"judge {endpoint.model} at {endpoint.base_url} does not answer in the form asked for with answer_format="
         f"{endpoint.answer_format}: {problem}"

@@ -40,6 +40,7 @@ _MODULES = {
     "judge": "judge",
     "math": "math",
     "qa": "qa",
+    "render": "render",
     "search_query": "search_query",
     "shell": "shell",
     "sql": "sql",

@@ -1,0 +1,216 @@
+"""Assertions on a page, and what was measured of its elements -> which of them hold, each with a sentence."""
+
+import json
+import re
+from typing import Annotated, NamedTuple, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from verl_pivot.types import Json
+from verl_pivot.validation import Options
+
+TOLERANCE = 1.0
+"""CSS pixels by which an edge may stand beyond another one."""
+_COLOUR_TOLERANCE = 2
+"""Steps of 255 by which each part of a colour may differ."""
+_HEX = re.compile(r"#(?:[0-9a-fA-F]{3}|[0-9a-fA-F]{6})")
+_COMPUTED = re.compile(r"rgba?\((\d+), (\d+), (\d+)(?:, ([\d.]+))?\)")
+MOST_ELEMENTS = 100
+"""Elements of one selector that are measured; all of them are counted."""
+Selector: TypeAlias = Annotated[str, Field(min_length=1, max_length=500)]
+
+# Runs in a world of its own, so that the page's scripts cannot forge what it measures.
+_MEASURE = """(() => {
+  const most = %d, measure = (element) => {
+    const box = element.getBoundingClientRect(), style = getComputedStyle(element);
+    const x = box.left + box.width / 2, y = box.top + box.height / 2;
+    const hit = document.elementFromPoint(x, y);
+    const visible = box.width > 0 && box.height > 0 && hit !== null
+      && (hit === element || element.contains(hit) || hit.contains(element))
+      && element.checkVisibility({opacityProperty: true, visibilityProperty: true});
+    return {left: box.left, top: box.top, right: box.right, bottom: box.bottom, visible,
+      text: (element.innerText || element.value || '').slice(0, 10000),
+      colour: style.color, background: style.backgroundColor};
+  };
+  return %s.map((selector) => {
+    let found;
+    try { found = document.querySelectorAll(selector); } catch { return null; }
+    return {count: found.length, elements: Array.from(found).slice(0, most).map(measure)};
+  });
+})()"""
+# An element that shows a picture instead of text and boxes.
+HAS_PICTURES = """(() => document.querySelector(
+    'img,canvas,video,object,embed,iframe,svg image,input[type=image]') !== null
+  || Array.from(document.querySelectorAll('*')).slice(0, 5000).some((element) =>
+    ['', '::before', '::after'].some((part) => {
+      const style = getComputedStyle(element, part);
+      return [style.backgroundImage, style.content, style.borderImageSource, style.maskImage, style.listStyleImage]
+        .some((value) => value && value.includes('url('));
+    })))()"""
+
+
+class Assertion(Options):
+    """One claim about the elements of a page that a CSS selector finds; all keys beside it must hold of the first.
+
+    Example:
+        {"selector": "#buy", "visible": true, "inside": "form", "left_of": "#cancel", "text": "Buy", "count": 1}
+    """
+
+    selector: Selector
+    visible: bool | None = None
+    """Whether it is seen without scrolling: it has a size, and nothing else covers its middle."""
+    count: Annotated[int, Field(ge=0)] | None = None
+    """Number of the elements; 0 for none, which goes with no other key."""
+    text: str | None = None
+    """Text of the element, but for space and case."""
+    inside: Selector | None = None
+    """First element of this selector, whose box holds the box of the element."""
+    left_of: Selector | None = None
+    """First element of this selector, which begins where the element ends or further to the right."""
+    above: Selector | None = None
+    """First element of this selector, which begins where the element ends or further below."""
+    colour: str | None = None
+    """Colour of its text, as #rrggbb."""
+    background: str | None = None
+    """Colour behind it that is its own, as #rrggbb."""
+    weight: Annotated[float, Field(gt=0.0, le=1000.0)] = 1.0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.claims:
+            raise ValueError(f"the assertion on {self.selector!r} claims nothing; give it visible, count, text, ...")
+        if self.count == 0 and len(self.claims) > 1:
+            raise ValueError(f"the assertion on {self.selector!r} has count 0, which no other key goes with")
+        for name, value in (("colour", self.colour), ("background", self.background)):
+            if value is not None and not _HEX.fullmatch(value):
+                raise ValueError(f"{name} must be as #rrggbb, got {value!r}")
+        return self
+
+    @property
+    def claims(self) -> list[str]:
+        """Names of the keys that claim something."""
+        given = self.model_dump(exclude={"selector", "weight"}, exclude_none=True)
+        return list(given)
+
+    @property
+    def selectors(self) -> list[str]:
+        """Every selector that is measured."""
+        return [each for each in (self.selector, self.inside, self.left_of, self.above) if each is not None]
+
+
+class MeasuredElement(NamedTuple):
+    """One element, in CSS pixels of the visible part of the page."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+    visible: bool
+    text: str
+    colour: str
+    background: str
+
+
+class SelectorMatches(NamedTuple):
+    """The elements of one selector."""
+
+    num_found: int
+    elements: tuple[MeasuredElement, ...]
+    """At most MOST_ELEMENTS."""
+
+
+Measured: TypeAlias = dict[str, SelectorMatches | None]
+"""By selector; None for one that is no CSS selector."""
+
+
+def measuring(selectors: list[str]) -> str:
+    """JavaScript expression that measures the elements of these selectors."""
+    return _MEASURE % (MOST_ELEMENTS, json.dumps(selectors))
+
+
+def read_measured(selectors: list[str], value: Json) -> Measured:
+    """What the expression gave."""
+    found: Measured = {}
+    for selector, each in zip(selectors, value if isinstance(value, list) else [], strict=True):
+        if not isinstance(each, dict):
+            found[selector] = None
+            continue
+        elements = each["elements"]
+        assert isinstance(elements, list)
+        assert isinstance(each["count"], int)
+        found[selector] = SelectorMatches(each["count"], tuple(MeasuredElement(**one) for one in elements))  # type: ignore[arg-type]
+    return found
+
+
+def problem_of_assertion(assertion: Assertion, measured: Measured) -> str | None:
+    """What of an assertion does not hold, in a sentence; None where it holds."""
+    found = measured[assertion.selector]
+    if found is None:
+        return f"{assertion.selector} is no CSS selector"
+    if assertion.count is not None and found.num_found != assertion.count:
+        return f"{assertion.selector} is there {found.num_found} times, not {assertion.count}"
+    if assertion.count == 0:
+        return None
+    if not found.elements:
+        return f"there is no {assertion.selector}" if assertion.visible is not False else None
+    return _problem_of_element(assertion, found.elements[0], measured)
+
+
+def _problem_of_element(assertion: Assertion, element: MeasuredElement, measured: Measured) -> str | None:
+    name = assertion.selector
+    if assertion.visible is not None and element.visible != assertion.visible:
+        return f"{name} is {'not ' if assertion.visible else ''}visible"
+    if assertion.text is not None and _words(element.text) != _words(assertion.text):
+        return f"{name} has the text {element.text[:80]!r}, not {assertion.text[:80]!r}"
+    return _problem_of_colours(assertion, element) or _problem_of_place(assertion, element, measured)
+
+
+def _problem_of_colours(assertion: Assertion, element: MeasuredElement) -> str | None:
+    for key, wanted, computed in (
+        ("colour", assertion.colour, element.colour),
+        ("background", assertion.background, element.background),
+    ):
+        if wanted is not None and not _is_colour(computed, wanted):
+            return f"{assertion.selector} has the {key} {computed}, not {wanted}"
+    return None
+
+
+def _problem_of_place(assertion: Assertion, element: MeasuredElement, measured: Measured) -> str | None:
+    name = assertion.selector
+    for key, other in (("inside", assertion.inside), ("left_of", assertion.left_of), ("above", assertion.above)):
+        if other is None:
+            continue
+        found = measured[other]
+        if found is None or not found.elements:
+            return f"there is no {other}, which {name} should stand {key.replace('_', ' ')}"
+        if not _stands(element, key, found.elements[0]):
+            return f"{name} does not stand {key.replace('_', ' ')} {other}"
+    return None
+
+
+def _stands(element: MeasuredElement, key: str, other: MeasuredElement) -> bool:
+    if min(element.right - element.left, element.bottom - element.top) <= 0.0:
+        return False
+    if key == "left_of":
+        return element.right <= other.left + TOLERANCE
+    if key == "above":
+        return element.bottom <= other.top + TOLERANCE
+    return (
+        element.left >= other.left - TOLERANCE
+        and element.top >= other.top - TOLERANCE
+        and element.right <= other.right + TOLERANCE
+        and element.bottom <= other.bottom + TOLERANCE
+    )
+
+
+def _words(text: str) -> list[str]:
+    return text.casefold().split()
+
+
+def _is_colour(computed: str, wanted: str) -> bool:
+    found = _COMPUTED.fullmatch(computed)
+    if found is None or (found[4] is not None and float(found[4]) < 1.0):
+        return False
+    digits = wanted[1:] if len(wanted) == 7 else "".join(2 * digit for digit in wanted[1:])
+    parts = [int(digits[place : place + 2], 16) for place in (0, 2, 4)]
+    return all(abs(int(found[n + 1]) - part) <= _COLOUR_TOLERANCE for n, part in enumerate(parts))

@@ -1,0 +1,140 @@
+"""HTML -> Rendering: what a page shows at load and later, or why it is no valid page; in the browser, offline."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from verl_pivot.browser.allowed_requests import OFFLINE_PAGE
+from verl_pivot.browser.settings import PageSettings
+from verl_pivot.browser.shared import opened_page
+from verl_pivot.browser.web_page import WebPage
+from verl_pivot.errors import BrowserError, PageError
+from verl_pivot.types import Verdict
+from verl_pivot.verifiers.render_assertions import HAS_PICTURES, Measured, measuring, read_measured
+from verl_pivot.verifiers.render_pictures import num_drawn_pixels, read_picture
+from verl_pivot.verifiers.verdicts import Reason, refuse
+
+MIN_DRAWN_PIXELS = 64
+"""Pixels that differ from the background of a page that shows something."""
+_MAX_ATTEMPTS = 3
+"""Browsers that are tried before a page is left undecided."""
+_CONTROL_PAGE = "<h1>Control</h1>"
+_CONTROL_SHARE = 0.5
+"""Share of `wall_seconds` in which a page of one word must be done where another one was not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderRequest:
+    """What is asked of a page."""
+
+    width: int
+    height: int
+    seconds: tuple[float, ...]
+    """[num_screenshots] Seconds after loading, ascending."""
+    selectors: tuple[str, ...]
+    wall_seconds: float
+    """Seconds for all of it, those of `seconds` beside them."""
+    allow_pictures: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rendering:
+    """A page that is valid."""
+
+    screenshots: tuple[bytes, ...]
+    """[num_screenshots] PNG"""
+    last: NDArray[np.uint8]
+    """[height, width, 3] The last screenshot."""
+    measured: Measured
+    """Elements at the time of the last screenshot."""
+    notes: tuple[str, ...]
+    """Errors that the page wrote to the console, and requests that were refused."""
+
+
+async def rendered(html: str, request: RenderRequest) -> Rendering | Verdict:
+    """The page, or the verdict that it is invalid, whatever a judge would say of it.
+
+    A page that hangs or fails in the browser is tried twice, with a page of one word between: a busy machine is not its
+    fault.
+
+    Raises:
+        BrowserError: If three times a browser dies, or takes too long for a page of one word.
+        ConfigError: If no browser is installed.
+    """
+    was_invalid = False
+    for attempt in range(_MAX_ATTEMPTS):
+        try:
+            found = await _rendered_once(html, request)
+            if not isinstance(found, Verdict) or found.reason != Reason.INVALID_PAGE or was_invalid:
+                return found
+            await _check_speed(request)
+            was_invalid = True
+        except BrowserError:
+            if attempt == _MAX_ATTEMPTS - 1:
+                raise
+    raise BrowserError("browsers died between two tries of a page that was not done in time")
+
+
+async def _check_speed(request: RenderRequest) -> None:
+    """Show a page of one word, after a page that was not done in time.
+
+    Raises:
+        BrowserError: If this page takes more than a share of the time, so that the machine may be at fault.
+    """
+    began = asyncio.get_running_loop().time()
+    found = await _rendered_once(_CONTROL_PAGE, replace(request, seconds=(0.0,), selectors=(), allow_pictures=True))
+    seconds = asyncio.get_running_loop().time() - began
+    if isinstance(found, Verdict) or seconds > _CONTROL_SHARE * request.wall_seconds:
+        raise BrowserError(f"the machine is too busy to render: a page of one word took {seconds:.1f} s")
+
+
+async def _rendered_once(html: str, request: RenderRequest) -> Rendering | Verdict:
+    settings = PageSettings(
+        width=request.width,
+        height=request.height,
+        seed=0,
+        keeps_console=True,
+        action_seconds=request.wall_seconds,
+    )
+    async with opened_page(settings) as page:
+        work = asyncio.ensure_future(_shown(page, html, request))
+        seconds = request.wall_seconds + request.seconds[-1]
+        try:
+            done, _ = await asyncio.wait({work}, timeout=seconds)
+        finally:
+            if not work.done():
+                work.cancel()
+        if not done:
+            return refuse(Reason.INVALID_PAGE, f"the page was not done within {seconds:g} s")
+        try:
+            return work.result()
+        except PageError as error:
+            return refuse(Reason.INVALID_PAGE, str(error))
+
+
+async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering | Verdict:
+    await page.show(html)
+    screenshots: list[bytes] = []
+    waited = 0.0
+    for at in request.seconds:
+        await asyncio.sleep(at - waited)
+        waited = at
+        screenshots.append(await page.screenshot())
+        if not screenshots[1:] and page.events.num_script_errors:
+            return refuse(Reason.SCRIPT_ERROR, "; ".join(page.events.script_errors))
+    measured: Measured = {}
+    if request.selectors:
+        selectors: Sequence[str] = request.selectors
+        measured = read_measured(list(selectors), await page.evaluate_apart(measuring(list(selectors))))
+    if not request.allow_pictures and await page.evaluate_apart(HAS_PICTURES):
+        return refuse(Reason.HAS_PICTURES, "the page holds a picture, a canvas, a frame or a style with url()")
+    if page.url.partition("#")[0] != OFFLINE_PAGE:
+        return refuse(Reason.LEFT_PAGE, page.url[:200])
+    last = await asyncio.to_thread(read_picture, screenshots[-1])
+    if (drawn := await asyncio.to_thread(num_drawn_pixels, last)) < MIN_DRAWN_PIXELS:
+        return refuse(Reason.NOTHING_SHOWN, f"{drawn} pixels differ from the background")
+    notes = [*page.events.console_errors, *(f"refused: {each}" for each in page.events.refused_requests)]
+    return Rendering(screenshots=tuple(screenshots), last=last, measured=measured, notes=tuple(notes))
