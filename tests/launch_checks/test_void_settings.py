@@ -105,6 +105,19 @@ PROCESS = {
     "pivot.process.alpha": ("rewards/test_process.py", "test_a_wrong_trajectory_of_three_turns_by_hand"),
     "pivot.process.per_turn": ("rewards/test_process.py", "test_a_wrong_trajectory_of_three_turns_by_hand"),
     "pivot.process.invalid": ("rewards/test_process.py", "test_a_turn_without_a_valid_answer_by_hand"),
+    "pivot.process.reward": ("rewards/test_checklist.py", "test_gains_take_the_place_of_scores"),
+    "pivot.process.checklist_from": (
+        "rewards/test_checklist_rewards.py",
+        "test_another_first_page_has_a_checklist_of_its_own_unless_the_task_alone_counts",
+    ),
+    "pivot.process.progress_by": (
+        "rewards/test_checklist_rewards.py",
+        "test_a_server_without_logprobs_is_named_where_progress_goes_by_probabilities",
+    ),
+    "pivot.process.samples": (
+        "rewards/test_checklist_rewards.py",
+        "test_several_answers_are_asked_with_seeds_of_their_own_and_averaged",
+    ),
     "pivot.process.base_url": (
         "launch_checks/test_process.py",
         "test_a_launch_with_a_judge_passes_and_mode_outcome_needs_none",

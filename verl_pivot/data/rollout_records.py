@@ -24,6 +24,9 @@ SCORES_FIELD = "scores"
 VERDICT_FIELD = "verdict"
 """Key of `extra_fields` that holds a Verdict, where an environment or a failure of the system decided the outcome."""
 
+OPENING_FIELD = "opening"
+"""Key of `extra_fields` that holds what the environments show in the prompt, where turns are judged; else it is absent.
+"""
 GROUP_VERDICT_FIELD = "group_verdict"
 """Key of `extra_fields` that holds the Verdict of a rollout that was compared with others of its prompt."""
 

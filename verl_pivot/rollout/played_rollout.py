@@ -8,6 +8,7 @@ from typing import Any
 from verl_pivot.data.actions import read_turn
 from verl_pivot.data.rollout_dumps import DumpedTurn
 from verl_pivot.data.rollout_records import (
+    OPENING_FIELD,
     RECORD_FIELD,
     TURN_ENDS_FIELD,
     VERDICT_FIELD,
@@ -110,6 +111,8 @@ class PlayedRollout:
             RECORD_FIELD: record.as_dict(),
             TURN_ENDS_FIELD: tokens.turn_ends,
         }
+        if "process" in parts.loop.config.pivot and tools.opening:
+            extra_fields[OPENING_FIELD] = tools.opening
         if (verdict := await self.outcome(tools)) is not None:
             extra_fields[VERDICT_FIELD] = asdict(verdict)
         output = TurnRewardOutput(
