@@ -18,7 +18,7 @@ FOLDER = "pivot_state"
 _SUFFIX = ".jsonl"
 
 
-class _Line(msgspec.Struct, omit_defaults=True):
+class _StateLine(msgspec.Struct, omit_defaults=True):
     """One line of a file: a change of one value, or the step that a launch went on from."""
 
     step: int
@@ -27,7 +27,7 @@ class _Line(msgspec.Struct, omit_defaults=True):
     value: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class _Change(NamedTuple):
+class _StateChange(NamedTuple):
     """Where the value of a change stands."""
 
     step: int
@@ -65,7 +65,7 @@ class StepState:
             ConfigError: If it cannot be written, or its file system has no locks.
         """
         self._path = path
-        self._changes: defaultdict[str, list[_Change]] = defaultdict(list)
+        self._changes: defaultdict[str, list[_StateChange]] = defaultdict(list)
         self._num_read = 0
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -94,7 +94,9 @@ class StepState:
                 return None
             last = changes[-1]
             raw = os.pread(self._file, last.length, last.offset)
-            return StateEntry(len(changes), last.step, msgspec.json.decode(msgspec.json.decode(raw, type=_Line).value))
+            return StateEntry(
+                len(changes), last.step, msgspec.json.decode(msgspec.json.decode(raw, type=_StateLine).value)
+            )
 
     def write(self, key: str, value: Json, *, step: int, version: int) -> bool:
         """Append a change; False, and nothing is written, if somebody else has changed the value meanwhile.
@@ -115,7 +117,7 @@ class StepState:
                 return False
             built_on = changes[-1].step if changes else step
             encoded = msgspec.Raw(msgspec.json.encode(value, order="deterministic"))
-            self._append(_Line(step=max(step, built_on), key=key, value=encoded))
+            self._append(_StateLine(step=max(step, built_on), key=key, value=encoded))
             return True
 
     def names(self) -> list[str]:
@@ -160,22 +162,22 @@ class StepState:
         if len(whole) < len(new):
             os.ftruncate(self._file, self._num_read)
 
-    def _decoded(self, line: bytes) -> _Line:
+    def _decoded(self, line: bytes) -> _StateLine:
         try:
-            return msgspec.json.decode(line, type=_Line)
+            return msgspec.json.decode(line, type=_StateLine)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise StateError(f"byte {self._num_read} begins no line of a state: {error}") from error
 
-    def _take(self, line: _Line, length: int) -> None:
+    def _take(self, line: _StateLine, length: int) -> None:
         """Count a line that stands in the file behind all that were read."""
         if line.key is not None:
-            self._changes[line.key].append(_Change(line.step, self._num_read, length))
+            self._changes[line.key].append(_StateChange(line.step, self._num_read, length))
         else:
             for key, changes in self._changes.items():
                 self._changes[key] = [change for change in changes if change.step <= line.step]
         self._num_read += length
 
-    def _append(self, line: _Line) -> None:
+    def _append(self, line: _StateLine) -> None:
         encoded = msgspec.json.encode(line) + b"\n"
         if os.pwrite(self._file, encoded, self._num_read) != len(encoded):
             os.ftruncate(self._file, self._num_read)
@@ -185,7 +187,7 @@ class StepState:
     def _begin(self, step: int) -> None:
         """Make the changes of steps after this one void."""
         with self._changing():
-            self._append(_Line(step=step))
+            self._append(_StateLine(step=step))
 
     def _copy(self, source: "StepState", step: int) -> None:
         """Take over the changes of another file up to a step, in their order."""
@@ -193,7 +195,7 @@ class StepState:
             kept = [change for changes in source._changes.values() for change in changes if change.step <= step]
             for change in sorted(kept, key=lambda change: change.offset):
                 raw = os.pread(source._file, change.length, change.offset)
-                self._append(msgspec.json.decode(raw, type=_Line))
+                self._append(msgspec.json.decode(raw, type=_StateLine))
 
     def _unusable(self, error: Exception) -> str:
         return (
