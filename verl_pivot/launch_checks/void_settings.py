@@ -18,12 +18,14 @@ from verl_pivot.rewards.checklist import CHECKLIST_FORMS
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.steps import AnswerWeights, StepWeights
 from verl_pivot.rollout.settings import is_dumped, parse_settings
+from verl_pivot.rollout.workflow_settings import WorkflowSettings
 from verl_pivot.routing.settings import RouterSettings, parse_router
 from verl_pivot.validation import Options
 
 _NOTEBOOK = "pivot.notebook"
 _RESAMPLING, _ROLLOUT, _CURRICULUM, _ROUTER = "pivot.resampling", "pivot.rollout", "pivot.curriculum", "pivot.router"
 _PROCESS = "pivot.process"
+_WORKFLOWS = "pivot.rollout.workflows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +207,27 @@ VOID_SETTINGS = (
         beside="a method other than +method=grpo_roc without dumps of rollouts, which have the number of its pairs",
         remedy="set trainer.rollout_data_dir or trainer.validation_data_dir",
         is_void=lambda config: "resampling" not in config.pivot and not is_dumped(config),
+    ),
+    VoidSetting(
+        section=_WORKFLOWS,
+        names=tuple(WorkflowSettings.model_fields),
+        beside="+method=l0, whose policy works in a notebook",
+        remedy="use +method=tool_rollout or +method=grpo_roc, which read it",
+        is_void=_has_notebook,
+    ),
+    VoidSetting(
+        section=_WORKFLOWS,
+        names=tuple(name for name in WorkflowSettings.model_fields if name not in ("file", "every_steps")),
+        beside="pivot.rollout.workflows without file and every_steps, with which there are no workflows",
+        remedy="set pivot.rollout.workflows.file or every_steps",
+        is_void=lambda config: not parse_settings(config).workflows.is_on,
+    ),
+    VoidSetting(
+        section=_WORKFLOWS,
+        names=("min_score",),
+        beside="pivot.rollout.workflows.every_steps=null, with which no success of the run becomes a workflow",
+        remedy="set pivot.rollout.workflows.every_steps",
+        is_void=lambda config: parse_settings(config).workflows.every_steps is None,
     ),
     VoidSetting(
         section=_PROCESS,

@@ -118,8 +118,12 @@ def row_checklist(row: Mapping[str, Any]) -> tuple[str, ...] | None:
     if given is None:
         return None
     items = given.tolist() if isinstance(given, numpy.ndarray) else given  # a list of a parquet file is an array
+    if not isinstance(items, list | tuple):
+        raise DataError(
+            f"the column {CHECKLIST_COLUMN}: a checklist is a list of texts, got {type(items).__name__}; mend the row"
+        )
     try:
-        return checked_items(items if isinstance(items, list | tuple) else [given])
+        return checked_items(items)
     except ValueError as error:
         raise DataError(
             f"the column {CHECKLIST_COLUMN}: {error}; mend the row, or leave the column empty, and the judge writes one"
