@@ -42,14 +42,14 @@ class CheckedItem(Options):
     state: ItemState
 
 
-class CheckedItems(Options):
+class CheckingAnswer(Options):
     """The judge's answer about all items after a turn."""
 
     items: Annotated[list[CheckedItem], Field(min_length=1, max_length=MAX_ITEMS)]
 
 
 _WRITTEN: TypeAdapter[WrittenChecklist] = TypeAdapter(WrittenChecklist)
-_CHECKED: TypeAdapter[CheckedItems] = TypeAdapter(CheckedItems)
+_CHECKED: TypeAdapter[CheckingAnswer] = TypeAdapter(CheckingAnswer)
 
 
 def writing_schema(form: ChecklistForm) -> JsonObject | None:
@@ -59,7 +59,7 @@ def writing_schema(form: ChecklistForm) -> JsonObject | None:
 
 def checking_schema(form: ChecklistForm) -> JsonObject | None:
     """JSON schema of the answer about its items; None for a form that is not JSON."""
-    return CheckedItems.model_json_schema() if form == "checklist" else None
+    return CheckingAnswer.model_json_schema() if form == "checklist" else None
 
 
 def items_of_answer(text: str, form: ChecklistForm) -> tuple[str, ...]:
