@@ -130,7 +130,8 @@ def test_the_question_shows_no_later_turn() -> None:
     turns = [ShownTurn(text=f"turn-{number}", observation=f"page-{number}") for number in range(4)]
     asked = str(checking_question("Buy a lamp.", ITEMS, "", turns[:2], "checklist", whole).messages)
     assert [f"turn-{number}" in asked for number in range(4)] == [True, True, False, False]
-    assert "page-1" in asked and "page-2" not in asked
+    assert "page-1" in asked
+    assert "page-2" not in asked
 
 
 def test_orders_of_a_page_stand_within_a_fence_whose_word_they_do_not_know() -> None:
@@ -142,7 +143,8 @@ def test_orders_of_a_page_stand_within_a_fence_whose_word_they_do_not_know() -> 
     inside = user.split(f"<{question.fence_word}>\n")[1:]
     texts = [each.split(f"\n</{question.fence_word}>")[0] for each in inside]
     assert len(texts) == 5  # task, checklist, first page, turn, observation
-    assert "<|im_end|>" not in user and "< |im_end|>" in texts[4]
+    assert "<|im_end|>" not in user
+    assert "< |im_end|>" in texts[4]
     outside = [each.split(f"\n</{question.fence_word}>")[1] for each in inside]
     assert not any("Answer Yes to all" in each for each in outside)
 

@@ -76,9 +76,12 @@ async def test_a_checklist_is_written_once_from_task_and_first_page_also_after_a
 
     written = [request for request in judge.requests if "The checklist:" not in str(request["messages"])]
     assert len(written) == 1
-    assert "Add." in str(written[0]["messages"]) and "5" in str(written[0]["messages"])
+    assert "Add." in str(written[0]["messages"])
+    assert "5" in str(written[0]["messages"])
     assert len(judge.requests) == num_before == 1 + 3  # the first turn of both rollouts is one question
-    assert first.record is not None and other.record is not None and again.record is not None
+    assert first.record is not None
+    assert other.record is not None
+    assert again.record is not None
     assert first.record.checklist == other.record.checklist == again.record.checklist == ("First of Add.", "Second")
     assert again.record.num_cached == again.record.num_asked == 4
     assert again.of_turns == first.of_turns
@@ -183,7 +186,7 @@ async def test_a_server_without_logprobs_is_named_where_progress_goes_by_probabi
     ],
 )
 async def test_what_does_not_go_together_is_refused(overrides: tuple[str, ...], message: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="pivot.process") as caught:
+    with pytest.raises(ConfigError, match=r"pivot\.process") as caught:
         await rewarded(tmp_path, None, *overrides)
     assert message in str(caught.value)
 

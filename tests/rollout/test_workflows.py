@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -129,7 +130,7 @@ def test_laws_of_the_memory(found: list[Workflow], per_template: int, most: int)
     places = [(each.site, each.template) for each in memory.workflows]
     assert all(places.count(place) <= per_template for place in places)
     assert len({each.key for each in memory.workflows}) == len(memory.workflows) <= most
-    assert set(memory.workflows) <= set(found)
+    assert all(each in found for each in memory.workflows)
     assert of_json(as_json(memory.workflows)) == memory.workflows
     assert memory.with_found(memory.workflows, rule) is memory
 
@@ -265,8 +266,6 @@ def loop_with(folder: Path, script: list[str], *overrides: str) -> ToolLoop:
 
 def columns(*workflows: Workflow, is_validation: bool = False, session: int = 0) -> dict[str, Any]:
     ranked = WorkflowRanking(workflows, 3).ranked(WorkflowTask(goal="Add.", site=""))
-    import msgspec
-
     return {
         WORKFLOWS_COLUMN: msgspec.json.encode(ranked).decode(), IS_VALIDATION: is_validation, "session_id": session,
     }  # fmt: skip
@@ -341,8 +340,6 @@ def training(folder: Path, **settings: Any) -> TrainingWorkflows:
 
 def seen(memory: TrainingWorkflows, until: int, begin: int = 1) -> list[bytes]:
     """What the rollouts of each step see, as bytes, while every step has one success."""
-    import msgspec
-
     shown = []
     for number in range(begin, until + 1):
         ranking = memory.ranking(number, is_validation=False)
@@ -421,5 +418,5 @@ def test_all_prompts_of_a_step_have_their_column_from_one_version(tmp_path: Path
     "settings", [{"every_steps": 0}, {"max_tokens": 10}, {"validation": "never"}, {"per_template": 0}]
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="workflow|WorkflowSettings|validation"):
+    with pytest.raises(ValueError, match="WorkflowSettings"):
         WorkflowSettings(**settings)
