@@ -162,6 +162,26 @@ PROCESS = {
     ),
 }
 """Settings of `pivot.process`, with the test that shows their effect; test_process.py shows where they have none."""
+_WORKFLOWS = "rollout/test_workflows.py"
+WORKFLOWS = {
+    "pivot.rollout.workflows.file": (_WORKFLOWS, "test_a_memory_from_a_file_stays_as_it_is_without_every_steps"),
+    "pivot.rollout.workflows.every_steps": (
+        _WORKFLOWS,
+        "test_successes_join_every_two_steps_and_the_version_counts_up",
+    ),
+    "pivot.rollout.workflows.max_tokens": (
+        _WORKFLOWS,
+        "test_no_more_workflows_than_max_tokens_and_than_the_prompt_has_room_for",
+    ),
+    "pivot.rollout.workflows.per_template": (_WORKFLOWS, "test_laws_of_the_memory"),
+    "pivot.rollout.workflows.max_workflows": (_WORKFLOWS, "test_laws_of_the_memory"),
+    "pivot.rollout.workflows.min_score": (_WORKFLOWS, "test_a_rollout_below_min_score_is_no_success"),
+    "pivot.rollout.workflows.validation": (
+        _WORKFLOWS,
+        "test_validation_sees_workflows_in_every_other_rollout_where_it_is_told_so",
+    ),
+}
+"""Settings of `pivot.rollout.workflows`, with the test that shows their effect."""
 _RULER, _SENT = "rewards/test_ruler_judge.py", "test_the_settings_of_a_question_reach_the_judge"
 RULER = {
     "pivot.ruler.base_url": ("contract/test_configs.py", "test_a_group_that_could_not_be_compared_stops_the_launch"),
@@ -596,6 +616,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         *(f"pivot.curriculum.{name}" for name in OTHER_CURRICULUM),
         *(key for key in KEYS["pivot.router"] if key not in SHOWN_ELSEWHERE),
         *PROCESS,
+        *WORKFLOWS,
         *NOTEBOOK,
         *RULER,
     }  # fmt: skip
@@ -609,7 +630,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         if f"pivot.{name}" not in SECTIONS
     }
     assert plain == PLAIN.keys()
-    for test in {**SHOWN_ELSEWHERE, **PROCESS, **NOTEBOOK, **RULER, **PLAIN}.values():
+    for test in {**SHOWN_ELSEWHERE, **PROCESS, **WORKFLOWS, **NOTEBOOK, **RULER, **PLAIN}.values():
         file, name = test
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), test
 

@@ -10,9 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.scripted_engine import call, loop_of, rollout_config, row, scripted_model
-from verl_pivot.data.rollout_records import IS_VALIDATION, WORKFLOWS_COLUMN, CallRecord, CallStatus
+from verl_pivot.data.rollout_records import (
+    IS_VALIDATION,
+    WORKFLOWS_COLUMN,
+    CallRecord,
+    CallStatus,
+    RolloutRecord,
+    StopReason,
+)
 from verl_pivot.data.step_state import begin_launch, state_path
 from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.resampling.sampled_rows import SampledRow
 from verl_pivot.resampling.step_workflows import StepWorkflows
 from verl_pivot.rewards.principle_answers import InvalidAnswerError
 from verl_pivot.rollout.rollout_metrics import workflow_metrics
@@ -258,7 +266,7 @@ def loop_with(folder: Path, script: list[str], *overrides: str) -> ToolLoop:
     path.write_text("- function: tests.support.tool_functions:add\n")
     config = rollout_config(
         scripted_model(), f"pivot.rollout.tools={path}", "pivot.rollout.workflows.every_steps=1",
-        "data.max_prompt_length=2000", *overrides,
+        "data.max_prompt_length=4000", *overrides,
     )  # fmt: skip
     loop: ToolLoop = loop_of(ToolLoop, config, script)
     return loop
@@ -302,15 +310,14 @@ async def test_special_tokens_of_a_workflow_are_text_in_the_prompt(tmp_path: Pat
 
 
 async def test_no_more_workflows_than_max_tokens_and_than_the_prompt_has_room_for(tmp_path: Path) -> None:
-    many = [workflow(f"Add {'many ' * 30} {number}.", step("add", a=number, b=number)) for number in range(8)]
-    few = await loop_with(tmp_path, ["5"], "pivot.rollout.workflows.max_tokens=400").run(
-        {}, **row("Add.", **columns(*many))
-    )
-    none = await loop_with(tmp_path, ["5"], "data.max_prompt_length=600", "pivot.rollout.workflows.max_tokens=64").run(
-        {}, **row("Add.", **columns(*many))
-    )
+    many = row("Add.", **columns(*(workflow(f"Add {'x' * 150} {n}.", step("add", a=n, b=n)) for n in range(8))))
+    few = await loop_with(tmp_path, ["5"], "pivot.rollout.workflows.max_tokens=900").run({}, **many)
+    plain = await loop_with(tmp_path, ["5"]).run({}, **row("Add.", **columns()))
+    room = len(plain.prompt_ids) + 200
+    none = await loop_with(tmp_path, ["5"], f"data.max_prompt_length={room}").run({}, **many)
     assert 0 < few.extra_fields["rollout"]["num_workflows"] < 8
     assert none.extra_fields["rollout"]["num_workflows"] == 0
+    assert none.prompt_ids == plain.prompt_ids
 
 
 async def test_validation_sees_workflows_in_every_other_rollout_where_it_is_told_so(tmp_path: Path) -> None:
@@ -420,3 +427,22 @@ def test_all_prompts_of_a_step_have_their_column_from_one_version(tmp_path: Path
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="WorkflowSettings"):
         WorkflowSettings(**settings)
+
+
+@pytest.mark.parametrize(("min_score", "num_known"), [(1.0, 1), (0.5, 2), (0.0, 2)])
+def test_a_rollout_below_min_score_is_no_success(min_score: float, num_known: int, tmp_path: Path) -> None:
+    memory = training(tmp_path, every_steps=1, max_workflows=9)
+    rows = [sampled(score, f"Goal {number}.") for number, score in enumerate((1.0, 0.5, None))]
+    masked = sampled(1.0, "Goal 9.", stop_reason=StopReason.TOOL_FAILURE)
+    StepWorkflows(memory, min_score).observe(1, [*rows, masked])
+    memory.ranking(2, is_validation=False)
+    assert memory.num_known == num_known
+
+
+def sampled(score: float | None, goal: str, stop_reason: StopReason = StopReason.ANSWERED) -> SampledRow:
+    record = RolloutRecord(
+        prompt_id="a", stop_reason=stop_reason, calls=(called("add", a=1),), turn_tokens=(1,), prompt_tokens=1,
+        response_tokens=1, generate_seconds=0.0, tool_seconds=0.0,
+    )  # fmt: skip
+    reward = {"score": score, "undecided": float(score is None)}
+    return SampledRow(reward, record, workflow_task=WorkflowTask(goal=goal))
