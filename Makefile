@@ -16,6 +16,7 @@
 #   make bench-search     queries per second of a search index of 100,000 documents, and of the service
 #   make bench-notebook   tokens that an update forwards with each layout of L0's rows, and 256 notebooks at once
 #   make bench-mcp        a call of an MCP server's tool beside the SDK's client, first calls, and leaks
+#   make bench-browser    episodes of MiniWoB++ per second in a real browser, and what 2,000 of them leave behind
 #   make bench-gateway    a request of a program that drives the policy, alone and with 256 conversations at once
 #   make bench-inspect  first screen, filters and keys of the page over 100,000 rollouts
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
@@ -34,7 +35,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-cluster check soak lint docs screenshots bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
+.PHONY: quickstart test test-cluster check soak lint docs screenshots bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-browser bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -93,6 +94,9 @@ bench-tools: .venv/ready
 
 bench-mcp: .venv/ready
 	$(BIN)/python -m benchmarks.bench_mcp
+
+bench-browser: .venv/ready
+	$(BIN)/python -m benchmarks.bench_browser
 
 bench-gateway: .venv/ready
 	$(BIN)/python -m benchmarks.bench_gateway

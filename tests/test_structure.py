@@ -47,6 +47,7 @@ ROOMS = (
         "sandbox/cluster",
         "sandbox/bench",
         "sandbox/audit",
+        "browser",
     ),
     *("verifiers/runners", "verifiers", "profiling", "formats", "quality", "selection", "planning", "exports"),
     *(

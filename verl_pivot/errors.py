@@ -14,6 +14,8 @@ PivotError
   + NodeLostError        a node of the cluster was lost under a training       -> the run stops; its checkpoints stay
   + ToolFailureError     a tool of a rollout broke or hung                      -> retried where harmless, then masked
     + ToolBugError       the tool's own code raised, or returned no text         -> the first step stops; later masked
+  + PageError            a page hangs, crashed, or does not have what an action names -> data; the policy reads it
+  + BrowserError         the browser died or does not start                    -> masked; the next page has a fresh one
   + SandboxRequestError  a program asks for what is not allowed                 -> a bug of the caller, not retried
     + UnsupportedLanguageError  the node cannot run programs of this language
   + SandboxFileError     a session has no such file to give back                -> data of its cells; the caller decides
@@ -77,6 +79,14 @@ class ToolFailureError(PivotError, RuntimeError):
 
 class ToolBugError(ToolFailureError):
     """The code of a tool raised or returned something that is no text; the text names the class and the method."""
+
+
+class PageError(PivotError, ValueError):
+    """A page hangs, has crashed, is too large, or does not have what an action names, which is data of the page."""
+
+
+class BrowserError(PivotError, RuntimeError):
+    """The browser died, does not answer or does not start, which says nothing about its pages."""
 
 
 class SandboxRequestError(PivotError, ValueError):

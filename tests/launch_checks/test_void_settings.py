@@ -228,6 +228,10 @@ NOTEBOOK = {
     },
 }  # fmt: skip
 PLAIN = {
+    "pivot.browser.path": (
+        "contract/test_configs.py",
+        "test_the_path_of_a_browser_reaches_the_workers_of_ray",
+    ),
     "pivot.record": ("rollout/test_tool_loop.py", "test_a_record_of_calls_has_no_texts"),
     "pivot.verifier_modules": (
         "launch_checks/test_checks.py",

@@ -1,5 +1,6 @@
 """`verl-pivot environment-rows`: the data set of a foreign environment -> rows whose rollouts it drives."""
 
+import itertools
 import shlex
 import sys
 from pathlib import Path
@@ -12,7 +13,10 @@ from verl_pivot.errors import ConfigError
 
 
 def environment_rows_command(
-    environment: Annotated[str, typer.Argument(help="verifiers:NAME, an environment or a task set of verifiers.")],
+    environment: Annotated[
+        str,
+        typer.Argument(help="verifiers:NAME, an environment or a task set of verifiers, or miniwob:TASK,TASK,..."),
+    ],
     out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The rows.parquet to write.")],
     python: Annotated[
         str, typer.Option(help="Python in which verifiers and the environment are installed.", show_default="this one")
@@ -21,24 +25,32 @@ def environment_rows_command(
         str, typer.Option(help="Arguments of load_environment, or verifiers 0.4's [env], as JSON.")
     ] = "{}",
     limit: Annotated[int | None, typer.Option(min=1, help="Rows to write, from the first.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each task of miniwob.")] = 100,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of these seeds.")] = 0,
 ) -> None:
     """Write the data set of a foreign environment as rows for training.
 
-    The environment then drives the rollouts of these rows, in a process of the Python where it is installed.
+    An environment of verifiers then drives the rollouts of these rows, in a process of the Python where it is
+    installed. Those of miniwob are played in a browser, by +method=web_agent.
 
     \b
     Examples:
     verl-pivot environment-rows verifiers:wordle --out wordle.parquet
     verl-pivot environment-rows verifiers:wordle --out wordle.parquet \\
       --python environments/bin/python --arguments '{"num_train": 500}'
+    verl-pivot environment-rows miniwob:click-button,enter-text \\
+      --seeds 200 --out web.parquet
     """
     from verl_pivot.environments.verifiers_rows import verifiers_rows, write_rows
     from verl_pivot.planning.overrides import override_value
 
     kind, _, name = environment.partition(":")
-    if kind != "verifiers" or not name:
-        raise ConfigError(f"{environment} is no environment that has rows; give verifiers:NAME")
+    if kind not in ("verifiers", "miniwob") or not name:
+        raise ConfigError(f"{environment} is no environment that has rows; give verifiers:NAME or miniwob:TASK,TASK")
     refuse_overwriting(out, [])
+    if kind == "miniwob":
+        _write_miniwob(name.split(","), range(first_seed, first_seed + seeds), limit, out)
+        return
     chosen = json_object(arguments, "--arguments")
     typer.echo(f"Loading the environment {name} ...")
     num_rows = write_rows(verifiers_rows(python, name, chosen, limit), out)
@@ -53,3 +65,14 @@ def environment_rows_command(
         "Next:\npython -m verl.trainer.main_ppo <your overrides> +method=tool_rollout \\\n"
         f"    {files} {shlex.quote(setting + '}')}"
     )
+
+
+def _write_miniwob(tasks: list[str], seeds: range, limit: int | None, out: Path) -> None:
+    from verl_pivot.environments.miniwob import miniwob_rows
+    from verl_pivot.environments.verifiers_rows import write_rows
+    from verl_pivot.planning.overrides import override_value
+
+    num_rows = write_rows(itertools.islice(miniwob_rows(tasks, seeds), limit), out)
+    typer.echo(f"Wrote {out}: {num_rows} rows.")
+    files = shlex.quote(f"data.train_files={override_value(str(out))}")
+    typer.echo(f"Next:\npython -m verl.trainer.main_ppo <your overrides> +method=web_agent \\\n    {files}")

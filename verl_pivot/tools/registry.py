@@ -29,7 +29,9 @@ _tools: Registry[Tool] = Registry(
 _frameworks: Registry[EnvironmentSource] = Registry(
     "environment",
     shipped={
+        "browser": "verl_pivot.environments.browser_source",
         "gymnasium": "verl_pivot.environments.gymnasium_source",
+        "miniwob": "verl_pivot.environments.miniwob",
         "nemo_gym": "verl_pivot.environments.nemo_gym",
         "openenv": "verl_pivot.environments.openenv",
     },

@@ -39,11 +39,11 @@ SERVER_TMP_BYTES = 256 * MIB
 PROGRAM_UID = 1000
 """User and group id of programs inside a sandbox."""
 _MERGED_USR = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
-_FOLDERS_OF_ETC = (
+FOLDERS_OF_ETC = (
     "alternatives",
     *("ssl/certs", "pki/tls/certs", "pki/ca-trust/extracted"),  # certificates of public authorities
 )
-_FILES_OF_ETC = ("ld.so.cache", "localtime")
+FILES_OF_ETC = ("ld.so.cache", "localtime")
 _ETC_DATA = {
     "passwd": "root:x:0:0:root:/tmp:/bin/sh\n"
     f"sandbox:x:{PROGRAM_UID}:{PROGRAM_UID}:sandbox:/tmp:/bin/sh\n"
@@ -152,10 +152,10 @@ def lane_command(
     options += ["--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
     for capability in (*capabilities, *(() if user_range is None else USER_CAPABILITIES)):
         options += ["--cap-add", capability]
-    options += _view(python, _FOLDERS_OF_ETC)
+    options += _view(python, FOLDERS_OF_ETC)
     if roots is not None:
         options += ["--ro-bind", str(roots), ROOTS, "--cap-add", "CAP_DAC_OVERRIDE"]
-    options += _shown(folders)
+    options += shown_folders(folders)
     options += [*_open_to_all(Path(LIBRARY, "verl_pivot")), *_open_to_all(Path(LIBRARY, "verl_pivot/sandbox"))]
     options += ["--ro-bind", str(_PACKAGE / "sandbox/lane"), f"{LIBRARY}/verl_pivot/sandbox/lane"]
     # -P -s -S -B instead of -I, which would ignore PYTHONHASHSEED; the environment is a constant.
@@ -209,8 +209,8 @@ def exec_command(
         options.append("--disable-userns")
     if as_pid_1:
         options.append("--as-pid-1")
-    options += _view(python, (*_FOLDERS_OF_ETC, *_FILES_OF_ETC))
-    options += _shown(folders)
+    options += _view(python, (*FOLDERS_OF_ETC, *FILES_OF_ETC))
+    options += shown_folders(folders)
     if library is not None:
         options += ["--ro-bind", str(library), f"{LIBRARY}/{library.name}"]
     mounts = _mounts(mount_proc=mount_proc, tmp_bytes=tmp_bytes)
@@ -263,9 +263,9 @@ def server_command(
         options.append("--disable-userns")
     own = ("passwd", "group") if has_network else _ETC_DATA
     names = ("resolv.conf", "hosts", "nsswitch.conf") if has_network else ()
-    options += _view_of_system((*_FOLDERS_OF_ETC, *_FILES_OF_ETC, *names))
+    options += view_of_system((*FOLDERS_OF_ETC, *FILES_OF_ETC, *names))
     options += _mounts(mount_proc=mount_proc, tmp_bytes=SERVER_TMP_BYTES)
-    options += _shown({str(path): path for path in sorted(shown)})
+    options += shown_folders({str(path): path for path in sorted(shown)})
     options += ["--bind", str(folder), SERVER_FOLDER]
     fds = [sealed_memory_file(seccomp)]
     for name in own:
@@ -314,7 +314,7 @@ def _etc_data() -> list[DataFile]:
 
 def _files_of_lane() -> list[DataFile]:
     """Single files that a lane shows, as copies: the mount of one would tell where it lies on the machine."""
-    etc = [(f"/etc/{name}", Path("/etc", name)) for name in _FILES_OF_ETC]
+    etc = [(f"/etc/{name}", Path("/etc", name)) for name in FILES_OF_ETC]
     package = [(f"{LIBRARY}/verl_pivot/{name}", _PACKAGE / name) for name in ("__init__.py", "sandbox/__init__.py")]
     shown = [(place, file) for place, file in (*etc, *package) if file.is_file()]
     return [*_etc_data(), *(DataFile(destination=place, content=file.read_bytes()) for place, file in shown)]
@@ -322,16 +322,16 @@ def _files_of_lane() -> list[DataFile]:
 
 def _view(python: PythonView, from_etc: Iterable[str]) -> list[str]:
     """Options that show read-only: the system, and Python."""
-    view = _view_of_system(from_etc)
+    view = view_of_system(from_etc)
     for base in python.bases:
         if not is_below(base, Path("/usr")):
-            view += _shown({str(base): base})
+            view += shown_folders({str(base): base})
     if python.environment is not None:
         view += ["--ro-bind", str(python.environment), VENV]
     return view
 
 
-def _view_of_system(from_etc: Iterable[str]) -> list[str]:
+def view_of_system(from_etc: Iterable[str]) -> list[str]:
     """Options that show read-only: /usr, the folders of / that belong to it, and entries of /etc."""
     view = ["--ro-bind", "/usr", "/usr", *_open_to_all(Path("/etc")), *_open_to_all(Path(LIBRARY))]
     for name in _MERGED_USR:
@@ -345,7 +345,7 @@ def _view_of_system(from_etc: Iterable[str]) -> list[str]:
     return view
 
 
-def _shown(folders: Mapping[str, Path]) -> list[str]:
+def shown_folders(folders: Mapping[str, Path]) -> list[str]:
     """Options that show folders of the host read-only: {path in the sandbox: folder of the host}."""
     words: list[str] = []
     for place, source in folders.items():

@@ -1,0 +1,54 @@
+"""Accessibility snapshots as texts with numbers."""
+
+from itertools import count
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_pivot.browser.page_text import page_text
+
+SNAPSHOT = """\
+- generic [active] [ref=e1]:
+  - heading "Shop: \\"open\\"" [level=1] [ref=e2]
+  - generic [ref=e3]:
+    - textbox "Search" [ref=e5]: tea
+    - 'button "Go: now" [disabled] [ref=e6]'
+  - generic [ref=e7] [cursor=pointer]:
+    - text: "Menu [ref=e9]"
+  - link "Next" [ref=e8] [cursor=pointer]:
+    - /url: "#next"
+  - generic [ref=e10]: plain
+"""
+
+
+def test_elements_have_numbers_and_boxes_without_text_are_left_out() -> None:
+    numbers = count(1)
+    known: dict[str, int] = {}
+
+    shown = page_text(SNAPSHOT, lambda ref: known.setdefault(ref, next(numbers)) if ref not in known else known[ref])
+
+    assert shown.text == (
+        '[1] heading "Shop: \\"open\\"" (level=1)\n'
+        '[2] textbox "Search": tea\n'
+        '[3] button "Go: now" (disabled)\n'
+        "[4] generic\n"
+        "  Menu [ref=e9]\n"
+        '[5] link "Next"\n'
+        "  url: #next\n"
+        "[6] plain"
+    )
+    assert shown.refs == {1: "e2", 2: "e5", 3: "e6", 4: "e7", 5: "e8", 6: "e10"}
+
+
+def test_an_empty_page_is_an_empty_text() -> None:
+    assert page_text("", int).text == ""
+
+
+@given(st.text())
+def test_what_a_page_calls_its_button_names_no_other_element(name: str) -> None:
+    import json
+
+    quoted = json.dumps(name).replace("'", "''")
+    shown = page_text(f"- 'button {quoted} [ref=e5]'", lambda ref: int(ref[1:]))
+
+    assert shown.refs == {5: "e5"}

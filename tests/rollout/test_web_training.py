@@ -1,0 +1,51 @@
+"""The stock trainer with +method=web_agent: a policy that clicks in MiniWoB++, in a real browser."""
+
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from tests.support.launching import LAUNCH_SECONDS, launch, step_metrics, training
+from tests.support.scripted_engine import call, make_loop, row
+from tests.support.tiny_model import teach, write_model
+from tests.support.web import needs_browser
+from verl_pivot.configuration import configs_dir
+from verl_pivot.environments.miniwob import miniwob_rows
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200), needs_browser]
+
+TOOLS = configs_dir() / "tools" / "miniwob.yaml"
+
+
+async def test_two_steps_on_miniwob_are_solved_by_a_policy_that_was_taught_to_click(tmp_path: Path) -> None:
+    rows = list(miniwob_rows(["click-test"], range(4)))
+    loop = make_loop([call("click", number=2)], f"pivot.rollout.tools={TOOLS}", "data.max_prompt_length=2048")
+    taught = await loop.run({}, **row(rows[0]["prompt"][0]["content"], metadata=rows[0]["metadata"]))
+    assert taught.reward_score == 1.0
+    mask = [0] * len(taught.prompt_ids) + taught.response_mask
+    model = teach(write_model(tmp_path / "model"), taught.prompt_ids + taught.response_ids, mask)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "web.parquet")
+
+    output = launch(
+        tmp_path,
+        "+method=web_agent",
+        "+local=cpu",
+        "pivot.trial_steps=null",
+        *training(model, tmp_path / "web.parquet", batch_size=2, n=2, num_steps=2),
+        f"data.val_files={tmp_path}/web.parquet",
+        "trainer.val_before_train=False",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2",
+        "data.max_prompt_length=2048",
+        "data.max_response_length=256",
+        "actor_rollout_ref.rollout.top_k=1",  # greedy, so that the model gives what it was taught
+        f"trainer.rollout_data_dir={tmp_path}/dump",
+    )
+
+    assert output.returncode == 0, output.stderr
+    metrics = step_metrics(output.stdout)
+    assert sorted(metrics) == [1, 2]
+    assert metrics[1]["critic/score/mean"] == metrics[2]["critic/score/mean"] == 1.0
+    lines = [json.loads(line) for line in (tmp_path / "dump" / "pivot" / "2.jsonl").read_text().splitlines()]
+    assert {each["reason"] for each in lines} == {"solved"}

@@ -1,0 +1,221 @@
+"""Settings -> a Chromium that runs in bubblewrap, driven by Playwright over a pipe."""
+
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Coroutine
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from verl_pivot.browser.allowed_requests import resolver_rules
+from verl_pivot.browser.settings import BrowserSettings, find_browser
+from verl_pivot.errors import BrowserError, ConfigError
+from verl_pivot.extras import extra
+from verl_pivot.sandbox.bubblewrap.browser_command import browser_script
+from verl_pivot.sandbox.bubblewrap.probe import Tier, probe
+from verl_pivot.sandbox.bubblewrap.python_view import PythonView
+from verl_pivot.sandbox.lane.seccomp import filter_bytes
+
+with extra("web"):
+    from playwright.async_api import Error as PlaywrightError
+    from playwright.async_api import async_playwright
+
+if TYPE_CHECKING:
+    from playwright.async_api import Browser, BrowserContext, CDPSession, Playwright
+
+logger = logging.getLogger(__name__)
+
+PING_SECONDS = 10.0
+"""Seconds in which a living browser answers a question that no page can delay."""
+_CLOSE_SECONDS = 10.0
+_HEAP_SHARE = 0.5
+"""Share of a process's data that V8's old objects may have, so that a script fails before the process does."""
+
+
+class BrowserProcess:
+    """One Chromium with its driver. It is never started again: who needs another one makes another one."""
+
+    def __init__(self, settings: BrowserSettings) -> None:
+        self._settings = settings
+        self._folder = Path(tempfile.mkdtemp(prefix="verl-pivot-browser-"))
+        self._playwright: Playwright | None = None
+        self._browser: Browser | None = None
+        self._questions: CDPSession | None = None
+        self.num_opened = 0
+        """Contexts that were opened so far."""
+        self.num_open = 0
+        """Contexts that have not been closed."""
+        self.is_dead = False
+        """Whether the browser is known to have ended, or not to answer."""
+
+    async def start(self) -> None:
+        """Start the browser.
+
+        Raises:
+            ConfigError: If no browser is installed, or this machine has no sandbox for it.
+            BrowserError: If it does not start.
+        """
+        program = await asyncio.to_thread(self._write_script)
+        try:
+            async with asyncio.timeout(self._settings.start_seconds):
+                self._playwright = await async_playwright().start()
+                self._browser = await self._playwright.chromium.launch(
+                    executable_path=str(self._folder / "browser"),
+                    args=self._arguments(),
+                    env={},
+                    ignore_default_args=["--disable-popup-blocking"],
+                    handle_sigint=False,
+                    handle_sigterm=False,
+                    handle_sighup=False,
+                )
+                self._questions = await self._browser.new_browser_cdp_session()
+        except (PlaywrightError, OSError, TimeoutError) as error:
+            await self.close()
+            await asyncio.to_thread(_check_machine)
+            raise BrowserError(f"the browser {program} does not start: {_first_line(error)}") from error
+        self._browser.on("disconnected", lambda _: self._ended())
+
+    @property
+    def pid(self) -> int:
+        """Process id of the browser's bubblewrap."""
+        return int((self._folder / "pid").read_text())
+
+    async def open(self, width: int, height: int) -> "BrowserContext":
+        """A context of its own: cookies, storage and pages, which are gone when it closes.
+
+        Raises:
+            BrowserError: If the browser has died.
+        """
+        if self._browser is None or self.is_dead:
+            raise BrowserError("the browser has ended")
+        try:
+            async with asyncio.timeout(self._settings.start_seconds):
+                context = await self._browser.new_context(
+                    viewport={"width": width, "height": height},
+                    accept_downloads=False,
+                    locale="en-US",
+                    timezone_id="UTC",
+                    service_workers="block",
+                )
+        except (PlaywrightError, TimeoutError) as error:
+            self.is_dead = True
+            raise BrowserError(f"the browser opens no page any more: {_first_line(error)}") from error
+        self.num_opened += 1
+        self.num_open += 1
+        return context
+
+    async def answers(self) -> bool:
+        """Whether the browser, apart from its pages, lives; one that does not answer in time counts as dead."""
+        if self.is_dead or self._questions is None:
+            return False
+        question = asyncio.ensure_future(self._questions.send("Browser.getVersion"))
+        done, _ = await asyncio.wait({question}, timeout=PING_SECONDS)
+        if not done or question.exception() is not None:
+            question.cancel()
+            self._ended()
+        return not self.is_dead
+
+    async def close_context(self, context: "BrowserContext") -> None:
+        """Close a context with its pages, also pages that hang; a browser that does not manage counts as dead."""
+        closing = asyncio.ensure_future(context.close())
+        done, _ = await asyncio.wait({closing}, timeout=_CLOSE_SECONDS)
+        if not done:
+            done, _ = await asyncio.wait({closing}, timeout=_CLOSE_SECONDS if await self.answers() else 0)
+        self.num_open -= 1
+        if not done:
+            closing.add_done_callback(forget_result)
+            self._ended()
+        elif closing.exception() is not None and not await self.answers():
+            logger.warning("a page was closed with its browser: %s", _first_line(closing.exception()))
+
+    def kill(self) -> None:
+        """End the browser at once, with all processes of its sandbox."""
+        self._ended()
+        with suppress(OSError, ValueError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    async def close(self) -> None:
+        """End the browser and its driver, and remove what they wrote."""
+        try:
+            if self._browser is not None:
+                await _done_within(self._browser.close(), _CLOSE_SECONDS)
+            if self._playwright is not None:
+                await _done_within(self._playwright.stop(), _CLOSE_SECONDS)
+        finally:
+            self.kill()
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _ended(self) -> None:
+        self.is_dead = True
+
+    def _write_script(self) -> Path:
+        """Write the script that Playwright starts; the browser's path comes back."""
+        program = find_browser(self._settings.path)
+        filter_file = self._folder / "filter"
+        filter_file.write_bytes(_filter())
+        script = self._folder / "browser"
+        script.write_text(
+            browser_script(
+                program,
+                folders=self._settings.folders,
+                has_network=bool(self._settings.hosts),
+                memory_mib=self._settings.memory_mib,
+                filter_file=filter_file,
+                pid_file=self._folder / "pid",
+            )
+        )
+        script.chmod(0o700)
+        return program
+
+    def _arguments(self) -> list[str]:
+        heap_mib = int(self._settings.memory_mib * _HEAP_SHARE)
+        return [
+            "--disable-gpu",
+            f"--js-flags=--max-old-space-size={heap_mib}",
+            f"--host-resolver-rules={resolver_rules(self._settings.hosts)}",
+            "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
+            "--disk-cache-size=1048576",
+        ]
+
+
+async def _done_within(ending: Coroutine[Any, Any, None], seconds: float) -> None:
+    """Wait for the end of a browser, which may not come: its driver may have died, or its event loop's tasks."""
+    task = asyncio.ensure_future(ending)
+    done, _ = await asyncio.wait({task}, timeout=seconds)
+    task.add_done_callback(forget_result)
+    if not done:
+        task.cancel()
+
+
+def forget_result(task: "asyncio.Future[Any]") -> None:
+    """Take note of an exception that nobody waits for."""
+    if not task.cancelled():
+        task.exception()
+
+
+@cache
+def _filter() -> bytes:
+    """Filter of system calls, compiled once in a process."""
+    return filter_bytes()
+
+
+def _check_machine() -> None:
+    """Refuse a machine without a sandbox.
+
+    Raises:
+        ConfigError: With the obstacles and their remedies.
+    """
+    found = probe(PythonView.of())
+    if found.tier >= Tier.T3:
+        causes = "; ".join(f"{obstacle.what}: {obstacle.remedy}" for obstacle in found.obstacles)
+        raise ConfigError(f"this machine has no sandbox for a browser ({causes})")
+
+
+def _first_line(error: BaseException | None) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]

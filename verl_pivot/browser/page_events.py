@@ -1,0 +1,82 @@
+"""What a page did beside showing itself: dialogs, windows, downloads, refused requests, errors of its scripts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+_MOST_KEPT = 20
+_MOST_CHARACTERS = 300
+_LISTS = ("dialogs", "refused_requests", "script_errors", "console_errors")
+MOST_INTERRUPTIONS = 50
+"""Dialogs and windows, together, above which a page is closed."""
+MOST_REFUSED = 500
+"""Refused requests above which a page is closed."""
+
+
+@dataclass(slots=True)
+class PageEvents:
+    """Counts of what a page did, and the texts of the first of them."""
+
+    num_dialogs: int = 0
+    num_windows: int = 0
+    """Windows that the page opened; each is closed at once."""
+    num_downloads: int = 0
+    num_refused_requests: int = 0
+    """Requests to hosts that the page may not ask; each is aborted."""
+    num_script_errors: int = 0
+    """Exceptions that no script caught."""
+    has_crashed: bool = False
+    dialogs: list[str] = field(default_factory=list)
+    """The first dialogs, as `alert: text`."""
+    refused_requests: list[str] = field(default_factory=list)
+    """Addresses of the first requests that were aborted."""
+    script_errors: list[str] = field(default_factory=list)
+    console_errors: list[str] = field(default_factory=list)
+    """The first lines that scripts, or the browser, wrote to the console as errors."""
+
+    @property
+    def is_flooding(self) -> bool:
+        """Whether the page shows more dialogs, opens more windows or asks for more than any page needs to."""
+        return self.num_dialogs + self.num_windows > MOST_INTERRUPTIONS or self.num_refused_requests > MOST_REFUSED
+
+    def add_dialog(self, kind: str, text: str) -> None:
+        self.num_dialogs += 1
+        keep(self.dialogs, f"{kind}: {text}")
+
+    def add_refused(self, address: str) -> None:
+        self.num_refused_requests += 1
+        keep(self.refused_requests, address)
+
+    def add_script_error(self, text: str) -> None:
+        self.num_script_errors += 1
+        keep(self.script_errors, text)
+
+    def add_console_error(self, text: str) -> None:
+        keep(self.console_errors, text)
+
+    def notes(self, since: "PageEvents") -> Iterator[str]:
+        """Sentences for the policy about what happened after an earlier copy was taken.
+
+        Args:
+            since: The earlier copy.
+        """
+        for each in self.dialogs[len(since.dialogs) :]:
+            yield f"The page showed a dialog, which was dismissed ({each})."
+        if number := self.num_windows - since.num_windows:
+            yield f"The page opened {number} window{'s' if number > 1 else ''}, closed at once."
+        if number := self.num_downloads - since.num_downloads:
+            yield f"The page began {number} download{'s' if number > 1 else ''}, refused."
+        if number := self.num_refused_requests - since.num_refused_requests:
+            first = self.refused_requests[len(since.refused_requests) :][:1]
+            of = f", such as {first[0]}" if first else ""
+            yield f"{number} request{'s' if number > 1 else ''} to addresses outside of the task refused{of}."
+
+    def copy(self) -> "PageEvents":
+        """A copy that later events do not change."""
+        lists = {name: list(getattr(self, name)) for name in _LISTS}
+        return replace(self, **lists)  # type: ignore[arg-type]  # the names are those of lists
+
+
+def keep(texts: list[str], text: str) -> None:
+    """Append the beginning of a text, as long as there are few."""
+    if len(texts) < _MOST_KEPT:
+        texts.append(text[:_MOST_CHARACTERS])

@@ -1,0 +1,333 @@
+"""WebPage: one page with cookies and storage of its own, whose elements are acted on by their numbers."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, refused_addresses
+from verl_pivot.browser.browser_process import BrowserProcess, forget_result
+from verl_pivot.browser.page_events import PageEvents
+from verl_pivot.browser.page_text import PageText, page_text
+from verl_pivot.browser.settings import BrowserSettings, PageSettings
+from verl_pivot.errors import BrowserError, PageError
+from verl_pivot.extras import extra
+
+with extra("web"):
+    from playwright.async_api import Error as PlaywrightError
+    from playwright.async_api import TimeoutError as PlaywrightTimeout
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Locator, Page, Route
+
+ResultT = TypeVar("ResultT")
+
+MAX_HTML_CHARACTERS = 4 * 1024 * 1024
+"""Most characters of HTML that `show` takes."""
+MAX_ELEMENTS = 20_000
+MAX_TEXT = 2_000_000
+"""Most elements and characters of a page that is written as text; one with more says so instead."""
+_SIGN_OF_LIFE_SECONDS = 2.0
+_ELEMENT_SECONDS = 2.0
+"""Seconds in which an element must be ready for an action: visible, still, and not covered."""
+_OBSTACLES = ("element is not", "element was detached", "did not find some options")
+"""Beginnings of lines in Playwright's log that say why an element was not ready."""
+_WHEEL = {"up": -400, "down": 400}
+_SIZE = "[+document.getElementsByTagName('*').length, +(document.body ? document.body.textContent.length : 0)]"
+# Mulberry32, a generator of 32 bits of state in the public domain.
+_SEED_SCRIPT = """(() => { let state = %d >>> 0; Math.random = () => {
+  state = (state + 0x6D2B79F5) >>> 0; let mixed = Math.imul(state ^ (state >>> 15), state | 1);
+  mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
+  return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296; }; })();"""
+
+
+class PageCloser(Protocol):
+    """What is told that a page has gone, such as to let the next one begin."""
+
+    async def page_closed(self, process: BrowserProcess) -> None: ...
+
+
+class WebPage:
+    """One page of one trajectory. All methods are bounded in time; one runs at a time.
+
+    Raises of every method that asks the page:
+        PageError: If the page hangs, has crashed, floods the browser, or does not have what was named.
+        BrowserError: If the browser has died.
+
+    Example:
+        async with opened_page(PageSettings(seed=7)) as page:
+            await page.show("<button>OK</button>")
+            print((await page.read()).text)  # [1] button "OK"
+            await page.click(1)
+    """
+
+    def __init__(
+        self, process: BrowserProcess, context: "BrowserContext", settings: PageSettings, closer: PageCloser
+    ) -> None:
+        """Hold a context; `prepare` opens its page.
+
+        Args:
+            process: The browser.
+            context: Its context for this page.
+            settings: What the page is opened with.
+            closer: What is told when the page has closed.
+        """
+        self.events = PageEvents()
+        self._process, self._context, self._settings, self._closer = process, context, settings, closer
+        self._page: Page | None = None
+        self._html = ""
+        self._gone = ""
+        """Why the page is closed; "" while it is open."""
+        self._is_closed = False
+        self._document, self._numbers = 0, dict[tuple[int, str], int]()
+        self._shown = PageText(text="")
+        self._tasks = set[asyncio.Task[None]]()
+
+    async def prepare(self, browser: BrowserSettings) -> None:
+        """Open the page and watch what it does."""
+        settings, context = self._settings, self._context
+        hosts = browser.hosts if settings.hosts is None else settings.hosts
+        if settings.seed is not None:
+            await self._sent(context.add_init_script(_SEED_SCRIPT % (settings.seed % 2**32)))
+        await self._sent(context.route(OFFLINE_PAGE, self._serve))
+        await self._sent(context.route(refused_addresses(hosts, browser.folders), self._refuse))
+        self._page = page = await self._sent(context.new_page())
+        if settings.time is not None:
+            await self._sent(page.clock.set_fixed_time(settings.time))
+        context.on("page", self._on_window)
+        page.on("dialog", self._on_dialog)
+        page.on("download", self._on_download)
+        page.on("crash", self._on_crash)
+        page.on("framenavigated", self._on_navigation)
+        page.on("pageerror", lambda error: self.events.add_script_error(str(error)))
+        if settings.keeps_console:
+            page.on("console", self._on_console)
+
+    async def __aenter__(self) -> "WebPage":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        """Address of the page."""
+        return "about:blank" if self._page is None else self._page.url
+
+    async def goto(self, url: str) -> None:
+        """Open an address and wait until its document is read; what it loads further may still come."""
+        if not url.startswith(("http://", "https://", "file://")):
+            raise PageError(f"an address begins with http:// or https://, got {url!r:.80}")
+        await self._asked(lambda page: page.goto(url, wait_until="domcontentloaded", timeout=self._milliseconds))
+
+    async def show(self, html: str) -> None:
+        """Show HTML as a page without a network, and wait until it has loaded, its pictures and scripts included."""
+        if len(html) > MAX_HTML_CHARACTERS:
+            raise PageError(f"the page has {len(html)} characters of HTML; at most {MAX_HTML_CHARACTERS} are shown")
+        self._html = html
+        await self._asked(lambda page: page.goto(OFFLINE_PAGE, wait_until="load", timeout=self._milliseconds))
+
+    async def read(self) -> PageText:
+        """The page as text; later actions name its numbers."""
+        size = await self.evaluate(_SIZE)
+        elements, characters = size if isinstance(size, list) and len(size) == 2 else (0, 0)
+        if elements > MAX_ELEMENTS or characters > MAX_TEXT:
+            self._shown = PageText(
+                text=f"(A page too large to be shown: {elements} elements, {characters} characters.)"
+            )
+            return self._shown
+        snapshot = await self._asked(lambda page: page.aria_snapshot(mode="ai", timeout=self._milliseconds))
+        self._shown = page_text(snapshot, self._number)
+        return self._shown
+
+    async def click(self, number: int) -> None:
+        await self._on_element(number, lambda element: element.click(timeout=_ELEMENT_SECONDS * 1000))
+
+    async def fill(self, number: int, text: str) -> None:
+        """Replace the text of a field."""
+        await self._on_element(number, lambda element: element.fill(text, timeout=_ELEMENT_SECONDS * 1000))
+
+    async def select(self, number: int, option: str) -> None:
+        """Choose the option of a list that has this label or value."""
+        await self._on_element(number, lambda element: element.select_option(option, timeout=_ELEMENT_SECONDS * 1000))
+
+    async def press(self, key: str, number: int | None = None) -> None:
+        """Press a key, such as Enter or Control+A, at an element, or where the focus is."""
+        if number is None:
+            await self._asked(lambda page: page.keyboard.press(key))
+        else:
+            await self._on_element(number, lambda element: element.press(key, timeout=_ELEMENT_SECONDS * 1000))
+
+    async def scroll(self, direction: str, number: int | None = None) -> None:
+        """Turn the mouse wheel, `up` or `down`, over an element or over the middle of the page."""
+        settings = self._settings
+        if number is None:
+            await self._asked(lambda page: page.mouse.move(settings.width / 2, settings.height / 2))
+        else:
+            await self._on_element(number, lambda element: element.hover(timeout=_ELEMENT_SECONDS * 1000))
+        await self._asked(lambda page: page.mouse.wheel(0, _WHEEL[direction]))
+
+    async def back(self) -> None:
+        """Go back to the page before."""
+        before = await self._asked(lambda page: page.go_back(wait_until="domcontentloaded", timeout=self._milliseconds))
+        if before is None and self.url == "about:blank":
+            raise PageError("there is no page to go back to")
+
+    async def settle(self, seconds: float) -> None:
+        """Wait for scripts, and for a document that an action has begun to load."""
+        await asyncio.sleep(seconds)
+        await self._asked(lambda page: page.wait_for_load_state("domcontentloaded", timeout=self._milliseconds))
+
+    async def screenshot(self, *, full_page: bool = False) -> bytes:
+        """The visible part of the page, or with `full_page` all of it, as PNG."""
+        return await self._asked(
+            lambda page: page.screenshot(full_page=full_page, type="png", timeout=self._milliseconds)
+        )
+
+    async def evaluate(self, expression: str, argument: object = None) -> Any:
+        """Value of a JavaScript expression, or of a function of `argument`, in the page, whose scripts may forge it."""
+        return await self._asked(lambda page: page.evaluate(expression, argument))
+
+    async def close(self) -> None:
+        """Close the page, however it is; repeats are harmless."""
+        self._gone = self._gone or "the page is closed"
+        if not self._is_closed:
+            self._is_closed = True
+            for task in self._tasks:
+                task.cancel()
+            await self._process.close_context(self._context)
+            await self._closer.page_closed(self._process)
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the page was closed, because it hung, crashed or flooded the browser, or by `close`."""
+        return bool(self._gone)
+
+    @property
+    def _milliseconds(self) -> float:
+        return self._settings.action_seconds * 1000
+
+    async def _on_element(self, number: int, action: "Callable[[Locator], Awaitable[ResultT]]") -> ResultT:
+        ref = self._shown.refs.get(number)
+        if ref is None:
+            is_old = number in self._numbers.values()
+            why = "belongs to an earlier observation" if is_old else "is not in the observation"
+            raise PageError(f"the number {number} {why}; take one of the last observation")
+        return await self._asked(lambda page: action(page.locator(f"aria-ref={ref}")), f"element {number}")
+
+    async def _asked(self, ask: "Callable[[Page], Awaitable[ResultT]]", what: str = "the page") -> ResultT:
+        """An answer of the page, or an error that says whose fault it is that there is none."""
+        if self._gone:
+            raise PageError(self._gone)
+        if self._process.is_dead or self._page is None:
+            raise BrowserError("the browser has ended")
+        task = asyncio.ensure_future(ask(self._page))
+        try:
+            # Not asyncio.timeout: Playwright takes seconds to cancel what waits for a page that floods it.
+            done, _ = await asyncio.wait({task}, timeout=self._settings.action_seconds + 1.0)
+        finally:
+            task.add_done_callback(forget_result)
+        if done and (error := task.exception()) is None:
+            return task.result()
+        if done and not isinstance(error, PlaywrightError):
+            raise error  # type: ignore[misc]  # a bug of ours, or a mistake of the caller
+        raise await self._fault(error if done else None, what)
+
+    async def _fault(self, error: BaseException | None, what: str) -> PageError | BrowserError:
+        """Whose fault it is that there is no answer."""
+        if self._gone:
+            return PageError(self._gone)
+        if self.events.has_crashed:
+            return await self._give_up("the page has crashed, or wanted more memory than it may have")
+        if not await self._process.answers():
+            return BrowserError("the browser died, or does not answer")
+        if error is not None and not isinstance(error, PlaywrightTimeout):
+            return PageError(f"{what}: {_reason(error)}")
+        if await self._is_alive():
+            return PageError(f"{what}: {_reason(error) if error is not None else 'no answer in time'}")
+        return await self._give_up(f"the page did not answer within {self._settings.action_seconds:g} s and was closed")
+
+    async def _is_alive(self) -> bool:
+        assert self._page is not None
+        task = asyncio.ensure_future(self._page.evaluate("0"))
+        task.add_done_callback(forget_result)
+        done, _ = await asyncio.wait({task}, timeout=_SIGN_OF_LIFE_SECONDS)
+        return bool(done) and task.exception() is None
+
+    async def _give_up(self, reason: str) -> PageError:
+        """Close a page that only costs time, processors and memory; the reason stays what the policy reads."""
+        self._gone = self._gone or reason
+        await self.close()
+        return PageError(self._gone)
+
+    async def _sent(self, preparing: Awaitable[ResultT]) -> ResultT:
+        """Result of what the browser does without any page's scripts."""
+        try:
+            async with asyncio.timeout(self._settings.action_seconds + 5.0):
+                return await preparing
+        except (PlaywrightError, TimeoutError) as error:
+            await self._process.answers()
+            raise BrowserError(f"the browser opens no page: {_reason(error)}") from error
+
+    def _number(self, ref: str) -> int:
+        return self._numbers.setdefault((self._document, ref), len(self._numbers) + 1)
+
+    def _spawn(self, work: Awaitable[object]) -> None:
+        """Do what an event asks for beside everything else; that it fails with its page concerns nobody."""
+        task = asyncio.ensure_future(_quietly(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _check_flood(self) -> None:
+        if self.events.is_flooding and not self._gone:
+            self._spawn(self._give_up("the page floods the browser with dialogs, windows or requests and was closed"))
+
+    def _on_dialog(self, dialog: "Dialog") -> None:
+        self._check_flood()
+        if dialog.type == "beforeunload":
+            self._spawn(dialog.accept())
+            return
+        self.events.add_dialog(dialog.type, dialog.message)
+        self._spawn(dialog.dismiss())
+
+    def _on_window(self, window: "Page") -> None:
+        self.events.num_windows += 1
+        self._check_flood()
+        self._spawn(window.close())
+
+    def _on_console(self, line: "ConsoleMessage") -> None:
+        if line.type == "error":
+            self.events.add_console_error(line.text)
+
+    def _on_download(self, _: object) -> None:
+        self.events.num_downloads += 1
+
+    def _on_crash(self, _: object) -> None:
+        self.events.has_crashed = True
+
+    def _on_navigation(self, frame: Any) -> None:
+        if frame.parent_frame is None:
+            self._document += 1
+
+    async def _serve(self, route: "Route") -> None:
+        await _quietly(route.fulfill(body=self._html, content_type="text/html; charset=utf-8"))
+
+    async def _refuse(self, route: "Route") -> None:
+        self.events.add_refused(route.request.url)
+        self._check_flood()
+        await _quietly(route.abort())
+
+
+async def _quietly(work: Awaitable[object]) -> None:
+    """Do something whose failure says only that its page or browser has gone, which the next question finds out."""
+    try:
+        await work
+    except PlaywrightError:
+        return
+
+
+def _reason(error: BaseException) -> str:
+    """The sentence of Playwright's error that says why, without the name of the method and the log of its tries."""
+    lines = [line.strip(" -") for line in str(error).strip().splitlines()] or [type(error).__name__]
+    tried = (line for line in reversed(lines[1:]) if line.startswith(_OBSTACLES) or "intercepts pointer" in line)
+    first = lines[0].partition(": ")[2] or lines[0]
+    return (next(tried, None) or first).removeprefix("Error: ").strip()[:300]

@@ -1,0 +1,158 @@
+"""Entry `- environment: miniwob` of a tools file -> an episode of MiniWoB++ for each rollout, by task and seed.
+
+MiniWoB++ (Liu et al., arXiv:1802.08802; Farama's package miniwob, MIT license) has pages that make a problem from
+a seed and decide whether it is solved. Its Python code, which drives a browser with Selenium, is not used.
+"""
+
+import importlib.util
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from verl_pivot.browser.settings import PageSettings, find_browser
+from verl_pivot.browser.web_page import WebPage
+from verl_pivot.environments.stepped import seed_of
+from verl_pivot.environments.web_actions import WEB_ACTIONS
+from verl_pivot.environments.web_environment import TaskEnd, WebEnvironment, WebOptions, of_row
+from verl_pivot.errors import ConfigError, DataError, PageError
+from verl_pivot.extras import require
+from verl_pivot.tools.registry import register_framework
+from verl_pivot.types import EnvironmentReturn, JsonObject, Verdict
+
+_FOLDER = "/miniwob"
+"""Folder in the sandbox that shows the package's pages."""
+_ACTIONS = ("click", "fill", "select", "press", "scroll")
+"""Neither goto nor back: another page of the package would be an easier task."""
+_EPISODE_MILLISECONDS = 2_000_000_000
+"""Time of an episode by the page's own clock, in place of 10 s: limits of a rollout are those of pivot.rollout."""
+_PROMPT = (
+    "Do the task on the web page below with the tools. The number in brackets before an element names it in calls."
+)
+_UNFINISHED = -1.0
+"""Reward that MiniWoB++ gives when its time runs out."""
+_BEGIN = """async ([seed, milliseconds]) => {
+  Math.seedrandom(seed); core.setDataMode('train'); core.EPISODE_MAX_TIME = milliseconds;
+  window.pivotEpisode = true; core.startEpisodeReal(); core.hideDisplay();
+  for (let tries = 0; tries < 100 && !WOB_TASK_READY; tries++) await new Promise(done => setTimeout(done, 50));
+  const told = core.getUtterance();
+  return WOB_TASK_READY ? (typeof told === 'string' ? told : told.utterance) : null; }"""
+_STATE = "window.pivotEpisode ? [!!WOB_DONE_GLOBAL, +WOB_RAW_REWARD_GLOBAL] : null"
+
+
+class MiniwobEntry(WebOptions):
+    """Entry `- environment: miniwob`: tasks of MiniWoB++, whose raw reward is the outcome."""
+
+    environment: Annotated[str, Field(max_length=0)] = ""
+    width: Annotated[int, Field(ge=50, le=4096)] = 500
+    height: Annotated[int, Field(ge=50, le=4096)] = 320
+
+
+@register_framework("miniwob", options=MiniwobEntry)
+class MiniwobSource:
+    """Opens the episode of each rollout."""
+
+    can_branch = False  # a page has a place among `max_pages`, for which rollouts would wait for each other
+    pays_by_turn = False
+
+    def __init__(self, entry: MiniwobEntry) -> None:
+        """Look for the browser and the pages.
+
+        Raises:
+            ConfigError: If one of them is not installed.
+        """
+        find_browser(entry.path)
+        self._entry, self._browser = entry, entry.browser({_FOLDER: pages_folder()})
+        self.tools = tuple(WEB_ACTIONS[name].schema for name in _ACTIONS)
+
+    def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> WebEnvironment:
+        """The episode of one rollout.
+
+        Raises:
+            DataError: If `metadata.task` is no task, or `metadata.seed` no seed.
+        """
+        name = of_row(metadata, "task", str)
+        if name not in miniwob_tasks():
+            raise DataError(
+                f"metadata.task of a row must be a task of MiniWoB++ such as click-button, got {name!r:.80}"
+            )
+        entry = self._entry
+        page = PageSettings(width=entry.width, height=entry.height, action_seconds=entry.action_seconds)
+        task = _Episode(name, seed_of(metadata, row))
+        return WebEnvironment(task, _ACTIONS, self._browser, page, entry)
+
+
+class _Episode:
+    """One episode of MiniWoB++."""
+
+    is_trusted = True
+
+    def __init__(self, name: str, seed: int) -> None:
+        self._name, self._seed = name, seed
+
+    async def begin(self, page: WebPage) -> str:
+        await page.goto(f"file://{_FOLDER}/miniwob/{self._name}.html")
+        await page.settle(0.0)
+        told = await page.evaluate(_BEGIN, [self._seed, _EPISODE_MILLISECONDS])
+        if not isinstance(told, str):
+            raise PageError(f"the task {self._name} was not ready after 5 s")
+        return f"Task: {told}"
+
+    async def end(self, page: WebPage) -> TaskEnd | None:
+        state = await page.evaluate(_STATE)
+        if state is None:
+            return TaskEnd(_UNFINISHED, "left_page")
+        done, reward = state
+        return TaskEnd(float(reward), "solved" if reward > 0 else "failed") if done else None
+
+    def unfinished(self) -> Verdict:
+        return EnvironmentReturn(score=_UNFINISHED, reason="environment_unfinished")
+
+
+def pages_folder() -> Path:
+    """Folder with the pages of the package miniwob.
+
+    Raises:
+        ConfigError: If it is not installed.
+    """
+    require("miniwob", "web")
+    spec = importlib.util.find_spec("miniwob")
+    assert spec is not None, "`require` has found it"
+    assert spec.origin is not None, "a package that is installed has a file"
+    return Path(spec.origin).parent / "html"
+
+
+@cache
+def miniwob_tasks() -> frozenset[str]:
+    """Names of all tasks, but for those of the airlines' sites (`flight`), which need a server.
+
+    Raises:
+        ConfigError: If the package miniwob is not installed.
+    """
+    return frozenset(path.stem for path in (pages_folder() / "miniwob").glob("*.html"))
+
+
+def miniwob_rows(tasks: Sequence[str], seeds: Iterable[int]) -> Iterator[JsonObject]:
+    """Rows for training, one for each task and seed, tasks in turn.
+
+    Args:
+        tasks: Names of tasks.
+        seeds: Seeds of each task.
+
+    Raises:
+        ConfigError: If a name is no task of MiniWoB++.
+    """
+    if unknown := [name for name in tasks if name not in miniwob_tasks()]:
+        raise ConfigError(f"MiniWoB++ has no task {unknown[0]!r}; its tasks are {', '.join(sorted(miniwob_tasks()))}")
+    for index, (seed, name) in enumerate((seed, name) for seed in seeds for name in tasks):
+        yield {
+            "data_source": "miniwob",
+            "prompt": [{"role": "user", "content": _PROMPT}],
+            "ability": "agent",
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "metadata": json.dumps({"task": name, "seed": seed}),
+            "extra_info": {"index": index, "task": name},
+        }
