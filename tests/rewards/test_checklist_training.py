@@ -69,7 +69,7 @@ def test_two_steps_are_paid_gains_and_the_second_sees_the_workflow_of_the_first(
             f"data.val_files={tasks}",
             f"pivot.rollout.tools={tmp_path}/tools.yaml",
             "pivot.rollout.workflows.every_steps=1",
-            "pivot.rollout.workflows.max_tokens=256",
+            "pivot.rollout.workflows.max_tokens=700",
             f"pivot.process.base_url={server.url}",
             "pivot.process.model=Shepherd",
             "pivot.process.form=checklist",
@@ -81,7 +81,7 @@ def test_two_steps_are_paid_gains_and_the_second_sees_the_workflow_of_the_first(
             f"trainer.rollout_data_dir={tmp_path}/dump",
             "actor_rollout_ref.actor.ppo_mini_batch_size=4",
             "actor_rollout_ref.rollout.top_k=1",  # greedy, so that the model gives what it was taught
-            "data.max_prompt_length=1024",
+            "data.max_prompt_length=1536",
             "data.max_response_length=512",
         )
 

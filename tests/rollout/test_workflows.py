@@ -92,6 +92,19 @@ def test_without_a_call_that_worked_or_a_goal_there_is_no_workflow(rollout: Succ
     assert workflow_by_rule(rollout) is None
 
 
+@pytest.mark.parametrize("value", ["x" * 8000, 2**70, [[[]]], "\ud800", float("nan")])
+def test_what_a_policy_fills_in_is_kept_as_it_is_read_again_or_not_at_all(value: object) -> None:
+    deep: Any = value
+    for _ in range(100_000 if value == [[[]]] else 0):
+        deep = [deep]
+    found = workflow_by_rule(succeeded("Write.", called("fill", text=deep, element=1)))
+    if found is None:
+        assert value in ("x" * 8000, 2**70, [[[]]])
+    else:
+        assert of_json(as_json([found])) == (found,)
+        assert list(found.steps[0].arguments) == ["element", "text"]
+
+
 def test_two_of_each_template_stay_the_shortest_first() -> None:
     found = workflows_by_rule(
         [

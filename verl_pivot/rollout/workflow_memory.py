@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
 from verl_pivot.rollout.workflows import Workflow, WorkflowTask, step_of
 
+MAX_CHARACTERS = 8000
+"""Characters of a workflow's text at most: a policy may fill in a megabyte."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRule:
@@ -64,22 +67,26 @@ class WorkflowMemory:
 
 
 def workflow_by_rule(rollout: SucceededRollout) -> Workflow | None:
-    """The calls of a trajectory that succeeded, as they were; None if there is none, or it has no goal.
+    """The calls of a trajectory that succeeded, as they were; None if there is none, or no goal, or nothing to keep.
 
     Calls that the policy got wrong are left out, and so is a call that repeats the one before. As in AWM's rule nothing
-    is made a variable.
+    is made a variable. What is too long for a prompt, or no JSON can hold, is not kept.
     """
-    steps = [
-        step_of(call.name, call.arguments)
-        for call in rollout.calls
-        if call.status is CallStatus.OK and call.name and call.arguments is not None
-    ]
+    try:
+        steps = [
+            step_of(call.name, call.arguments)
+            for call in rollout.calls
+            if call.status is CallStatus.OK and call.name and call.arguments is not None
+        ]
+    except ValueError:  # of one whose values the policy made up so that they cannot be kept
+        return None
     different = [step for number, step in enumerate(steps) if number == 0 or step != steps[number - 1]]
     if not different or not rollout.task.goal.strip():
         return None
     goal = rollout.task.goal.encode(errors="replace").decode()
     site = rollout.task.site.encode(errors="replace").decode()
-    return Workflow(goal=goal, steps=tuple(different), site=site, source=rollout.source)
+    workflow = Workflow(goal=goal, steps=tuple(different), site=site, source=rollout.source)
+    return workflow if len(workflow.text) <= MAX_CHARACTERS else None
 
 
 def workflows_by_rule(rollouts: Iterable[SucceededRollout]) -> list[Workflow]:

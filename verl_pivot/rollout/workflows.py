@@ -111,6 +111,16 @@ def of_json(values: Json) -> tuple[Workflow, ...]:
 
 
 def step_of(tool: str, arguments: JsonObject) -> WorkflowStep:
-    """A step with the arguments of a call, which JSON can hold: lone surrogates are replaced."""
-    text = json.dumps(arguments, ensure_ascii=False).encode(errors="replace").decode()
-    return WorkflowStep(tool=tool, arguments=json.loads(text))
+    """A step with the arguments of a call as a state and a prompt hold them, the same after they were read again.
+
+    Names are in alphabetical order, lone surrogates are replaced, and numbers that JSON does not have are null.
+
+    Raises:
+        ValueError: If an integer has more than 64 bits, or values lie in each other too deeply.
+    """
+    try:
+        text = json.dumps(arguments, ensure_ascii=False).encode(errors="replace").decode()
+        plain = msgspec.json.decode(msgspec.json.encode(json.loads(text), order="deterministic"))
+    except (OverflowError, RecursionError) as error:
+        raise ValueError(f"the arguments of a call of {tool} cannot be kept: {error}") from error
+    return WorkflowStep(tool=tool, arguments=plain)
