@@ -15,10 +15,12 @@ from verl_pivot.hooks import HOOKS, Hook
 PACKAGE = ROOT / "verl_pivot"
 CLASSES = {
     "pivotrl": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.pivot_turn"),
-    "tool_rollout": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop"),
+    "tool_rollout": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
+                     "resampling.workflow_manager"),
     "grpo_roc": ("data.dataset", "rewards.manager", "resampling.roc_replay_buffer", "rollout.tool_loop",
                  "resampling.oversampling_manager"),
-    "ppr": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop"),
+    "ppr": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
+            "resampling.workflow_manager"),
     "mcp_rl": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
                "resampling.marking_manager"),
     "tree_search": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",

@@ -33,6 +33,7 @@ from verl_pivot.commands.select import select_command
 from verl_pivot.commands.smoke import smoke_command
 from verl_pivot.commands.synthesize import synthesize_command
 from verl_pivot.commands.tools import tools_app
+from verl_pivot.commands.workflows import workflows_app
 from verl_pivot.errors import PivotError
 from verl_pivot.extras import missing_of_verl
 from verl_pivot.interrupts import stop
@@ -124,6 +125,7 @@ app.add_typer(sandbox_app, name="sandbox", short_help=str(sandbox_app.info.help)
 app.add_typer(judge_app, name="judge", short_help=str(judge_app.info.help))
 app.add_typer(mcp_app, name="mcp", short_help=str(mcp_app.info.help))
 app.add_typer(process_app, name="process", short_help=str(process_app.info.help))
+app.add_typer(workflows_app, name="workflows", short_help=str(workflows_app.info.help))
 app.add_typer(route_app, name="route", short_help=str(route_app.info.help))
 app.add_typer(search_app, name="search", short_help=str(search_app.info.help))
 app.add_typer(tools_app, name="tools", short_help=str(tools_app.info.help))

@@ -8,6 +8,7 @@ PivotError
     + QuestionRefusedError  an endpoint refuses one question of many           -> its draft is rejected and counted
   + OutOfBudgetError     a run may ask no more                                 -> what it did not make is counted
   + VerifierError        no reward could be decided for too long                -> the run stops; its checkpoints stay
+  + StateError           the state of a training cannot be read or kept         -> what needs it is masked and counted
   + UserCodeError        a verifier, tool or environment of the user has a bug  -> the first step stops; later masked
   + ResamplingError      the limit on generation was reached without a batch    -> the run stops; its checkpoints stay
   + NodeLostError        a node of the cluster was lost under a training       -> the run stops; its checkpoints stay
@@ -54,6 +55,10 @@ class OutOfBudgetError(PivotError, RuntimeError):
 
 class VerifierError(PivotError, RuntimeError):
     """Verifiers lack something they need (sandbox, judge, expert data), which says nothing about the policy."""
+
+
+class StateError(PivotError, RuntimeError):
+    """State that a training keeps beside its checkpoints cannot be read or written; the policy is not at fault."""
 
 
 class UserCodeError(PivotError, RuntimeError):

@@ -17,7 +17,6 @@ TOOL_METHODS = (
 _TOOLS = (*TOOL_METHODS, "l0")
 _EVERY = (*_PIVOTRL, *_TOOLS)
 _ROC = ("grpo_roc", "l0")
-_MARKED = (*_ROC, "mcp_rl", "tree_search")
 _PPR = ("ppr", "search_r1", "retool")
 _L0 = ("l0",)
 _ROUTER = ("router",)
@@ -164,7 +163,7 @@ HOOKS = (
     Hook("verl.experimental.agent_loop.agent_loop", "AgentLoopWorker._compute_score", "rewards/manager.py", _EVERY,
          takes="self, outputs, kwargs"),
     Hook("verl.trainer.ppo.v1.agent_loop_tq", "AgentLoopManagerTQ.generate_sequences",
-         "resampling/marking_manager.py", _MARKED, takes="self, prompts"),
+         "resampling/workflow_manager.py", _TOOLS, takes="self, prompts"),
     Hook(_BUFFER, "ReplayBuffer.sample", "resampling/replay_buffer.py", _EVERY, takes=_SAMPLE),
     Hook(_BUFFER, "ReplayBufferAsync.sample", "resampling/replay_buffer.py", _EVERY, takes=_SAMPLE),
     Hook(_BUFFER, "ReplayBuffer._terminal_eviction_reasons", "resampling/roc_replay_buffer.py", _ROC,

@@ -14,7 +14,7 @@ from rapidfuzz.distance import OSA
 
 from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
-from verl_pivot.launch_checks.checks import check_launch, remember_run
+from verl_pivot.launch_checks.checks import begin_states, check_launch, remember_run
 from verl_pivot.launch_checks.environments import check_environment
 from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.launch_checks.groups import check_settings_of_groups, chosen_groups
@@ -26,6 +26,7 @@ from verl_pivot.launch_checks.ruler import check_ruler
 from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.launch_checks.tree_search import check_tree_search
 from verl_pivot.launch_checks.void_settings import check_void_settings
+from verl_pivot.launch_checks.workflows import check_workflows
 from verl_pivot.local.environment import num_accelerators
 from verl_pivot.resampling.settings import parse_resampling
 from verl_pivot.rollout.notebook_settings import check_notebook
@@ -91,6 +92,7 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
     check_owned_settings(config, owning_parts(chosen), overrides)
     check_void_settings(config, overrides)
     remember_run(config, chosen)
+    begin_states(config)
 
 
 def own_sentence(error: BaseException, address: str) -> str | None:
@@ -141,6 +143,7 @@ def _check_sections(config: DictConfig) -> None:
             )
         else:
             check_environment(settings.environment)
+        check_workflows(config)
     _check_sampling_sections(config)
 
 

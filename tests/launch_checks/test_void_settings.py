@@ -105,6 +105,19 @@ PROCESS = {
     "pivot.process.alpha": ("rewards/test_process.py", "test_a_wrong_trajectory_of_three_turns_by_hand"),
     "pivot.process.per_turn": ("rewards/test_process.py", "test_a_wrong_trajectory_of_three_turns_by_hand"),
     "pivot.process.invalid": ("rewards/test_process.py", "test_a_turn_without_a_valid_answer_by_hand"),
+    "pivot.process.reward": ("rewards/test_checklist.py", "test_gains_take_the_place_of_scores"),
+    "pivot.process.checklist_from": (
+        "rewards/test_checklist_rewards.py",
+        "test_another_first_page_has_a_checklist_of_its_own_unless_the_task_alone_counts",
+    ),
+    "pivot.process.progress_by": (
+        "rewards/test_checklist_rewards.py",
+        "test_a_server_without_logprobs_is_named_where_progress_goes_by_probabilities",
+    ),
+    "pivot.process.samples": (
+        "rewards/test_checklist_rewards.py",
+        "test_several_answers_are_asked_with_seeds_of_their_own_and_averaged",
+    ),
     "pivot.process.base_url": (
         "launch_checks/test_process.py",
         "test_a_launch_with_a_judge_passes_and_mode_outcome_needs_none",
@@ -149,6 +162,26 @@ PROCESS = {
     ),
 }
 """Settings of `pivot.process`, with the test that shows their effect; test_process.py shows where they have none."""
+_WORKFLOWS = "rollout/test_workflows.py"
+WORKFLOWS = {
+    "pivot.rollout.workflows.file": (_WORKFLOWS, "test_a_memory_from_a_file_stays_as_it_is_without_every_steps"),
+    "pivot.rollout.workflows.every_steps": (
+        _WORKFLOWS,
+        "test_successes_join_every_two_steps_and_the_version_counts_up",
+    ),
+    "pivot.rollout.workflows.max_tokens": (
+        _WORKFLOWS,
+        "test_no_more_workflows_than_max_tokens_and_than_the_prompt_has_room_for",
+    ),
+    "pivot.rollout.workflows.per_template": (_WORKFLOWS, "test_laws_of_the_memory"),
+    "pivot.rollout.workflows.max_workflows": (_WORKFLOWS, "test_laws_of_the_memory"),
+    "pivot.rollout.workflows.min_score": (_WORKFLOWS, "test_a_rollout_below_min_score_is_no_success"),
+    "pivot.rollout.workflows.validation": (
+        _WORKFLOWS,
+        "test_validation_sees_workflows_in_every_other_rollout_where_it_is_told_so",
+    ),
+}
+"""Settings of `pivot.rollout.workflows`, with the test that shows their effect."""
 _RULER, _SENT = "rewards/test_ruler_judge.py", "test_the_settings_of_a_question_reach_the_judge"
 RULER = {
     "pivot.ruler.base_url": ("contract/test_configs.py", "test_a_group_that_could_not_be_compared_stops_the_launch"),
@@ -587,6 +620,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         *(f"pivot.curriculum.{name}" for name in OTHER_CURRICULUM),
         *(key for key in KEYS["pivot.router"] if key not in SHOWN_ELSEWHERE),
         *PROCESS,
+        *WORKFLOWS,
         *NOTEBOOK,
         *RULER,
     }  # fmt: skip
@@ -600,7 +634,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         if f"pivot.{name}" not in SECTIONS
     }
     assert plain == PLAIN.keys()
-    for test in {**SHOWN_ELSEWHERE, **PROCESS, **NOTEBOOK, **RULER, **PLAIN}.values():
+    for test in {**SHOWN_ELSEWHERE, **PROCESS, **WORKFLOWS, **NOTEBOOK, **RULER, **PLAIN}.values():
         file, name = test
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), test
 

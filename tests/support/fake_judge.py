@@ -59,6 +59,22 @@ def words_of(content: Any) -> str:
     return "\n".join(part["text"] for part in content if part["type"] == "text")
 
 
+def checking(outside: str, inside: list[str]) -> JsonObject:
+    """Write a checklist of two items; an item is as far as the turns up to now say, as in "1 is Yes", else at No."""
+    if "The checklist:" not in outside:
+        return {"analysis": "", "items": [f"First of {inside[0]}", "Second"]}
+    titles = re.findall(
+        r"^(The task|The checklist|The first page|The last turn|Turn|What the tools)\b.*:$", outside, re.M
+    )
+    turns = [text for title, text in zip(titles, inside, strict=True) if "urn" in title]
+    numbers = re.findall(r"^(\d+)\.", inside[1], re.M)
+    items = []
+    for number in numbers:
+        said = re.findall(rf"\b{number} is (Yes|In Progress|No)", " ".join(turns))
+        items.append({"number": int(number), "reason": "as it seems", "state": said[-1] if said else "No"})
+    return {"items": items}
+
+
 @dataclass
 class FakeJudge:
     """Requests that came, and answers to give."""

@@ -12,6 +12,7 @@ from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.engines.text_cut import Tokenizer
+    from verl_pivot.rewards.checklist_judge import ChecklistJudge
     from verl_pivot.rewards.principles import Fit, PrincipleSet
     from verl_pivot.rewards.process_settings import ProcessSettings
     from verl_pivot.rewards.turn_judge import TurnJudge
@@ -60,7 +61,8 @@ class QuestionOptions:
     """What a judge is told, and how it answers."""
 
     form: Annotated[
-        Literal["principles", "released"], typer.Option(help="How the judge answers, as pivot.process.form.")
+        Literal["principles", "released", "checklist", "checklist_released"],
+        typer.Option(help="How the judge answers, as pivot.process.form; checklists only in bench."),
     ] = "principles"
     principles: Annotated[
         Path | None, typer.Option(help="YAML with the principles; by default those for policies that search.")
@@ -88,6 +90,8 @@ class QuestionOptions:
         """
         from verl_pivot.rewards.process_settings import principle_set_of
 
+        if self.form not in ("released", "principles"):
+            raise ConfigError(f"--form {self.form} has no principles: choose principles or released")
         return principle_set_of(self.form, _principles_file(self.principles), self.max_added_principles, "--principles")
 
     def fit(self) -> "Fit":
@@ -107,7 +111,8 @@ def judge_settings(endpoint: EndpointOptions, question: QuestionOptions, cache: 
     from verl_pivot.rewards.process_settings import ProcessSettings
 
     endpoint.check("the judge")
-    question.principle_set()
+    if not question.form.startswith("checklist"):
+        question.principle_set()
     return ProcessSettings.model_validate(
         {
             "base_url": tuple(endpoint.base_url or ()),
@@ -132,6 +137,13 @@ def judge_of(settings: "ProcessSettings", question: QuestionOptions) -> "TurnJud
     from verl_pivot.rewards.turn_judge import TurnJudge
 
     return TurnJudge(settings, _tokenizer(question.tokenizer), written=option_name)
+
+
+def checklist_judge_of(settings: "ProcessSettings", question: QuestionOptions) -> "ChecklistJudge":
+    """The judge of checklists, which asks nothing yet."""
+    from verl_pivot.rewards.checklist_judge import ChecklistJudge
+
+    return ChecklistJudge(settings, _tokenizer(question.tokenizer), written=option_name)
 
 
 def _principles_file(given: Path | None) -> Path:

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions, judge_of, judge_settings
-from verl_pivot.commands.options import with_option_groups
+from verl_pivot.commands.options import options_given, with_option_groups
+from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.rewards.judge_bench import JudgeReport
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 
 @with_option_groups
 def bench_command(
-    turns: Annotated[Path, typer.Argument(help="Labelled turns, as `verl-pivot process label` writes them.")],
+    ctx: typer.Context,
+    turns: Annotated[
+        Path, typer.Argument(help="Labelled turns of `verl-pivot process label`; with a checklist rows of choices.")
+    ],
     endpoint: EndpointOptions,
     question: QuestionOptions,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only about N turns, drawn at random.")] = None,
@@ -28,11 +32,16 @@ def bench_command(
 ) -> None:
     """Ask a judge once about each labelled turn, and compare its scores with the labels.
 
+    With --form checklist each row is a choice with the columns task, earlier, candidates and right, and it is counted
+    how often the right action brings the task farthest.
+
     \b
     Examples:
       verl-pivot process bench turns.parquet \\
         --base-url http://judge:30000/v1 --model my-judge
       verl-pivot process bench turns.parquet --base-url URL --model M --json
+      verl-pivot process bench choices.jsonl --form checklist \\
+        --base-url URL --model M
     """
     import asyncio
     import json
@@ -43,6 +52,13 @@ def bench_command(
     from verl_pivot.rewards.labelled_turns import read_turns
 
     settings = judge_settings(endpoint, question, cache)
+    if settings.has_checklist:
+        from verl_pivot.commands.choice_bench import bench_checklists
+
+        if given := options_given(ctx, ("principles", "max_added_principles", "temperature")):
+            raise ConfigError(f"{given[0]} does nothing with --form {question.form}: leave it out")
+        bench_checklists(turns, settings, endpoint, question, limit=limit, seed=seed, as_json=as_json)
+        return
     rows = list(read_turns(turns))
     if limit is not None and limit < len(rows):
         rows = [rows[index] for index in sorted(random.Random(seed).sample(range(len(rows)), limit))]

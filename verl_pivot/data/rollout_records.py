@@ -18,12 +18,19 @@ TRANSCRIPT_FIELD = "transcript"
 PROMPT_FIELD = "prompt_messages"
 """Key of `extra_fields` that holds the messages of the rollout's prompt for a dump (`rollout_dumps.encode_prompt`)."""
 IS_VALIDATION = "is_validation"
-"""Column of a prompt that tells the agent loop whether the rollout is for validation (`MarkingManager`)."""
+"""Column of a prompt that tells the agent loop whether the rollout is for validation (`WorkflowManager`)."""
 SCORES_FIELD = "scores"
 """Key of `extra_fields` that holds the scores of a trajectory in a notebook (`rewards.steps.trajectory_scores`)."""
 VERDICT_FIELD = "verdict"
 """Key of `extra_fields` that holds a Verdict, where an environment or a failure of the system decided the outcome."""
 
+WORKFLOWS_COLUMN = "ranked_workflows"
+"""Column of a prompt with the workflows that its rollouts may show (`resampling.step_workflows`)."""
+WORKFLOW_TASK_FIELD = "workflow_task"
+"""Key of `extra_fields` with goal and site of a rollout whose success may become a workflow; else it is absent."""
+OPENING_FIELD = "opening"
+"""Key of `extra_fields` that holds what the environments show in the prompt, where turns are judged; else it is absent.
+"""
 GROUP_VERDICT_FIELD = "group_verdict"
 """Key of `extra_fields` that holds the Verdict of a rollout that was compared with others of its prompt."""
 
@@ -161,6 +168,10 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Number of times that the context of a notebook was trimmed."""
     search: SearchRecord | None = None
     """Figures of the search that chose the rollout; None for the policy's own draw."""
+    workflow_version: int | None = None
+    """Version of the workflow memory that the prompt was written from; None if the rollout was to see no workflows."""
+    num_workflows: int = 0
+    """Workflows that the prompt shows."""
 
     @property
     def is_masked(self) -> bool:

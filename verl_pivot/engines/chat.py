@@ -25,11 +25,20 @@ _CLAIM_SECONDS: Final = 0.05
 _REMEDY: Final = "see that the server takes these parameters"
 
 
+class LikelyToken(msgspec.Struct, frozen=True):
+    """A token that could stand in a place of an answer, and the log of its probability."""
+
+    token: str
+    logprob: float
+
+
 class TokenLogprob(msgspec.Struct, frozen=True):
     """One token that a model wrote, and the log of its probability."""
 
     token: str
     logprob: float
+    top_logprobs: tuple[LikelyToken, ...] = ()
+    """The likeliest tokens in its place, if the request asks for a number of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from verl_pivot.data.step_state import begin_launch
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.agent_loops import check_agent_loops
 from verl_pivot.launch_checks.engine import (
@@ -40,6 +41,8 @@ from verl_pivot.launch_checks.training_files import (
 from verl_pivot.launch_checks.values import check_loggers, check_mini_batch, check_values
 from verl_pivot.launch_checks.verl_names import check_verl_names
 from verl_pivot.resampling.settings import check_batch, parse_resampling
+from verl_pivot.rollout.settings import parse_settings
+from verl_pivot.rollout.workflow_settings import STATE
 from verl_pivot.verifiers.registry import load_verifier_modules
 
 _WRITTEN = ("rollout_data_dir", "validation_data_dir")
@@ -96,6 +99,20 @@ def remember_run(config: DictConfig, chosen: Mapping[str, str]) -> None:
     """
     if not _is_remote(config) and _saves(config) and _resumed_step(config) == 0:
         write_record(Path(config.trainer.default_local_dir), _run_record(config, chosen))
+
+
+def begin_states(config: DictConfig) -> None:
+    """Let the states beside the checkpoints be those of the step that a launch goes on from.
+
+    Raises:
+        ConfigError: If one cannot be written.
+    """
+    if _is_remote(config) or config.trainer.get("val_only") or "rollout" not in config.pivot:
+        return
+    if parse_settings(config).workflows.every_steps is not None:
+        step = _resumed_step(config)
+        folder = _resumed_folder(config, step).parent if step else None
+        begin_launch(Path(config.trainer.default_local_dir), STATE, step, folder)
 
 
 def _run_record(config: DictConfig, chosen: Mapping[str, str]) -> RunRecord:

@@ -22,7 +22,8 @@ def check_process(config: DictConfig) -> None:
     settings = parse_process(config)
     if settings.mode != "outcome":
         settings.check_for_launch()
-        settings.principle_set()
+        if not settings.has_checklist:
+            settings.principle_set()
     estimator = str(config.algorithm.adv_estimator)
     if estimator in _OUTCOME_ALONE and settings.mode != "outcome":
         raise ConfigError(

@@ -14,15 +14,18 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.agent_loops import has_only_pivots, has_single_turns
 from verl_pivot.launch_checks.given_keys import given_keys
 from verl_pivot.launch_checks.groups import shipped_settings
+from verl_pivot.rewards.checklist import CHECKLIST_FORMS
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.steps import AnswerWeights, StepWeights
 from verl_pivot.rollout.settings import is_dumped, parse_settings
+from verl_pivot.rollout.workflow_settings import WorkflowSettings
 from verl_pivot.routing.settings import RouterSettings, parse_router
 from verl_pivot.validation import Options
 
 _NOTEBOOK = "pivot.notebook"
 _RESAMPLING, _ROLLOUT, _CURRICULUM, _ROUTER = "pivot.resampling", "pivot.rollout", "pivot.curriculum", "pivot.router"
 _PROCESS = "pivot.process"
+_WORKFLOWS = "pivot.rollout.workflows"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,10 @@ def _router(config: DictConfig) -> RouterSettings:
 def _is_other_mode(*modes: str) -> Callable[[DictConfig], bool]:
     """Finds a `pivot.process` with another mode than these."""
     return lambda config: str(config.pivot.process.mode) not in modes
+
+
+def _has_checklist(config: DictConfig) -> bool:
+    return str(config.pivot.process.form) in CHECKLIST_FORMS
 
 
 _SEVERAL_TURNS = "train or validate on rows whose agent loop has several turns, such as pivot_tools"
@@ -202,6 +209,27 @@ VOID_SETTINGS = (
         is_void=lambda config: "resampling" not in config.pivot and not is_dumped(config),
     ),
     VoidSetting(
+        section=_WORKFLOWS,
+        names=tuple(WorkflowSettings.model_fields),
+        beside="+method=l0, whose policy works in a notebook",
+        remedy="use +method=tool_rollout or +method=grpo_roc, which read it",
+        is_void=_has_notebook,
+    ),
+    VoidSetting(
+        section=_WORKFLOWS,
+        names=tuple(name for name in WorkflowSettings.model_fields if name not in ("file", "every_steps")),
+        beside="pivot.rollout.workflows without file and every_steps, with which there are no workflows",
+        remedy="set pivot.rollout.workflows.file or every_steps",
+        is_void=lambda config: not parse_settings(config).workflows.is_on,
+    ),
+    VoidSetting(
+        section=_WORKFLOWS,
+        names=("min_score",),
+        beside="pivot.rollout.workflows.every_steps=null, with which no success of the run becomes a workflow",
+        remedy="set pivot.rollout.workflows.every_steps",
+        is_void=lambda config: parse_settings(config).workflows.every_steps is None,
+    ),
+    VoidSetting(
         section=_PROCESS,
         names=tuple(name for name in ProcessSettings.model_fields if name != "mode"),
         beside="pivot.process.mode=outcome, with which no judge is asked",
@@ -228,6 +256,34 @@ VOID_SETTINGS = (
         beside="pivot.process.form=released, with which the judge answers in two lines",
         remedy="set pivot.process.form=principles",
         is_void=lambda config: bool(config.pivot.process.form == "released"),
+    ),
+    VoidSetting(
+        section=_PROCESS,
+        names=("principles", "max_added_principles"),
+        beside="a pivot.process.form with a checklist, which takes the place of principles",
+        remedy="set pivot.process.form=principles",
+        is_void=_has_checklist,
+    ),
+    VoidSetting(
+        section=_PROCESS,
+        names=("answer_format",),
+        beside="pivot.process.form=checklist_released, with which the judge answers in lines",
+        remedy="set pivot.process.form=checklist",
+        is_void=lambda config: bool(config.pivot.process.form == "checklist_released"),
+    ),
+    VoidSetting(
+        section=_PROCESS,
+        names=("checklist_from", "progress_by", "samples"),
+        beside="a pivot.process.form without a checklist",
+        remedy="set pivot.process.form=checklist",
+        is_void=lambda config: not _has_checklist(config),
+    ),
+    VoidSetting(
+        section=_PROCESS,
+        names=("invalid",),
+        beside="pivot.process.reward=gain, with which a turn without a valid answer gains nothing",
+        remedy="set pivot.process.reward=progress",
+        is_void=lambda config: bool(config.pivot.process.reward == "gain"),
     ),
     VoidSetting(
         section=_PROCESS,

@@ -3,18 +3,17 @@
 from typing import Any
 
 from tensordict import TensorDict
-from verl.trainer.ppo.v1.agent_loop_tq import AgentLoopManagerTQ
 from verl.utils.tensordict_utils import assign_non_tensor_data
 
-from verl_pivot.data.rollout_records import IS_VALIDATION
 from verl_pivot.errors import DataError
+from verl_pivot.resampling.workflow_manager import WorkflowManager
 
 _NUM_ROLLOUTS = "__rollout_n__"
 """verl's field of a prompt: the number of rollouts that agent loop workers generate for it."""
 
 
-class MarkingManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is untyped here
-    """Writes into each prompt whether it is for validation, which verl does not tell agent loops."""
+class MarkingManager(WorkflowManager):
+    """Gives all groups of training one size, beside what every manager writes into prompts."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -25,9 +24,8 @@ class MarkingManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is untyp
         """Hand prompts on to the workers.
 
         Raises:
-            DataError: If rows have a column of their own for the number of rollouts.
+            DataError: If rows have a column of their own for the number of rollouts, or for workflows.
         """
-        assign_non_tensor_data(prompts, IS_VALIDATION, "validate" in prompts)
         if "validate" not in prompts:
             if _NUM_ROLLOUTS in prompts:
                 raise DataError(

@@ -18,10 +18,11 @@ from verl_pivot.resampling.first_step import FirstStep
 from verl_pivot.resampling.lost_nodes import LostNodes
 from verl_pivot.resampling.sampled_rows import SampledRow, dump_line, read_sampled_rows
 from verl_pivot.resampling.step_dump import StepDump
+from verl_pivot.resampling.step_workflows import step_workflows
 from verl_pivot.resampling.undecided import DecidedRows, keep_decided
 from verl_pivot.rewards.process_metrics import process_metrics
 from verl_pivot.rewards.ruler_metrics import ruler_metrics
-from verl_pivot.rollout.rollout_metrics import rollout_metrics, success_metrics
+from verl_pivot.rollout.rollout_metrics import rollout_metrics, success_metrics, workflow_metrics
 
 
 class PivotSampling:
@@ -92,6 +93,7 @@ class PivotSampling:
             if kept.rows:
                 if not is_validation:
                     self._first_step.end()
+                    _observe_workflows(step, _one_row_each(batch, rows))
                 return selected, {
                     **metrics,
                     "pivot/undecided_rows": float(undecided.total()),
@@ -103,6 +105,7 @@ class PivotSampling:
                     **self._metrics_of_rows(self._counted_rows(of_batch, partition_id)),
                     **process_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
                     **ruler_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
+                    **_workflow_metrics(_one_row_each(batch, rows)),
                 }
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
@@ -265,6 +268,21 @@ def _update_curriculum(batch: KVBatchMeta, groups: Mapping[str, Sequence[float]]
         pivots = dict(zip((key.split("_")[0] for key in batch.keys), data.get("index").tolist(), strict=True))
         curriculum.observe(step, [(int(pivots[group]), scores) for group, scores in groups.items()])
     return curriculum.metrics()
+
+
+def _observe_workflows(step: int, rows: Sequence[SampledRow]) -> None:
+    """Let the successes of a step become workflows, if the training keeps any."""
+    if (workflows := step_workflows()) is not None:
+        workflows.observe(step, rows)
+
+
+def _workflow_metrics(rows: Sequence[SampledRow]) -> dict[str, float]:
+    """Metrics of the workflows that rollouts saw; none where `pivot.rollout.workflows` is off."""
+    workflows = step_workflows()
+    if workflows is None:
+        return {}
+    of_rollouts = [(row.record, row.score) for row in rows if row.record is not None]
+    return {**workflows.metrics(), **workflow_metrics(of_rollouts)}
 
 
 def _select(batch: KVBatchMeta, kept: DecidedRows) -> KVBatchMeta:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
 import transfer_queue as tq
 
 from verl_pivot.data.rollout_dumps import DumpedOutcome, LeftOut
@@ -10,10 +11,12 @@ from verl_pivot.data.rollout_records import (
     PROMPT_FIELD,
     RECORD_FIELD,
     TRANSCRIPT_FIELD,
+    WORKFLOW_TASK_FIELD,
     RolloutRecord,
     parse_record,
 )
 from verl_pivot.resampling.step_dump import DumpLine
+from verl_pivot.rollout.workflows import WorkflowTask
 
 _FIELDS_OF_LINES = {"score", "undecided", "verifier", "reason", "detail", "stop_reason", "num_calls", "num_tool_errors"}
 """Values of a reward manager that a line of a dump has under a key of its own."""
@@ -30,6 +33,8 @@ class SampledRow(NamedTuple):
     """The rollout's part of its line in a dump; None if nothing is dumped, and for agent loops of verl."""
     prompt: bytes | None = None
     """Messages of its prompt for the dump; None if no texts are dumped, and for agent loops of verl."""
+    workflow_task: WorkflowTask | None = None
+    """Goal and site, where `pivot.rollout.workflows` is on."""
 
     @property
     def is_undecided(self) -> bool:
@@ -67,6 +72,7 @@ def _sampled_row(extra_fields: Mapping[str, Any]) -> SampledRow:
         None if record is None else parse_record(record),
         extra_fields.get(TRANSCRIPT_FIELD),
         extra_fields.get(PROMPT_FIELD),
+        None if (task := extra_fields.get(WORKFLOW_TASK_FIELD)) is None else msgspec.convert(task, WorkflowTask),
     )
 
 

@@ -61,17 +61,37 @@ class JudgeEndpoint:
         return given if seed == 0 else max(given, _RETRY_TEMPERATURE)
 
     async def ask(
-        self, messages: Sequence[JsonObject], seed: int, temperature: float, cache_key: str | None
+        self,
+        messages: Sequence[JsonObject],
+        seed: int,
+        temperature: float,
+        cache_key: str | None,
+        *,
+        form: JsonObject | None = None,
+        num_alternatives: int | None = None,
     ) -> ChatAnswer:
         """One answer of the judge, valid or not.
+
+        Args:
+            messages: The question.
+            seed: Seed of the answer.
+            temperature: Temperature of the answer.
+            cache_key: Name of the question; None keeps the answer out of the cache.
+            form: Parameters of this request that tell the form of its answer; None: those of the endpoint.
+            num_alternatives: Likeliest tokens that are to come with the logprob of each token; None: no logprobs.
 
         Raises:
             VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
             ConfigError: If it refuses the question.
         """
-        parameters: JsonObject = {**self._parameters, "temperature": temperature, "seed": seed}
+        base = self._parameters if form is None else {**form, "max_tokens": self._settings.max_tokens}
+        parameters: JsonObject = {**base, "temperature": temperature, "seed": seed}
+        if num_alternatives is not None:
+            parameters["top_logprobs"] = num_alternatives
         try:
-            return await self._client.ask(messages, parameters, cache_key=cache_key)
+            return await self._client.ask(
+                messages, parameters, logprobs=num_alternatives is not None, cache_key=cache_key
+            )
         except EngineError as error:
             raise VerifierError(f"judge {self._settings.model}: {error}") from error
 

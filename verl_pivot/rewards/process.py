@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from verl_pivot.rewards.checklist import gains
 from verl_pivot.validation import Options
 
 Mode = Literal["renorm", "sum", "scaled", "process", "outcome"]
@@ -29,11 +30,17 @@ class ProcessRule(Options):
     """With mode scaled: factor of the scores."""
     per_turn: Literal["sum", "mean"] = "sum"
     """mean: the rewards of the judged turns are divided by their number, so that a longer trajectory gets no more."""
+    reward: Literal["progress", "gain"] = "progress"
+    """
+    What r_t is. progress: the score of the turn. gain: how much it exceeds that of the turn before, so that a turn
+    without progress earns nothing; only where scores tell how far a task has come.
+    """
     invalid: Literal["mean", "zero"] = "mean"
     """
     Score of a turn for which the judge gave no valid answer.
     mean: the mean score of the trajectory's other turns; without any, the outcome alone is paid.
     zero: 0, as in the released code; on the way to a wrong answer that is the least that a turn can get with renorm.
+    With gain the turn gains nothing, and the next one gains over the last score that is known.
     """
 
 
@@ -50,7 +57,7 @@ def turn_rewards(scores: Sequence[float | None], outcome: float, rule: ProcessRu
         [num_turns] rewards.
 
     Raises:
-        ValueError: If a score is not in [0, 1], or with mode renorm the outcome.
+        ValueError: If a score is not in [0, 1], or with mode renorm the outcome, or if gains are to be shifted by it.
 
     Example:
         turn_rewards([0.75], 0.0, ProcessRule())  # [-0.25, 0.0]
@@ -59,8 +66,10 @@ def turn_rewards(scores: Sequence[float | None], outcome: float, rule: ProcessRu
         raise ValueError(f"scores of turns must lie in [0, 1], got {list(scores)}")
     if rule.mode == "renorm" and not 0.0 <= outcome <= 1.0:
         raise ValueError(f"with mode renorm the outcome must lie in [0, 1], got {outcome}")
+    if rule.mode == "renorm" and rule.reward == "gain":
+        raise ValueError("mode renorm shifts scores, not gains")
     last = 0.0 if rule.mode == "process" else outcome
-    filled = _filled(scores, rule)
+    filled = gains(scores) if rule.reward == "gain" else _filled(scores, rule)
     divisor = len(filled) if rule.per_turn == "mean" else 1
     return [0.0 if score is None else _judged(score, outcome, rule) / divisor for score in filled] + [last]
 

@@ -23,6 +23,8 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     """[num_turns] rewards, the last one with the outcome."""
     scores: tuple[float | None, ...]
     """[num_turns - 1] the judge's scores of the turns before the last; None where it gave no valid answer."""
+    checklist: tuple[str, ...] = ()
+    """Items by which the turns were judged; empty with principles, and if the judge wrote none that count."""
     reasons: tuple[str, ...] = ()
     """Why answers were invalid, in the order of their turns."""
     num_asked: int = 0

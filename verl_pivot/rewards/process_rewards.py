@@ -3,16 +3,22 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy
 from transformers import PreTrainedTokenizerBase
 
-from verl_pivot.data.rollout_records import RECORD_FIELD, TURN_ENDS_FIELD, parse_record
+from verl_pivot.data.rollout_records import OPENING_FIELD, RECORD_FIELD, TURN_ENDS_FIELD, parse_record
 from verl_pivot.engines.rendering import action_text
 from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.rewards.checklist import checked_items
+from verl_pivot.rewards.checklist_judge import ChecklistJudge, ChecklistJudgement, ChecklistTask
 from verl_pivot.rewards.principles import ShownTurn, task_text
 from verl_pivot.rewards.process import turn_rewards
 from verl_pivot.rewards.process_record import ProcessRecord
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.turn_judge import TrajectoryJudgement, TurnJudge
+
+CHECKLIST_COLUMN = "checklist"
+"""Column of a row with the items of its checklist; without it the judge writes one."""
 
 
 class ProcessRewards:
@@ -40,7 +46,10 @@ class ProcessRewards:
         self._settings = settings
         self._tokenizer = tokenizer
         self._end_token_ids = end_token_ids
-        self._judge = None if settings.mode == "outcome" else TurnJudge(settings, tokenizer, num_workers=num_workers)
+        self._judge: TurnJudge | ChecklistJudge | None = None
+        if settings.mode != "outcome":
+            judge = ChecklistJudge if settings.has_checklist else TurnJudge
+            self._judge = judge(settings, tokenizer, num_workers=num_workers)
 
     async def close(self) -> None:
         if self._judge is not None:
@@ -60,7 +69,7 @@ class ProcessRewards:
         Raises:
             VerifierError: If the judge cannot be reached.
             ConfigError: If it refuses every question, or the outcome does not go together with the mode.
-            DataError: If the agent loop wrote no record of turns.
+            DataError: If the agent loop wrote no record of turns, or the row's checklist is none.
         """
         if self._settings.mode == "renorm" and not 0.0 <= outcome <= 1.0:
             raise ConfigError(
@@ -68,16 +77,14 @@ class ProcessRewards:
                 "reward function, or another pivot.process.mode"
             )
         turns = played_turns(response_ids, extra_fields, self._tokenizer, self._end_token_ids)
-        if self._judge is None:
-            judged = TrajectoryJudgement(turns=())
-            scores: list[float | None] = [0.0] * (len(turns) - 1)
-        else:
-            judged = await self._judge.judge(task_text(row["raw_prompt"]), turns)
-            scores = [turn.score for turn in judged.turns]
-        answers = [answer for turn in judged.turns for answer in turn.answers]
+        judgement = await self._judgement(turns, row, extra_fields)
+        judged = judgement.judged
+        scores = [turn.score for turn in judged.turns] if self._judge is not None else [0.0] * (len(turns) - 1)
+        answers = [*judgement.writing, *(answer for turn in judged.turns for answer in turn.answers)]
         return ProcessRecord(
             rewards=tuple(turn_rewards(scores, outcome, self._settings)),
             scores=tuple(scores) if self._judge is not None else (),
+            checklist=judgement.items,
             reasons=tuple(turn.reason for turn in judged.turns if turn.reason),
             num_asked=len(answers),
             num_cached=sum(answer.is_cached for answer in answers),
@@ -85,6 +92,42 @@ class ProcessRewards:
             num_completion_tokens=sum(answer.num_completion_tokens for answer in answers if not answer.is_cached),
             seconds=judged.seconds,
         )
+
+    async def _judgement(
+        self, turns: Sequence[ShownTurn], row: Mapping[str, Any], extra_fields: Mapping[str, Any]
+    ) -> ChecklistJudgement:
+        """What the judge says of the turns; one without items where it goes by principles, or is not asked."""
+        if self._judge is None:
+            return ChecklistJudgement(items=(), judged=TrajectoryJudgement(turns=()))
+        task = task_text(row["raw_prompt"])
+        if isinstance(self._judge, TurnJudge):
+            return ChecklistJudgement(items=(), judged=await self._judge.judge(task, turns))
+        about = ChecklistTask(
+            task=task, first_page=str(extra_fields.get(OPENING_FIELD) or ""), items=row_checklist(row)
+        )
+        return await self._judge.judge(about, turns)
+
+
+def row_checklist(row: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """The checklist in a row's column `checklist`; None if the row has none.
+
+    Raises:
+        DataError: If the column holds something else; the message says what.
+    """
+    given = row.get(CHECKLIST_COLUMN)
+    if given is None:
+        return None
+    items = given.tolist() if isinstance(given, numpy.ndarray) else given  # a list of a parquet file is an array
+    if not isinstance(items, list | tuple):
+        raise DataError(
+            f"the column {CHECKLIST_COLUMN}: a checklist is a list of texts, got {type(items).__name__}; mend the row"
+        )
+    try:
+        return checked_items(items)
+    except ValueError as error:
+        raise DataError(
+            f"the column {CHECKLIST_COLUMN}: {error}; mend the row, or leave the column empty, and the judge writes one"
+        ) from error
 
 
 def played_turns(

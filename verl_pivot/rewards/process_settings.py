@@ -2,13 +2,14 @@
 
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, ClassVar, Literal, Self
 
 import yaml
 from omegaconf import DictConfig, OmegaConf
 from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.rewards.checklist import CHECKLIST_FORMS, ChecklistForm
 from verl_pivot.rewards.judge_settings import JudgeSettings
 from verl_pivot.rewards.principles import Form, Principle, PrincipleSet
 from verl_pivot.rewards.process import ProcessRule
@@ -23,23 +24,66 @@ class ProcessSettings(ProcessRule, JudgeSettings):
 
     section: ClassVar[str] = _SECTION
 
-    form: Form = "principles"
+    form: Form | ChecklistForm = "principles"
     principles: str
     """Path of a YAML file with the principles."""
     max_added_principles: Annotated[int, Field(ge=0, le=10)] = 2
+    checklist_from: Literal["page", "task"] = "page"
+    """What the judge sees when it writes a checklist: the task and the first page, or the task alone."""
+    progress_by: Literal["labels", "probabilities"] = "labels"
+    """How states of items make progress: as they are written, or by the probabilities of their tokens."""
+    samples: Annotated[int, Field(ge=1, le=16)] = 1
+    """Answers about the items after each turn, over which the progress is a mean."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.mode != "outcome":
             self.check_is_named(f", or set {_SECTION}.mode=outcome, which asks none")
+        if self.reward == "gain":
+            self._check_gain()
+        if self.samples > 1 and self.temperature == 0.0:
+            raise ValueError(
+                f"samples={self.samples} at temperature=0 are equal answers: set {_SECTION}.temperature above 0, or "
+                f"{_SECTION}.samples=1"
+            )
         return self
 
+    def _check_gain(self) -> None:
+        """Raises ValueError for what gains do not go together with."""
+        if not self.has_checklist:
+            raise ValueError(
+                f"reward=gain needs scores that tell how far the task has come, and form={self.form} scores each turn "
+                f"alone: set {_SECTION}.form=checklist"
+            )
+        if self.mode == "renorm":
+            raise ValueError(
+                f"reward=gain does not go together with mode=renorm, which shifts every turn by the outcome, so that "
+                f"standing still would be paid or charged: set {_SECTION}.mode=sum, scaled or process"
+            )
+        if self.per_turn == "mean":
+            raise ValueError(
+                "reward=gain does not go together with per_turn=mean: gains add up to the last progress, however many "
+                f"turns there are; set {_SECTION}.per_turn=sum"
+            )
+
+    @property
+    def has_checklist(self) -> bool:
+        """Whether turns are judged by checklists, not by principles."""
+        return self.form in CHECKLIST_FORMS
+
+    @property
+    def checklist_form(self) -> ChecklistForm:
+        """How a judge of checklists answers; only where `has_checklist`."""
+        assert self.form == "checklist" or self.form == "checklist_released", self.form
+        return self.form
+
     def principle_set(self) -> PrincipleSet:
-        """The principles of the file.
+        """The principles of the file; only without a checklist.
 
         Raises:
             ConfigError: If the file cannot be read, or holds something else.
         """
+        assert self.form == "released" or self.form == "principles", self.form
         return principle_set_of(self.form, Path(self.principles), self.max_added_principles)
 
 

@@ -77,8 +77,12 @@ class TurnJudge:
         self._settings = settings
         self._tokenizer = tokenizer
         self.principle_set = settings.principle_set()
-        self._endpoint = JudgeEndpoint(settings, _form(settings), num_workers=num_workers, written=written)
+        self._endpoint = JudgeEndpoint(settings, self._asked_form(), num_workers=num_workers, written=written)
         self._judged: AskedOnce[str, TurnJudgement] = AskedOnce(_MAX_ANSWERS)
+
+    def _asked_form(self) -> JsonObject:
+        schema = answer_schema(self.principle_set.form)
+        return {} if schema is None else response_format(self._settings.answer_format, "principles", schema)
 
     async def close(self) -> None:
         await self._endpoint.close()
@@ -154,11 +158,6 @@ class TurnJudge:
             await self._endpoint.ask(control.messages, 0, self._settings.temperature, None)
         except ConfigError as error:
             raise ConfigError(f"the judge refuses every question: {error}") from refusal
-
-
-def _form(settings: ProcessSettings) -> JsonObject:
-    schema = answer_schema(settings.form)
-    return {} if schema is None else response_format(settings.answer_format, "principles", schema)
 
 
 async def all_or_none(judging: Sequence[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:

@@ -5,12 +5,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import msgspec
+
 from verl_pivot.data.actions import read_turn
 from verl_pivot.data.rollout_dumps import DumpedTurn
 from verl_pivot.data.rollout_records import (
+    OPENING_FIELD,
     RECORD_FIELD,
     TURN_ENDS_FIELD,
     VERDICT_FIELD,
+    WORKFLOW_TASK_FIELD,
     RolloutRecord,
     RoutingCost,
     SearchRecord,
@@ -28,6 +32,7 @@ from verl_pivot.rollout.text_difference import text_differs
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_parsers import TurnParser, num_tag_pairs
 from verl_pivot.rollout.turn_sampler import NO_TOKENS, EngineReport
+from verl_pivot.rollout.workflow_prompt import ShownWorkflows, with_workflows
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import EnvironmentReturn, JsonObject, Malformed, Message, Role, ToolCall, Verdict
 
@@ -82,6 +87,8 @@ class PlayedRollout:
     """Waiting and moves between engines that the router counted; None if it counts nothing."""
     searched: SearchRecord | None = None
     """Figures of the search that chose the rollout; None if it is the policy's own draw."""
+    workflows: ShownWorkflows | None = None
+    """Workflows that the prompt shows; None where `pivot.rollout.workflows` is off."""
 
     @property
     def failure(self) -> str:
@@ -110,6 +117,10 @@ class PlayedRollout:
             RECORD_FIELD: record.as_dict(),
             TURN_ENDS_FIELD: tokens.turn_ends,
         }
+        if "process" in parts.loop.config.pivot and tools.opening:
+            extra_fields[OPENING_FIELD] = tools.opening
+        if self.workflows is not None:
+            extra_fields[WORKFLOW_TASK_FIELD] = msgspec.to_builtins(self.workflows.task)
         if (verdict := await self.outcome(tools)) is not None:
             extra_fields[VERDICT_FIELD] = asdict(verdict)
         output = TurnRewardOutput(
@@ -126,7 +137,9 @@ class PlayedRollout:
         if isinstance(verdict, EnvironmentReturn) and verdict.is_paid_by_turn:
             output.call_rewards = self._call_rewards()
         if is_dumped(parts.loop.config):
-            prompt = self.messages[: len(with_opening(columns["raw_prompt"], tools.opening))]
+            shown = "" if self.workflows is None else self.workflows.text
+            prompt = with_workflows(with_opening(columns["raw_prompt"], tools.opening), shown)
+            prompt = self.messages[: len(prompt)]
             add_transcript(output, parts.loop.config, columns, record, self._dumped_turns(), prompt)
         return output
 
@@ -176,6 +189,8 @@ class PlayedRollout:
             newest_weights=self.engine.newest_step,
             failure=self.failure,
             search=self.searched,
+            workflow_version=None if self.workflows is None else self.workflows.version,
+            num_workflows=0 if self.workflows is None else self.workflows.num_workflows,
         )
 
     async def outcome(self, tools: RolloutTools) -> Verdict | None:

@@ -34,6 +34,27 @@ def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
     return {**metrics, **_routing_metrics(records), **_call_metrics(records), **_search_metrics(records)}
 
 
+def workflow_metrics(rollouts: Sequence[tuple[RolloutRecord, float | None]]) -> dict[str, float]:
+    """What rollouts with and without workflows came to.
+
+    Args:
+        rollouts: [num_rollouts] (record, score) of each; a score of None is undecided.
+    """
+    versions = [record.workflow_version for record, _ in rollouts if record.workflow_version is not None]
+    metrics: dict[str, float] = {}
+    if versions:
+        shown = [record.num_workflows for record, _ in rollouts if record.workflow_version is not None]
+        metrics["workflows/version"] = float(max(versions))
+        metrics["workflows/shown_per_rollout"] = sum(shown) / len(shown)
+    for name, has_workflows in (("with", True), ("without", False)):
+        scores = [
+            score for record, score in rollouts if score is not None and (record.num_workflows > 0) == has_workflows
+        ]
+        if scores:
+            metrics[f"workflows/score_{name}"] = sum(scores) / len(scores)
+    return metrics
+
+
 def _search_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
     searched = [record.search for record in records if record.search is not None]
     if not searched:

@@ -13,6 +13,7 @@ from verl_pivot.rollout.played_rollout import PlayedRollout, ToolLoopParts
 from verl_pivot.rollout.tool_rollout import RolloutSoFar, ToolRollout
 from verl_pivot.rollout.tree_search import search
 from verl_pivot.rollout.tree_search_settings import ScoredBy, TreeSearchSettings
+from verl_pivot.rollout.workflows import RankedWorkflows
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import JsonObject
 
@@ -41,6 +42,7 @@ async def play_search(
     prompt: Sequence[JsonObject],
     open_tools: Callable[[], RolloutTools],
     stack: AsyncExitStack,
+    workflows: RankedWorkflows | None = None,
 ) -> SearchedRollout:
     """Search for a rollout of a prompt.
 
@@ -51,6 +53,7 @@ async def play_search(
         prompt: The row's prompt.
         open_tools: Makes new tools of the row, at each call.
         stack: Closes the tools of all branches that are still open, those of the result among them.
+        workflows: Workflows for the row; None where they are off.
 
     Raises:
         DataError: If the prompt is too long, or holds anything but text.
@@ -59,7 +62,7 @@ async def play_search(
     """
     tools = open_tools()
     held = await _held(tools, stack)
-    rollouts = ToolRollout(parts, tools, sampling_params)
+    rollouts = ToolRollout(parts, tools, sampling_params, workflows)
     last = await rollouts.begun(prompt)
     tree = RolloutTree(rollouts, settings.scored_by, prompt, open_tools, stack)
     try:

@@ -15,6 +15,7 @@ from verl_pivot.environments.server_address import ServerAddress
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.turn_parsers import TagPair
+from verl_pivot.rollout.workflow_settings import WorkflowSettings
 from verl_pivot.validation import Options, validated
 
 _VERL = "verl/"
@@ -27,6 +28,7 @@ _OF_TOOLS = (
     "parallel_calls",
     "max_observation_tokens",
     "max_calls_per_turn",
+    "workflows",
 )
 """Keys that only the loop with tools of a tools file reads."""
 
@@ -112,6 +114,8 @@ class RolloutSettings(Options):
     max_observation_tokens: Annotated[int, Field(ge=16)] = 1024
     max_calls_per_turn: Annotated[int, Field(ge=1)] = 16
     max_wall_seconds: Annotated[float, Field(gt=0.0)] = 1800.0
+    workflows: WorkflowSettings = WorkflowSettings()
+    """Workflows of earlier successes in the system prompt."""
 
     @field_validator("environment", mode="before")
     @classmethod

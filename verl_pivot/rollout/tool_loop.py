@@ -7,6 +7,7 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.utils.tokenizer.chat_template import apply_chat_template
 
+from verl_pivot.data.rollout_records import WORKFLOWS_COLUMN
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.driven_rows import driven_rows
@@ -16,6 +17,10 @@ from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.rollout.tool_rollout import ToolRollout
 from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
 from verl_pivot.rollout.turn_parsers import HermesParser, TagParser, TurnParser, VerlParser
+from verl_pivot.rollout.validation_rows import is_for_validation
+from verl_pivot.rollout.workflow_prompt import ranked_of
+from verl_pivot.rollout.workflow_settings import SECTION
+from verl_pivot.rollout.workflows import RankedWorkflows
 from verl_pivot.tools.toolset import RolloutTools, load_toolset
 
 _Played: TypeAlias = TurnRewardOutput | list[TurnRewardOutput]
@@ -72,7 +77,8 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
     async def _finish(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> FinishedRollout:
         """Play a rollout to its end, and close its tools."""
         async with self._opened_tools(row) as tools:
-            played = await ToolRollout(self._parts, tools, sampling_params).play(row["raw_prompt"])
+            rollout = ToolRollout(self._parts, tools, sampling_params, self._workflows_for(row))
+            played = await rollout.play(row["raw_prompt"])
             return await self._finished(played, tools, row)
 
     def _opened_tools(self, row: dict[str, Any]) -> RolloutTools:
@@ -88,6 +94,19 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
     async def _finished(self, played: PlayedRollout, tools: RolloutTools, row: dict[str, Any]) -> FinishedRollout:
         output = await played.row(self._parts, tools, row)
         return FinishedRollout(output, played.shown_turns, tools.toolbox.schemas)
+
+    def _workflows_for(self, row: dict[str, Any]) -> RankedWorkflows | None:
+        """Workflows for a row; None where `pivot.rollout.workflows` is off.
+
+        Raises:
+            ConfigError: If nothing has written them into the row.
+        """
+        settings = self._parts.settings.workflows
+        if not settings.is_on:
+            return None
+        is_validation = is_for_validation(row, SECTION, "tool_rollout")
+        shows = settings.shows(is_validation=is_validation, session=int(row["session_id"]))
+        return ranked_of(row[WORKFLOWS_COLUMN], shows=shows)
 
     def _shown(self, played: _Played) -> str | None:
         """Text of the rollout's last row behind its prompt; None if no token was sampled."""

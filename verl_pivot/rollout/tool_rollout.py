@@ -15,9 +15,14 @@ from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, obse
 from verl_pivot.rollout.played_rollout import PlayedRollout, PolicyTurn, ToolLoopParts
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_sampler import EngineReport, SampledTurn, TurnSampler
+from verl_pivot.rollout.workflow_prompt import ShownWorkflows, shown_workflows, with_workflows
+from verl_pivot.rollout.workflows import RankedWorkflows
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
+
+_MESSAGE_TOKENS = 32
+"""Tokens at most that chat templates write around a system message."""
 
 
 class _Context(NamedTuple):
@@ -45,6 +50,8 @@ class RolloutSoFar:
     """Time of `time.monotonic` after which no turn and no call begins; infinite before the first turn."""
     stop: StopReason | None = None
     """Why the rollout has ended; None if it goes on."""
+    workflows: ShownWorkflows | None = None
+    """Workflows that the prompt shows; None where `pivot.rollout.workflows` is off."""
 
     def played(
         self, prompt: Sequence[JsonObject], journey: RoutingCost | None, searched: SearchRecord | None = None
@@ -60,13 +67,29 @@ class RolloutSoFar:
         return PlayedRollout(
             prompt_id=prompt_id(prompt), stop_reason=self.stop, tokens=self.tokens, messages=self.messages,
             turns=[*self.turns], observed=[*self.observed], engine=self.engine, journey=journey, searched=searched,
+            workflows=self.workflows,
         )  # fmt: skip
 
 
 class ToolRollout:
     """One rollout with tools. Its attributes never change; its state is a RolloutSoFar."""
 
-    def __init__(self, parts: ToolLoopParts, tools: RolloutTools, sampling_params: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        parts: ToolLoopParts,
+        tools: RolloutTools,
+        sampling_params: Mapping[str, Any],
+        workflows: RankedWorkflows | None = None,
+    ) -> None:
+        """Begin nothing yet.
+
+        Args:
+            parts: The agent loop.
+            tools: The rollout's tools.
+            sampling_params: verl's parameters of sampling.
+            workflows: Workflows for the row, of which the prompt shows those that fit; None where they are off.
+        """
+        self._workflows = workflows
         self._parts = parts
         self._settings = parts.settings
         self._limits = parts.settings.limits(parts.loop.rollout_config.response_length)
@@ -107,7 +130,28 @@ class ToolRollout:
         """
         messages = with_opening(prompt, self._form.cut_text(self._tools.opening).text)
         tokens = await self._render(messages)
-        return RolloutSoFar(context=_Context(tokens, messages), tokens=tokens, messages=messages)
+        shown = self._shown_workflows(tokens.num_prompt_tokens)
+        if shown is not None and shown.text:
+            messages = with_workflows(messages, shown.text)
+            tokens = await self._render(messages)
+        return RolloutSoFar(context=_Context(tokens, messages), tokens=tokens, messages=messages, workflows=shown)
+
+    def _shown_workflows(self, num_prompt_tokens: int) -> ShownWorkflows | None:
+        """The workflows that fit into a prompt, so that none makes it too long; None where they are off.
+
+        Args:
+            num_prompt_tokens: Tokens of the prompt without workflows.
+        """
+        if self._workflows is None:
+            return None
+        room = self._parts.loop.rollout_config.prompt_length - num_prompt_tokens - _MESSAGE_TOKENS
+        return shown_workflows(
+            self._workflows,
+            self._tools.toolbox.tools,
+            min(self._settings.workflows.max_tokens, room),
+            self._parts.loop.tokenizer,
+            self._parts.special_tokens,
+        )
 
     async def with_turn(self, rollout: RolloutSoFar) -> RolloutSoFar:
         """A rollout that goes on, with one more turn of the policy."""

@@ -28,6 +28,7 @@ class TreeSearchLoop(ToolLoop):
         async with AsyncExitStack() as stack:
             open_tools = partial(self._opened_tools, row)
             played, tools = await play_search(
-                self._parts, self._search, sampling_params, row["raw_prompt"], open_tools, stack
-            )
+                self._parts, self._search, sampling_params, row["raw_prompt"], open_tools, stack,
+                self._workflows_for(row),
+            )  # fmt: skip
             return await self._finished(played, tools, row)

@@ -1,0 +1,66 @@
+"""`verl-pivot workflows induce` over a dump: by rule, by a model behind an endpoint, and what is refused."""
+
+import json
+from pathlib import Path
+
+from tests.support.chat_server import said
+from tests.support.fake_engine import Answer, fake_server
+from tests.support.launching import cli
+from verl_pivot.rollout.workflow_files import read_workflows
+from verl_pivot.types import JsonObject
+
+
+def dump(folder: Path) -> Path:
+    """Two rollouts of one prompt, the second of which succeeds in two calls, and one that the system failed."""
+    lines = []
+    for session, (score, stop) in enumerate([(0.0, "answered"), (1.0, "answered"), (None, "tool_failure")]):
+        calls = [
+            {"turn": 0, "name": "fill", "arguments": {"element": 4, "text": "Ada"}, "status": "ok"},
+            {"turn": 1, "name": "click", "arguments": {"element": 5}, "status": "ok"},
+        ]
+        record = {
+            "prompt_id": "p", "stop_reason": stop, "calls": calls, "turn_tokens": [1, 1], "prompt_tokens": 1,
+            "response_tokens": 2, "generate_seconds": 0.0, "tool_seconds": 0.0,
+        }  # fmt: skip
+        prompt = [{"role": "user", "content": "At https://shop.example find Ada."}] if session == 0 else None
+        outcome = {"uid": f"g_{session}_0", "step": 1, "score": score, "kept": score is not None}
+        lines.append(json.dumps({**outcome, "prompt": prompt, **record}))
+    path = folder / "1.jsonl"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_by_rule_the_success_is_written_with_its_goal_and_site(tmp_path: Path) -> None:
+    result = cli("workflows", "induce", dump(tmp_path), "--out", tmp_path / "w.jsonl")
+    assert result.returncode == 0, result.stderr
+    (found,) = read_workflows(tmp_path / "w.jsonl")
+    assert (found.goal, found.site) == ("At https://shop.example find Ada.", "shop.example")
+    assert [step.tool for step in found.steps] == ["fill", "click"]
+    assert "Wrote" in result.stdout
+
+
+def test_a_models_workflows_are_checked_against_their_source(tmp_path: Path) -> None:
+    def answer(path: str, body: JsonObject) -> Answer:
+        fill = {"note": "look", "tool": "fill", "arguments": {"element": 4, "text": "{name}"}}
+        click = {"note": "go", "tool": "click", "arguments": {"element": 5}}
+        made_up = {"goal": "Lie", "steps": [click, {**click, "arguments": {"element": 99}}]}
+        return said(json.dumps({"workflows": [{"goal": "Find {name}", "steps": [fill, click]}, made_up]}))
+
+    with fake_server(answer) as server:
+        asked = ("--by", "model", "--base-url", server.url, "--model", "M")
+        result = cli("workflows", "induce", dump(tmp_path), *asked, "--out", tmp_path / "w.jsonl")
+    assert result.returncode == 0, result.stderr
+    assert [each.goal for each in read_workflows(tmp_path / "w.jsonl")] == ["Find {name}"]
+    assert "a step that its source does not have" in result.stdout
+    assert len(server.requests) == 1
+
+
+def test_what_does_nothing_or_finds_nothing_is_one_sentence(tmp_path: Path) -> None:
+    path = dump(tmp_path)
+    void = cli("workflows", "induce", path, "--model", "M", "--out", tmp_path / "w.jsonl")
+    assert void.returncode != 0
+    assert "--model does nothing with --by rule" in void.stderr
+    none = cli("workflows", "induce", path, "--min-score", "2", "--out", tmp_path / "w.jsonl")
+    assert none.returncode != 0
+    assert "no workflow was found" in none.stderr
+    assert not (tmp_path / "w.jsonl").exists()

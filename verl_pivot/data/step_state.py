@@ -1,0 +1,237 @@
+"""StepState: values of a training that change from step to step, in a file from which a resumed run goes on."""
+
+import fcntl
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from verl_pivot.errors import ConfigError, StateError
+from verl_pivot.types import Json
+
+FOLDER = "pivot_state"
+"""Folder of the files within `trainer.default_local_dir`, beside the checkpoints."""
+_SUFFIX = ".jsonl"
+
+
+class _StateLine(msgspec.Struct, omit_defaults=True):
+    """One line of a file: a change of one value, or the step that a launch went on from."""
+
+    step: int
+    key: str | None = None
+    """Name of the value; None for a launch, after which all changes of later steps are void."""
+    value: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _StateChange(NamedTuple):
+    """Where the value of a change stands."""
+
+    step: int
+    offset: int
+    length: int
+
+
+class StateEntry(NamedTuple):
+    """One value as a step left it."""
+
+    version: int
+    """Number of the value's changes up to this one, from 1."""
+    step: int
+    """Training step of the change."""
+    value: Json
+
+
+class StepState:
+    """Values by key in one file of JSON lines, to which every change is appended with its step.
+
+    Any number of processes share the file: each takes its lock, reads what others have written since, and appends by
+    one write, so that all see the same changes in the same order. A process that is killed in between leaves at most
+    half a line, which the next one cuts off. `begin_launch` makes the changes after the resumed step void.
+
+    Example:
+        state = StepState(folder / "buffers.jsonl")
+        entry = state.read("query-17")
+        is_written = state.write("query-17", {"criteria": []}, step=4, version=0 if entry is None else entry.version)
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open the file, and make it if it is not there.
+
+        Raises:
+            ConfigError: If it cannot be written, or its file system has no locks.
+        """
+        self._path = path
+        self._changes: defaultdict[str, list[_StateChange]] = defaultdict(list)
+        self._num_read = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            with self._locked():
+                self._look()
+        except (OSError, StateError) as error:
+            raise ConfigError(self._unusable(error)) from error
+
+    def read(self, key: str, *, before: int | None = None) -> StateEntry | None:
+        """A value after its last change; None if it has none.
+
+        Args:
+            key: Name of the value.
+            before: Step whose own changes, and those of later ones, do not count, so that all rollouts of a step read
+                the same value; None counts all.
+
+        Raises:
+            StateError: If the file cannot be read any more.
+        """
+        with self._changing():
+            changes = self._changes.get(key, [])
+            if before is not None:
+                changes = [change for change in changes if change.step < before]
+            if not changes:
+                return None
+            last = changes[-1]
+            raw = os.pread(self._file, last.length, last.offset)
+            return StateEntry(
+                len(changes), last.step, msgspec.json.decode(msgspec.json.decode(raw, type=_StateLine).value)
+            )
+
+    def write(self, key: str, value: Json, *, step: int, version: int) -> bool:
+        """Append a change; False, and nothing is written, if somebody else has changed the value meanwhile.
+
+        Args:
+            key: Name of the value.
+            value: The new value.
+            step: Training step. A change counts as one of the step of the last change that it builds on, if that is
+                later, so that none stays of which the ground is void.
+            version: Version of the value that this change builds on; 0 if there is none.
+
+        Raises:
+            StateError: If it cannot be written.
+        """
+        with self._changing():
+            changes = self._changes[key]
+            if len(changes) != version:
+                return False
+            built_on = changes[-1].step if changes else step
+            encoded = msgspec.Raw(msgspec.json.encode(value, order="deterministic"))
+            self._append(_StateLine(step=max(step, built_on), key=key, value=encoded))
+            return True
+
+    def names(self) -> list[str]:
+        """Names of all values, in alphabetical order.
+
+        Raises:
+            StateError: If the file cannot be read any more.
+        """
+        with self._changing():
+            return sorted(key for key, changes in self._changes.items() if changes)
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock, with everything read that others have written."""
+        try:
+            with self._locked():
+                self._look()
+                yield
+        except OSError as error:
+            raise StateError(self._unusable(error)) from error
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._file, fcntl.LOCK_UN)
+
+    def _look(self) -> None:
+        """Read the lines that are new; half a line at the end is cut off, since whoever wrote it is dead."""
+        size = os.fstat(self._file).st_size
+        if size == self._num_read:
+            return
+        new = os.pread(self._file, size - self._num_read, self._num_read)
+        whole = new[: new.rfind(b"\n") + 1]
+        for line in whole.splitlines(keepends=True):
+            self._take(self._decoded(line), len(line))
+        if len(whole) < len(new):
+            os.ftruncate(self._file, self._num_read)
+
+    def _decoded(self, line: bytes) -> _StateLine:
+        try:
+            return msgspec.json.decode(line, type=_StateLine)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise StateError(f"byte {self._num_read} begins no line of a state: {error}") from error
+
+    def _take(self, line: _StateLine, length: int) -> None:
+        """Count a line that stands in the file behind all that were read."""
+        if line.key is not None:
+            self._changes[line.key].append(_StateChange(line.step, self._num_read, length))
+        else:
+            for key, changes in self._changes.items():
+                self._changes[key] = [change for change in changes if change.step <= line.step]
+        self._num_read += length
+
+    def _append(self, line: _StateLine) -> None:
+        encoded = msgspec.json.encode(line) + b"\n"
+        if os.pwrite(self._file, encoded, self._num_read) != len(encoded):
+            os.ftruncate(self._file, self._num_read)
+            raise OSError("no space left")
+        self._take(line, len(encoded))
+
+    def _begin(self, step: int) -> None:
+        """Make the changes of steps after this one void."""
+        with self._changing():
+            self._append(_StateLine(step=step))
+
+    def _copy(self, source: "StepState", step: int) -> None:
+        """Take over the changes of another file up to a step, in their order."""
+        with source._changing(), self._changing():
+            kept = [change for changes in source._changes.values() for change in changes if change.step <= step]
+            for change in sorted(kept, key=lambda change: change.offset):
+                raw = os.pread(source._file, change.length, change.offset)
+                self._append(msgspec.json.decode(raw, type=_StateLine))
+
+    def _unusable(self, error: Exception) -> str:
+        return (
+            f"the state of the training cannot be kept in {self._path}: {error}; make room there, or choose another "
+            "trainer.default_local_dir on a file system with locks"
+        )
+
+
+def state_path(local_dir: str | Path, name: str) -> Path:
+    """File of a state with this name beside the checkpoints of `trainer.default_local_dir`."""
+    return Path(local_dir) / FOLDER / f"{name}{_SUFFIX}"
+
+
+def begin_launch(local_dir: Path, name: str, step: int, source_dir: Path | None = None) -> None:
+    """Make a state that of the checkpoint which a launch goes on from; called once, before any worker opens it.
+
+    Nothing is deleted: the lines of later steps stay in the file, and count no more.
+
+    Args:
+        local_dir: `trainer.default_local_dir`.
+        name: Name of the state.
+        step: Step of the checkpoint; 0 begins anew.
+        source_dir: Folder of the run whose checkpoint it is, where it is another one.
+
+    Raises:
+        ConfigError: If the file cannot be written.
+    """
+    state = StepState(state_path(local_dir, name))
+    try:
+        is_other = source_dir is not None and source_dir.resolve() != local_dir.resolve()
+        state._begin(0 if is_other else step)
+        if is_other and source_dir is not None and (path := state_path(source_dir, name)).exists():
+            source = StepState(path)
+            state._copy(source, step)
+            source.close()
+    except StateError as error:
+        raise ConfigError(str(error)) from error
+    finally:
+        state.close()
