@@ -23,6 +23,7 @@ from verl_pivot.launch_checks.owned_setting import verl_defaults
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
 from verl_pivot.launch_checks.process import check_process
 from verl_pivot.launch_checks.rewards import check_rewards
+from verl_pivot.launch_checks.rubrics import begin_rubrics, check_rubrics
 from verl_pivot.launch_checks.ruler import check_ruler
 from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.launch_checks.tree_search import check_tree_search
@@ -95,6 +96,8 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
     if (sums := check_rewards(config)) is not None:
         print(f"verl-pivot: {sums}")
     remember_run(config, chosen)
+    if "rubrics" in config.pivot:
+        begin_rubrics(config)
 
 
 def own_sentence(error: BaseException, address: str) -> str | None:
@@ -168,6 +171,8 @@ def _check_sampling_sections(config: DictConfig) -> None:
         check_process(config)
     if "ruler" in config.pivot:
         check_ruler(config)
+    if "rubrics" in config.pivot:
+        check_rubrics(config)
     if config.pivot.get("rewards") is not None or "rubrics" in config.pivot:
         check_rewards(config)
     if "tree_search" in config.pivot:
