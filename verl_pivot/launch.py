@@ -167,6 +167,15 @@ def _check_sampling_sections(config: DictConfig) -> None:
         check_notebook(config)
     if "resampling" in config.pivot:
         parse_resampling(config)
+    _check_judges(config)
+    if "tree_search" in config.pivot:
+        check_tree_search(config)
+    if "router" in config.pivot:
+        parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
+
+
+def _check_judges(config: DictConfig) -> None:
+    """Refuse judges that could not be asked, and rewards that could not be put together of what they say."""
     if "process" in config.pivot:
         check_process(config)
     if "ruler" in config.pivot:
@@ -175,10 +184,6 @@ def _check_sampling_sections(config: DictConfig) -> None:
         check_rubrics(config)
     if config.pivot.get("rewards") is not None or "rubrics" in config.pivot:
         check_rewards(config)
-    if "tree_search" in config.pivot:
-        check_tree_search(config)
-    if "router" in config.pivot:
-        parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
 
 
 def _check_addition(override: str, config: DictConfig) -> None:

@@ -1,7 +1,7 @@
 """RubricGroup: the finished reports of one query -> a score for each, and the query's criteria for the next time."""
 
-from collections.abc import Sequence
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from statistics import pstdev
 from typing import Any, NamedTuple
 
 import msgspec
@@ -40,7 +40,8 @@ class ScoredCriterion(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     text: str
     weight: float
-    points: int
+    points: int | None
+    """None where one grade was given by all criteria."""
     born: int | None = None
     """Step in which it was written; None for one of the row."""
     spread: float | None = None
@@ -84,35 +85,23 @@ class RubricGroup:
             raise VerifierError("there are no criteria: the row has none, and the model wrote none")
         points = await all_or_none([self._judge.points(each.report, criteria) for each in group])
         given = [self._strict(each, first.step) for each in points]
-        if self._settings.scale == "overall":
-            scores = [rubric_score(each, criteria, "overall") for each in given]
-            shown = tuple(
-                ScoredCriterion(id=each.name, text=each.text, weight=each.weight, points=-1) for each in criteria
-            )
+        scores = [rubric_score(each, criteria, self._settings.scale) for each in given]
+        is_unwritten = new is not None and not new
+        if self._settings.scale == "overall":  # one grade, which tells nothing of each criterion
+            shown = tuple(_shown(each, None, {}, ()) for each in criteria)
             return [ScoredReport(score=score, criteria=shown) for score in scores]
-        columns = {
-            each.name: [row[place] / MOST_POINTS[self._settings.scale] for row in given]
-            for place, each in enumerate(criteria)
-        }
-        kept = self._keep(first, new or [], columns)
-        spreads: dict[str, Any] = {each.id: each for each in kept}
+        most = MOST_POINTS[self._settings.scale]
+        columns = {each.name: [row[place] / most for row in given] for place, each in enumerate(criteria)}
+        born = {each.id: each.born for each in self._keep(first, new or [], columns)}
         return [
             ScoredReport(
-                score=rubric_score(row, criteria, self._settings.scale),
+                score=score,
                 criteria=tuple(
-                    ScoredCriterion(
-                        id=each.name,
-                        text=each.text,
-                        weight=each.weight,
-                        points=got,
-                        born=None if each.name not in spreads else spreads[each.name].born,
-                        spread=_std(columns[each.name]),
-                    )
-                    for each, got in zip(criteria, row, strict=True)
+                    _shown(each, got, born, columns[each.name]) for each, got in zip(criteria, row, strict=True)
                 ),
-                is_unwritten=new is not None and not new,
+                is_unwritten=is_unwritten,
             )
-            for row in given
+            for row, score in zip(given, scores, strict=True)
         ]
 
     def _strict(self, points: list[int], step: int) -> list[int]:
@@ -151,6 +140,14 @@ def _read(value: Any) -> list[EvolvingCriterion]:
     return [EvolvingCriterion.model_validate(each) for each in value]
 
 
-def _std(scores: Sequence[float]) -> float:
-    mean = fmean(scores)
-    return fmean((score - mean) ** 2 for score in scores) ** 0.5
+def _shown(
+    criterion: Criterion, points: int | None, born: Mapping[str, int], scores: Sequence[float]
+) -> ScoredCriterion:
+    return ScoredCriterion(
+        id=criterion.name,
+        text=criterion.text,
+        weight=criterion.weight,
+        points=points,
+        born=born.get(criterion.name),
+        spread=pstdev(scores) if scores else None,
+    )

@@ -122,15 +122,15 @@ def criteria_question(
     """The question for new criteria, about the distinct reports of a group in the order of their texts."""
     distinct = sorted({harmless(report) for report in reports})
     share = max_tokens // (len(distinct) + 1)
-    texts = [("The task:", *fit_together([harmless(task)], [0], share, tokenizer))]
+    texts = [("The task:", fit_together([harmless(task)], [0], share, tokenizer)[0])]
     for number, report in enumerate(distinct, 1):
-        texts.append((f"Report {number}:", *fit_together([report], [0], share, tokenizer)))
+        texts.append((f"Report {number}:", fit_together([report], [0], share, tokenizer)[0]))
     known = [*(each.text for each in fixed), *(each.text for each in buffer)]
     texts.append(("The criteria so far:", "\n".join(f"- {harmless(each)}" for each in known) or "none"))
     asked = (
-        "Write 1 to 5 new criteria. Each stands for itself, can be checked on one report, and names no report. Its weight "
-        "is 1 for what a report should do, and -1 for what it must not do. Write neither a criterion that is there already "
-        'nor one and its opposite. Answer {"criteria": [{"text": "...", "weight": 1 or -1}, ...]}.'
+        "Write 1 to 5 new criteria. Each stands for itself, can be checked on one report, and names no report. Its "
+        "weight is 1 for what a report should do, and -1 for what it must not do. Write neither a criterion that is "
+        'there already nor one and its opposite. Answer {"criteria": [{"text": "...", "weight": 1 or -1}, ...]}.'
     )
     return fenced_question(_WRITE, _JSON, texts, asked)
 
@@ -143,13 +143,15 @@ def criteria_of(text: str, fixed: Sequence[Criterion], buffer: Sequence[Evolving
     """
     try:
         answer = WrittenCriteria.model_validate(decoded_answer(text), strict=True)
-        made = [Criterion(text=harmless(each.text), weight=float(each.weight)) for each in answer.criteria]
+        made = [
+            Criterion(text=" ".join(harmless(each.text).split()), weight=float(each.weight)) for each in answer.criteria
+        ]
     except ValidationError as error:
         raise InvalidAnswerError(first_problem(error)) from error
     stems = [_without_denial(each.text) for each in made]
     if len(set(stems)) < len(stems):
         raise InvalidAnswerError("it has a criterion twice, or together with its opposite")
-    known = {_without_denial(each.text) for each in (*fixed, *buffer)}
+    known = {_without_denial(text) for text in (*(each.text for each in fixed), *(each.text for each in buffer))}
     new = [each for each, stem in zip(made, stems, strict=True) if stem not in known]
     if not new:
         raise InvalidAnswerError("it has no criterion that is new")
@@ -157,27 +159,7 @@ def criteria_of(text: str, fixed: Sequence[Criterion], buffer: Sequence[Evolving
 
 
 _DENIALS: Final = frozenset(
-    [
-        "not",
-        "no",
-        "never",
-        "without",
-        "does",
-        "do",
-        "doesn",
-        "t",
-        "don",
-        "nt",
-        "isn",
-        "is",
-        "are",
-        "any",
-        "avoids",
-        "avoid",
-        "fails",
-        "to",
-        "lacks",
-    ]
+    ["not", "no", "never", "without", "does", "do", "doesn", "t", "don", "isn", "is", "are", "any", "avoids", "avoid"]
 )
 
 

@@ -37,8 +37,8 @@ class RubricSettings(JudgeSettings):
         self.check_is_named()
         if self.scale == "overall" and self.evolve:
             raise ValueError(
-                "scale overall gives no criterion points of its own, by which evolving ones are kept: set evolve=False, "
-                "or scale=dr_tulu"
+                "scale overall gives no criterion points of its own, by which evolving ones are kept: set "
+                "evolve=False, or scale=dr_tulu"
             )
         if self.strictness is not None and self.scale != "dr_tulu":
             raise ValueError(f"strictness does nothing with scale {self.scale}, which knows no part: set scale=dr_tulu")

@@ -86,7 +86,7 @@ def parse_criteria(written: object, scale: Scale) -> tuple[Criterion, ...]:
     total = math.fsum(each.weight for each in criteria)
     if criteria and (all(each.weight < 0 for each in criteria) or (scale == "binary" and total <= 0)):
         raise DataError(
-            "criteria: by these weights no report scores above 0: add a criterion with a weight above 0, or raise weights"
+            "criteria: by these weights no report scores above 0: add one with a weight above 0, or raise weights"
         )
     return criteria
 
@@ -150,7 +150,7 @@ def added(
     of the sign would pay for the opposite each time.
     """
     kept = list(buffer)
-    known = {words(each.text) for each in (*buffer, *fixed)}
+    known = {words(each.text) for each in buffer} | {words(each.text) for each in fixed}
     ids = {each.id for each in buffer} | {each.name for each in fixed}
     for each in new:
         if words(each.text) in known:
