@@ -21,6 +21,7 @@ from verl_pivot.resampling.step_dump import StepDump
 from verl_pivot.resampling.undecided import DecidedRows, keep_decided
 from verl_pivot.rewards.process_metrics import process_metrics
 from verl_pivot.rewards.reward_terms import term_metrics
+from verl_pivot.rewards.rubric_metrics import rubric_metrics
 from verl_pivot.rewards.ruler_metrics import ruler_metrics
 from verl_pivot.rollout.rollout_metrics import rollout_metrics, success_metrics
 
@@ -104,6 +105,7 @@ class PivotSampling:
                     **self._metrics_of_rows(self._counted_rows(of_batch, partition_id)),
                     **process_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
                     **term_metrics(rewards_by_group(of_batch)),
+                    **rubric_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
                     **ruler_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
                 }
         raise VerifierError(
