@@ -21,6 +21,8 @@ CLASSES = {
     "ppr": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop"),
     "mcp_rl": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
                "resampling.marking_manager"),
+    "rubrics": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
+                "resampling.marking_manager"),
     "tree_search": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
                     "resampling.marking_manager"),
     "router": ("routing.router_actor",),

@@ -36,6 +36,7 @@ METHOD_PAGES = (
     "l0",
     "ppr",
     "mcp_rl",
+    "rubrics",
     "search",
     "interpreter",
     "routing",

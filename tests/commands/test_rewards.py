@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from verl_pivot.cli import app
@@ -50,7 +51,7 @@ def test_the_json_has_everything(tmp_path: Path) -> None:
     rollouts = json.loads(text)["rollouts"]
 
     assert code == 0
-    assert [each["reward"] for each in rollouts] == [0.46, None]
+    assert [each["reward"] for each in rollouts] == [pytest.approx(0.46), None]
     assert [term["name"] for term in rollouts[0]["terms"]] == ["task", "turns", "format"]
 
 

@@ -321,3 +321,34 @@ async def test_asked_together_is_one_question_for_all_criteria() -> None:
         points = await asked.points(JudgedReport("Write.", "", "a b"), [HAS_A, Criterion(text="It has c.")])
 
     assert (points, len(judge.requests)) == ([2, 0], 1)
+
+
+async def test_a_strict_step_pays_no_part() -> None:
+    half = {"points": [{"number": 1, "points": 1}]}
+    async with judging(lambda outside, inside: half) as judge, grouping(judge, strictness=(1, 3)) as group:
+        scores = [(await group.scored(reports("a", step=step, fixed=(HAS_A,))))[0].score for step in (1, 3)]
+
+    assert scores == [1.0, 0.0]
+
+
+async def test_no_more_questions_run_at_a_time_than_allowed() -> None:
+    async with judging(answering) as judge, grouping(judge, max_concurrency=3) as group:
+        judge.seconds = 0.02
+        fixed = tuple(Criterion(text=f"It has {word}.") for word in "abcd")
+        await group.scored(reports("a b", "c d", "e", fixed=fixed))
+
+    assert judge.most_running == 3
+    assert len(judge.requests) == 12
+
+
+async def test_the_settings_of_a_question_reach_the_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JUDGE_KEY", "secret")
+    given = {"temperature": 0.3, "max_tokens": 99, "answer_format": "json_schema", "max_question_tokens": 256}
+    async with judging(answering) as judge, asking(judge, api_key_variable="JUDGE_KEY", **given) as asked:
+        await asked.points(JudgedReport("Write.", "", "long " * 500), [HAS_A])
+
+    (request,) = judge.requests
+    assert (request["model"], request["temperature"], request["max_tokens"]) == ("j", 0.3, 99)
+    assert judge.keys == {"Bearer secret"}
+    assert request["response_format"]["json_schema"]["name"] == "points"  # type: ignore[index, call-overload]
+    assert "characters left out" in str(request["messages"])
