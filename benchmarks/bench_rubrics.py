@@ -1,7 +1,7 @@
 """Seconds in which a judge gives a group its points by many criteria, beside the least that its own speed allows.
 
-Run by `make bench-rubrics`, or with other sizes by `python -m benchmarks.bench_rubrics --help`. The judge is a
-server in a process of its own that takes a fixed time for each answer; client, prompts and parser are those of training.
+Run by `make bench-rubrics`, or with other sizes by `python -m benchmarks.bench_rubrics --help`. The judge is a server
+in a process of its own that takes a fixed time for each answer; client, prompts and parser are those of training.
 """
 
 import asyncio

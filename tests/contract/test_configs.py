@@ -16,9 +16,9 @@ from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.data.curriculum import CurriculumOptions, parse_options
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
-from verl_pivot.launch_checks.rewards import check_rewards
 from verl_pivot.launch_checks.groups import check_choices, chosen_groups, shipped_settings
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
+from verl_pivot.launch_checks.rewards import check_rewards
 from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
 from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
@@ -104,8 +104,8 @@ def set_by_us(group: str, option: str) -> dict[str, Any]:
 def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
         "method": [
-            "grpo_roc", "l0", "mcp_rl", "pivotrl", "ppr", "research", "retool", "rubrics", "search_r1", "search_r1_grpo",
-            "tool_rollout", "torl", "tree_search", "zerotir",
+            "grpo_roc", "l0", "mcp_rl", "pivotrl", "ppr", "research", "retool", "rubrics", "search_r1",
+            "search_r1_grpo", "tool_rollout", "torl", "tree_search", "zerotir",
         ],
         "local": ["cpu"],
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
