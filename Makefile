@@ -21,6 +21,7 @@
 #   make bench-inspect  first screen, filters and keys of the page over 100,000 rollouts
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
 #   make bench-render     a page of HTML in the browser, with one screenshot, alone and eight at a time
+#   make bench-rubrics    a group of 16 reports with 10 criteria by a judge that takes 0.2 s, beside the ideal
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones
 #   make bench-synthesis  model calls per second and core of `synthesize`, its memory at a million drafts, and tool graphs
@@ -36,7 +37,7 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart test test-cluster check soak lint docs screenshots bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-browser bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-render bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
+.PHONY: quickstart test test-cluster check soak lint docs screenshots bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-browser bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-render bench-rubrics bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
@@ -121,6 +122,9 @@ bench-judge: .venv/ready
 
 bench-render: .venv/ready
 	$(BIN)/python -m benchmarks.bench_render
+
+bench-rubrics: .venv/ready
+	$(BIN)/python -m benchmarks.bench_rubrics
 
 bench-resampling: .venv/ready
 	$(BIN)/python -m benchmarks.bench_resampling

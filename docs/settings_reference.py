@@ -16,6 +16,7 @@ from verl_pivot.data.curriculum import CurriculumOptions
 from verl_pivot.objective.settings import OBJECTIVES
 from verl_pivot.resampling.settings import ResamplingSettings
 from verl_pivot.rewards.process_settings import ProcessSettings
+from verl_pivot.rewards.rubric_settings import RubricSettings
 from verl_pivot.rewards.ruler_settings import RulerSettings
 from verl_pivot.rollout.notebook_settings import NotebookSettings
 from verl_pivot.rollout.settings import RolloutSettings
@@ -32,6 +33,7 @@ MODELS = {
     "pivot.resampling": ResamplingSettings,
     "pivot.notebook": NotebookSettings,
     "pivot.process": ProcessSettings,
+    "pivot.rubrics": RubricSettings,
     "pivot.ruler": RulerSettings,
     "pivot.router": RouterSettings,
     "pivot.tree_search": TreeSearchSettings,
@@ -40,6 +42,7 @@ WITHOUT_MODEL = {
     "pivot.verifier_modules": "list of text",
     "pivot.max_undecided_batches": "whole number",
     "pivot.browser.path": "text",
+    "pivot.rewards": "text, or null",
     "pivot.record": "`all`, `kept`, `calls`",
     "pivot.objective": ", ".join(f"`{name}`" for name in OBJECTIVES),
     "pivot.max_turn_tokens": "whole number, or null",

@@ -23,6 +23,8 @@ CLASSES = {
             "resampling.workflow_manager"),
     "mcp_rl": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
                "resampling.marking_manager"),
+    "rubrics": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
+                "resampling.marking_manager"),
     "tree_search": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop",
                     "resampling.marking_manager"),
     "web_agent": ("data.dataset", "rewards.manager", "resampling.replay_buffer", "rollout.tool_loop"),

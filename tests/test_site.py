@@ -37,6 +37,7 @@ METHOD_PAGES = (
     "ppr",
     "mcp_rl",
     "web_agent",
+    "rubrics",
     "search",
     "interpreter",
     "routing",

@@ -25,6 +25,7 @@ from verl_pivot.commands.process import process_app
 from verl_pivot.commands.profile import profile_command
 from verl_pivot.commands.qa_rows import qa_rows_command
 from verl_pivot.commands.report import report_command
+from verl_pivot.commands.rewards import rewards_app
 from verl_pivot.commands.route import route_app
 from verl_pivot.commands.sandbox import sandbox_app
 from verl_pivot.commands.score import score_command
@@ -125,10 +126,11 @@ app.add_typer(sandbox_app, name="sandbox", short_help=str(sandbox_app.info.help)
 app.add_typer(judge_app, name="judge", short_help=str(judge_app.info.help))
 app.add_typer(mcp_app, name="mcp", short_help=str(mcp_app.info.help))
 app.add_typer(process_app, name="process", short_help=str(process_app.info.help))
-app.add_typer(workflows_app, name="workflows", short_help=str(workflows_app.info.help))
+app.add_typer(rewards_app, name="rewards", short_help=str(rewards_app.info.help))
 app.add_typer(route_app, name="route", short_help=str(route_app.info.help))
 app.add_typer(search_app, name="search", short_help=str(search_app.info.help))
 app.add_typer(tools_app, name="tools", short_help=str(tools_app.info.help))
+app.add_typer(workflows_app, name="workflows", short_help=str(workflows_app.info.help))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.objective.settings import OBJECTIVES
 
-_NO_GROUPS = frozenset({"tools", "chat_templates", "principles", "synthesis"})
+_NO_GROUPS = frozenset({"tools", "chat_templates", "principles", "rewards", "synthesis"})
 """Folders of configs/ that Hydra does not read."""
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass
 _PIVOTRL = ("pivotrl",)
 TOOL_METHODS = (
     "tool_rollout", "grpo_roc", "ppr", "search_r1", "search_r1_grpo", "research", "retool", "torl", "zerotir", "mcp_rl",
-    "tree_search", "web_agent",
+    "rubrics", "tree_search", "web_agent",
 )  # fmt: skip
 """Methods whose policy calls tools in the text of its turns."""
 _TOOLS = (*TOOL_METHODS, "l0")
 _EVERY = (*_PIVOTRL, *_TOOLS)
 _ROC = ("grpo_roc", "l0")
+_MARKED = (*_ROC, "mcp_rl", "rubrics", "tree_search")
 _PPR = ("ppr", "search_r1", "retool")
 _L0 = ("l0",)
 _ROUTER = ("router",)

@@ -22,6 +22,8 @@ from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.launch_checks.owned_setting import verl_defaults
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
 from verl_pivot.launch_checks.process import check_process
+from verl_pivot.launch_checks.rewards import check_rewards
+from verl_pivot.launch_checks.rubrics import begin_rubrics, check_rubrics
 from verl_pivot.launch_checks.ruler import check_ruler
 from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.launch_checks.tree_search import check_tree_search
@@ -36,7 +38,8 @@ from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {
     "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "notebook", "objective",
-    "process", "record", "resampling", "rollout", "router", "ruler", "tree_search", "trial_steps", "verifier_modules",
+    "process", "record", "resampling", "rewards", "rollout", "router", "rubrics", "ruler", "tree_search", "trial_steps",
+    "verifier_modules",
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 _WORKER = re.compile(r"\(pid=\d+, ip=([^,)]+)")
@@ -91,8 +94,12 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
     check_gpus(config, num_accelerators())
     check_owned_settings(config, owning_parts(chosen), overrides)
     check_void_settings(config, overrides)
+    if (sums := check_rewards(config)) is not None:
+        print(f"verl-pivot: {sums}")
     remember_run(config, chosen)
     begin_states(config)
+    if "rubrics" in config.pivot:
+        begin_rubrics(config)
 
 
 def own_sentence(error: BaseException, address: str) -> str | None:
@@ -133,7 +140,7 @@ def _check_sections(config: DictConfig) -> None:
         check_objective(config)
         max_turn_tokens(config)
     if "rollout" in config.pivot:
-        settings, others = parse_settings(config), {"notebook", "process", "ruler"} & set(config.pivot)
+        settings, others = parse_settings(config), {"notebook", "process", "rubrics", "ruler"} & set(config.pivot)
         if settings.environment is None:
             _check_tools(settings, others)
         elif others:
@@ -163,14 +170,23 @@ def _check_sampling_sections(config: DictConfig) -> None:
         check_notebook(config)
     if "resampling" in config.pivot:
         parse_resampling(config)
-    if "process" in config.pivot:
-        check_process(config)
-    if "ruler" in config.pivot:
-        check_ruler(config)
+    _check_judges(config)
     if "tree_search" in config.pivot:
         check_tree_search(config)
     if "router" in config.pivot:
         parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
+
+
+def _check_judges(config: DictConfig) -> None:
+    """Refuse judges that could not be asked, and rewards that could not be put together of what they say."""
+    if "process" in config.pivot:
+        check_process(config)
+    if "ruler" in config.pivot:
+        check_ruler(config)
+    if "rubrics" in config.pivot:
+        check_rubrics(config)
+    if config.pivot.get("rewards") is not None or "rubrics" in config.pivot:
+        check_rewards(config)
 
 
 def _check_addition(override: str, config: DictConfig) -> None:

@@ -19,9 +19,11 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
 from verl_pivot.launch_checks.groups import check_choices, chosen_groups, shipped_settings
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
+from verl_pivot.launch_checks.rewards import check_rewards
 from verl_pivot.launch_checks.void_settings import check_void_settings
 from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
 from verl_pivot.rewards.process_settings import ProcessSettings, parse_process
+from verl_pivot.rewards.rubric_settings import RubricSettings, parse_rubrics
 from verl_pivot.rewards.ruler_settings import RulerSettings, parse_ruler
 from verl_pivot.rollout.notebook_settings import NotebookSettings, parse_notebook_settings
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
@@ -104,8 +106,8 @@ def set_by_us(group: str, option: str) -> dict[str, Any]:
 def test_the_groups_are_those_of_the_documentation() -> None:
     assert config_groups() == {
         "method": [
-            "grpo_roc", "l0", "mcp_rl", "pivotrl", "ppr", "research", "retool", "search_r1", "search_r1_grpo",
-            "tool_rollout", "torl", "tree_search", "web_agent", "zerotir",
+            "grpo_roc", "l0", "mcp_rl", "pivotrl", "ppr", "research", "retool", "rubrics", "search_r1",
+            "search_r1_grpo", "tool_rollout", "torl", "tree_search", "web_agent", "zerotir",
         ],
         "local": ["cpu"],
         "router": ["cache_aware", "kv_admission", "kv_forecast"],
@@ -470,6 +472,77 @@ def test_a_group_that_could_not_be_compared_stops_the_launch(overrides: tuple[st
         check_config(config, ["+method=mcp_rl"])
 
     assert str(caught.value).startswith(message)
+
+
+RUBRIC_JUDGE = ("pivot.rubrics.base_url=http://judge:1/v1", "pivot.rubrics.model=j")
+
+
+def test_rubrics_is_rler_with_the_released_buffer_of_five_and_the_score_by_criteria_as_the_reward() -> None:
+    config = stock("+method=rubrics", "data.train_files=a.parquet", *RUBRIC_JUDGE)
+
+    check_config(config, ["+method=rubrics"])
+    settings = parse_rubrics(config)
+    assert settings == RubricSettings(base_url="http://judge:1/v1", model="j", cache_dir=settings.cache_dir)
+    assert (settings.max_active, settings.scale, settings.evolve, settings.strictness) == (5, "dr_tulu", True, None)
+    assert (config.algorithm.adv_estimator, config.pivot.rewards) == ("grpo", "rubric")
+    assert set(config.pivot.rubrics) == set(RubricSettings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (RUBRIC_JUDGE[1:], "pivot.rubrics: pivot.rubrics.base_url is missing: set it to that of the judge"),
+        (
+            (*RUBRIC_JUDGE, "actor_rollout_ref.rollout.n=1"),
+            "actor_rollout_ref.rollout.n=1 leaves nothing to tell apart",
+        ),
+        ((*RUBRIC_JUDGE, "pivot.rubrics.wait_seconds=60"), "pivot.rubrics.wait_seconds=60 is less than pivot.rollout."),
+        (
+            (*RUBRIC_JUDGE, "pivot.rubrics.scale=overall"),
+            "pivot.rubrics: scale overall gives no criterion points of its",
+        ),
+        ((*RUBRIC_JUDGE, "pivot.rubrics.strictness=[9,3]"), "pivot.rubrics: strictness is the first step and a later"),
+        ((*RUBRIC_JUDGE, "pivot.rewards=null"), "pivot.rewards=null leaves what pivot.rubrics scores unpaid"),
+        ((*RUBRIC_JUDGE, "pivot.rewards=course"), "pivot.rewards=course has no term with the value rubric, so that"),
+        ((*RUBRIC_JUDGE, "pivot.rewards=coarse"), "pivot.rewards=coarse: there is no such file"),
+        (
+            (*RUBRIC_JUDGE, "+ray_kwargs.ray_init.address=ray://a:1"),
+            "pivot.rubrics.evolve keeps criteria beside the ch",
+        ),
+    ],
+)
+def test_rubrics_that_could_not_be_asked_or_paid_stop_the_launch(overrides: tuple[str, ...], message: str) -> None:
+    config = stock("+method=rubrics", "data.train_files=a.parquet", *overrides)
+
+    with pytest.raises(ConfigError) as caught:
+        check_config(config, ["+method=rubrics"])
+
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        (
+            "dr_tulu",
+            "pivot.rewards=dr_tulu: terms.rubric has the value rubric, which pivot.rubrics gives, and the launch",
+        ),
+        ("x.yaml", "pivot.rewards=x.yaml: there is no such file"),
+    ],
+)
+def test_rewards_that_nobody_gives_stop_the_launch(rewards: str, message: str) -> None:
+    config = stock("+method=tool_rollout", "data.train_files=a.parquet", f"pivot.rewards={rewards}")
+
+    with pytest.raises(ConfigError) as caught:
+        check_config(config, ["+method=tool_rollout"])
+
+    assert str(caught.value).startswith(message)
+
+
+def test_the_launch_says_the_worst_and_the_best_sum() -> None:
+    config = stock("+method=tool_rollout", "data.train_files=a.parquet", "pivot.rewards=course")
+
+    assert check_rewards(config) == "pivot.rewards=course: a rollout is paid 0 at worst and 1 at best"
 
 
 def search_tools(folder: Path, *entries: str) -> str:

@@ -23,6 +23,7 @@ from verl_pivot.resampling.groups import Group, Rollout
 from verl_pivot.resampling.penalties import Penalty
 from verl_pivot.resampling.settings import ResamplingSettings, settings_of
 from verl_pivot.rewards.process_settings import ProcessSettings
+from verl_pivot.rewards.rubric_settings import RubricSettings
 from verl_pivot.rewards.ruler_settings import RulerSettings
 from verl_pivot.rollout.notebook_settings import NotebookSettings
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
@@ -36,6 +37,7 @@ SECTIONS: Mapping[str, type[BaseModel]] = {
     "pivot.curriculum": CurriculumOptions,
     "pivot.router": RouterSettings,
     "pivot.process": ProcessSettings,
+    "pivot.rubrics": RubricSettings,
     "pivot.ruler": RulerSettings,
     "pivot.tree_search": TreeSearchSettings,
     "pivot.notebook": NotebookSettings,
@@ -207,6 +209,36 @@ RULER = {
     ),
 }
 """Settings of `pivot.ruler`, with the test that shows their effect."""
+_RUBRICS = "rewards/test_rubrics.py"
+_RUBRICS_SENT = "test_the_settings_of_a_question_reach_the_judge"
+RUBRICS = {
+    "pivot.rubrics.base_url": (
+        "contract/test_configs.py",
+        "test_rubrics_that_could_not_be_asked_or_paid_stop_the_launch",
+    ),
+    **{
+        f"pivot.rubrics.{name}": (_RUBRICS, _RUBRICS_SENT)
+        for name in ("model", "api_key_variable", "answer_format", "max_tokens", "temperature", "max_question_tokens")
+    },
+    "pivot.rubrics.invalid_retries": (_RUBRICS, "test_an_unreadable_answer_is_asked_again_and_then_undecided"),
+    "pivot.rubrics.scale": (_RUBRICS, "test_the_other_scales_ask_for_their_own_form"),
+    "pivot.rubrics.asked": (_RUBRICS, "test_asked_together_is_one_question_for_all_criteria"),
+    "pivot.rubrics.evolve": (_RUBRICS, "test_a_group_is_scored_by_its_fixed_criteria_and_by_those_that_a_model_writes"),
+    "pivot.rubrics.max_active": (
+        _RUBRICS,
+        "test_a_criterion_without_spread_goes_inactive_and_five_with_the_largest_stay",
+    ),
+    "pivot.rubrics.strictness": (_RUBRICS, "test_a_strict_step_pays_no_part"),
+    "pivot.rubrics.max_concurrency": (_RUBRICS, "test_no_more_questions_run_at_a_time_than_allowed"),
+    "pivot.rubrics.timeout_seconds": (_RUBRICS, "test_a_judge_that_is_down_decides_nothing"),
+    "pivot.rubrics.max_retries": (_RUBRICS, "test_a_judge_that_is_down_decides_nothing"),
+    "pivot.rubrics.cache_dir": (_RUBRICS, "test_no_judgment_is_asked_twice_nor_after_a_resume"),
+    "pivot.rubrics.wait_seconds": (
+        "rollout/test_rubric_rewards.py",
+        "test_a_group_that_is_not_whole_in_time_is_undecided",
+    ),
+}
+"""Settings of `pivot.rubrics`, with the test that shows their effect."""
 _LOOP, _PARTS, _STEPS = "rollout/test_notebook_loop.py", "rollout/test_notebook_parts.py", "rewards/test_steps.py"
 NOTEBOOK = {
     "pivot.notebook.rows": (_LOOP, "test_each_step_may_be_a_row_with_what_it_read_as_its_prompt"),
@@ -232,6 +264,7 @@ PLAIN = {
         "contract/test_configs.py",
         "test_the_path_of_a_browser_reaches_the_workers_of_ray",
     ),
+    "pivot.rewards": ("contract/test_configs.py", "test_the_launch_says_the_worst_and_the_best_sum"),
     "pivot.record": ("rollout/test_tool_loop.py", "test_a_record_of_calls_has_no_texts"),
     "pivot.verifier_modules": (
         "launch_checks/test_checks.py",
@@ -623,6 +656,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         *WORKFLOWS,
         *NOTEBOOK,
         *RULER,
+        *RUBRICS,
     }  # fmt: skip
     assert {key for keys in KEYS.values() for key in keys} == tried | SHOWN_ELSEWHERE.keys()
     elsewhere = [void for void in VOID_SETTINGS if void not in OF_NOTEBOOKS]
@@ -634,7 +668,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         if f"pivot.{name}" not in SECTIONS
     }
     assert plain == PLAIN.keys()
-    for test in {**SHOWN_ELSEWHERE, **PROCESS, **WORKFLOWS, **NOTEBOOK, **RULER, **PLAIN}.values():
+    for test in {**SHOWN_ELSEWHERE, **PROCESS, **WORKFLOWS, **NOTEBOOK, **RULER, **RUBRICS, **PLAIN}.values():
         file, name = test
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), test
 

@@ -33,6 +33,10 @@ OPENING_FIELD = "opening"
 """
 GROUP_VERDICT_FIELD = "group_verdict"
 """Key of `extra_fields` that holds the Verdict of a rollout that was compared with others of its prompt."""
+RUBRIC_FIELD = "rubric_verdict"
+"""Key of `extra_fields` that holds the Verdict of a rollout by its criteria, on a scale of its own."""
+CRITERIA_FIELD = "criteria"
+"""Key of `extra_fields`, and of `reward_extra_info`, that holds the criteria with their scores as JSON."""
 
 
 class StopReason(StrEnum):

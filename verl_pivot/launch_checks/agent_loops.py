@@ -21,6 +21,7 @@ LOOPS_OF_ONE_TURN = frozenset({AGENT_NAME, "single_turn_agent"})
 _NEEDS_OWN_LOOP = {
     "grpo_roc": "keeps no record of calls, by which +method=grpo_roc resamples",
     "mcp_rl": "does not wait for the other rollouts of its prompt, with which +method=mcp_rl compares it",
+    "rubrics": "does not ask a judge by criteria, by which +method=rubrics pays it",
     "l0": "gives steps no returns, from which +method=l0 makes advantages",
     "tree_search": "plays the policy's own draw, among which +method=tree_search would choose",
 }

@@ -22,6 +22,7 @@ _CHANGE_METHOD = ("stage", "tool_format")
 """Config groups with keys that methods have as well, so that the later of the two counts."""
 _METHOD_OF = {
     "notebook": "l0", "resampling": "grpo_roc", "process": "ppr", "objective": "pivotrl", "ruler": "mcp_rl",
+    "rubrics": "rubrics",
     "tree_search": "tree_search",
     "rollout": "tool_rollout",
 }  # fmt: skip

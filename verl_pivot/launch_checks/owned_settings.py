@@ -18,6 +18,7 @@ _PIVOTRL = "+method=pivotrl"
 _GRPO_ROC = "+method=grpo_roc"
 _L0 = "+method=l0"
 _MCP_RL = "+method=mcp_rl"
+_RUBRICS = "+method=rubrics"
 _TREE_SEARCH = "+method=tree_search"
 _TOOLS = tuple(f"+method={each}" for each in TOOL_METHODS)
 _EVERY = (_PIVOTRL, *_TOOLS, _L0)
@@ -239,7 +240,7 @@ OWNED_SETTINGS = (
     ),
     OwnedSetting(
         key=f"{_AGENT}.agent_loop_manager_class",
-        parts=(_MCP_RL, _TREE_SEARCH),
+        parts=(_MCP_RL, _RUBRICS, _TREE_SEARCH),
         effect="switches off what tells the agent loop of validation, in which the method does something else",
         remedy=f"leave it out, or name {_FROM_CLASSES}",
         misused=_first_null(),
@@ -256,6 +257,13 @@ OWNED_SETTINGS = (
         parts=(_MCP_RL,),
         effect="chooses an agent loop that does not wait for the other rollouts of its prompt, with which the method "
         "compares it",
+        remedy="leave it out, or call an agent loop of your own that does so pivot_tools",
+        misused=other_than("pivot_tools"),
+    ),
+    OwnedSetting(
+        key=f"{_AGENT}.default_agent_loop",
+        parts=(_RUBRICS,),
+        effect="chooses an agent loop that does not ask a judge by criteria, by which the method pays it",
         remedy="leave it out, or call an agent loop of your own that does so pivot_tools",
         misused=other_than("pivot_tools"),
     ),

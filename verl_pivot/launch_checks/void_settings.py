@@ -24,7 +24,7 @@ from verl_pivot.validation import Options
 
 _NOTEBOOK = "pivot.notebook"
 _RESAMPLING, _ROLLOUT, _CURRICULUM, _ROUTER = "pivot.resampling", "pivot.rollout", "pivot.curriculum", "pivot.router"
-_PROCESS = "pivot.process"
+_PROCESS, _RUBRICS = "pivot.process", "pivot.rubrics"
 _WORKFLOWS = "pivot.rollout.workflows"
 
 
@@ -291,6 +291,13 @@ VOID_SETTINGS = (
         beside="pivot.rollout.max_turns=1, with which no turn is judged",
         remedy="raise pivot.rollout.max_turns",
         is_void=lambda config: parse_settings(config).max_turns == 1,
+    ),
+    VoidSetting(
+        section=_RUBRICS,
+        names=("max_active", "wait_seconds"),
+        beside="pivot.rubrics.evolve=False, with which the criteria of the row alone count",
+        remedy="set pivot.rubrics.evolve=True",
+        is_void=lambda config: not config.pivot.rubrics.evolve,
     ),
     VoidSetting(
         section=_ROLLOUT,

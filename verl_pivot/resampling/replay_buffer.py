@@ -16,11 +16,13 @@ from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.errors import NodeLostError, PivotError, VerifierError
 from verl_pivot.resampling.first_step import FirstStep
 from verl_pivot.resampling.lost_nodes import LostNodes
-from verl_pivot.resampling.sampled_rows import SampledRow, dump_line, read_sampled_rows
+from verl_pivot.resampling.sampled_rows import SampledRow, dump_line, read_sampled_rows, rewards_by_group
 from verl_pivot.resampling.step_dump import StepDump
 from verl_pivot.resampling.step_workflows import step_workflows
 from verl_pivot.resampling.undecided import DecidedRows, keep_decided
 from verl_pivot.rewards.process_metrics import process_metrics
+from verl_pivot.rewards.reward_terms import term_metrics
+from verl_pivot.rewards.rubric_metrics import rubric_metrics
 from verl_pivot.rewards.ruler_metrics import ruler_metrics
 from verl_pivot.rollout.rollout_metrics import rollout_metrics, success_metrics, workflow_metrics
 
@@ -104,6 +106,8 @@ class PivotSampling:
                     **curriculum,
                     **self._metrics_of_rows(self._counted_rows(of_batch, partition_id)),
                     **process_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
+                    **term_metrics(rewards_by_group(of_batch)),
+                    **rubric_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
                     **ruler_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
                     **_workflow_metrics(_one_row_each(batch, rows)),
                 }

@@ -1,5 +1,6 @@
 """Rows that TransferQueue holds -> SampledRows, as agent loop and reward manager wrote them, and lines of dumps."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -63,6 +64,14 @@ def read_sampled_rows(keys: Sequence[str], partition_id: str) -> list[SampledRow
         return []
     data = tq.kv_batch_get(keys=list(keys), partition_id=partition_id, select_fields=["extra_fields"])
     return [_sampled_row(fields) for fields in data.get("extra_fields").tolist()]
+
+
+def rewards_by_group(rows: Mapping[str, SampledRow]) -> dict[str, list[Mapping[str, Any]]]:
+    """{group: what the reward manager wrote about each of its rows}."""
+    groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for key, row in rows.items():
+        groups[key.split("_")[0]].append(row.reward)
+    return groups
 
 
 def _sampled_row(extra_fields: Mapping[str, Any]) -> SampledRow:

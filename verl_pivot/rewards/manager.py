@@ -15,6 +15,7 @@ from verl_pivot.data.faults import FaultReason, fault_verdict, with_row_name
 from verl_pivot.data.labels import has_label
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_records import (
+    CRITERIA_FIELD,
     GROUP_VERDICT_FIELD,
     RECORD_FIELD,
     SCORES_FIELD,
@@ -24,10 +25,14 @@ from verl_pivot.data.rollout_records import (
 )
 from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError, VerifierError
+from verl_pivot.rewards.compose import ComposedReward, TermValue
+from verl_pivot.rewards.compose_settings import composition_of
+from verl_pivot.rewards.composed import ComposedRewards, ScoredRollout, paid_on_last_turn
 from verl_pivot.rewards.process_metrics import JUDGE_FAILED
-from verl_pivot.rewards.process_record import PROCESS_FIELD
+from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord
 from verl_pivot.rewards.process_rewards import ProcessRewards
 from verl_pivot.rewards.process_settings import parse_process
+from verl_pivot.rewards.reward_terms import TERMS_FIELD, paid_keys, terms_text
 from verl_pivot.rewards.ruler_metrics import INDEPENDENT_REWARD, RULER
 from verl_pivot.types import EnvironmentReturn, Verdict
 from verl_pivot.user_code import MAX_DETAIL, code_error
@@ -41,6 +46,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
     A verdict that the rollout brings along, from its environment or for a failure of the system, is used as it is, and
     one from comparing it with others of its prompt takes the place of all others.
     Of a rollout that goes on after its pivot only the first turn is scored, since that turn is the action at the pivot.
+    With `pivot.rewards` what scores a rollout is one of the terms that its reward is put together of.
     """
 
     def __init__(self, config: DictConfig, tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> None:
@@ -49,10 +55,13 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         self.end_token_ids = end_token_ids(config.actor_rollout_ref.model.path, tokenizer)
 
         self.process = _process_rewards(config, tokenizer, self.end_token_ids)
+        self.composed = _composed_rewards(config, tokenizer, self.end_token_ids)
 
     async def run_single(self, data: DataProto) -> dict[str, Any]:
         rollout = data[-1]  # if a rollout has several outputs, the last one gets the reward
         extra_fields = rollout.non_tensor_batch.get("tool_extra_fields") or {}
+        if self.composed is not None:
+            return await self._composed_reward(self.composed, data, rollout, extra_fields)
         if (compared := extra_fields.get(GROUP_VERDICT_FIELD)) is not None:
             return await self._group_reward(msgspec.convert(compared, Verdict), data, rollout, extra_fields)
         reward = await self._outcome(data, rollout)
@@ -71,6 +80,38 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             return own
         info = {**reward["reward_extra_info"], INDEPENDENT_REWARD: float(own["reward_score"])}
         return {**reward, "reward_extra_info": info}
+
+    async def _composed_reward(
+        self, composed: ComposedRewards, data: DataProto, rollout: Any, extra_fields: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Reward by the terms of `pivot.rewards`; an undecided one, with the same keys, of a masked rollout or row."""
+        row = rollout.non_tensor_batch
+        own, record = None, None
+        if composed.reads("outcome") or is_undecided(extra_fields.get(VERDICT_FIELD)):
+            own = await self._outcome(data, rollout)
+            info = own["reward_extra_info"]
+            if is_undecided(extra_fields.get(VERDICT_FIELD)) or info.get("reason") in set(FaultReason):
+                return _with_terms(own, None, extra_fields, composed)
+        ids = _response_ids(rollout)
+        try:
+            if self.process is not None and composed.reads("process"):
+                record = await self.process.record(ids, 0.0, row, extra_fields)
+            made = await composed.reward(
+                ScoredRollout(
+                    response_ids=ids, row=row, extra_fields=extra_fields, outcome=_outcome_value(own), process=record
+                )
+            )
+        except (DataError, ConfigError, UserCodeError) as error:
+            made = _not_composed(with_row_name(fault_verdict(error), row))
+        except PivotError as error:  # a system that a term needs
+            made = _not_composed(_not_verified(error))
+        known = {} if own is None else own["reward_extra_info"]
+        reward = _with_terms(_composed(made, known, extra_fields), made, extra_fields, composed)
+        if self.process is None:
+            return reward
+        if not composed.reads("process"):
+            return await _with_turn_rewards(reward, self.process, rollout)
+        return _with_record(reward, record, made)
 
     async def _outcome(self, data: DataProto, rollout: Any) -> dict[str, Any]:
         """Reward of the rollout as a whole."""
@@ -106,6 +147,57 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             verdict = with_row_name(fault_verdict(code_error(place, error)), row)
             return _reward(verdict, verifier="reward_function", record_info=record_info)
         return _with_own_keys(reward, record_info)
+
+
+def is_undecided(verdict: Mapping[str, Any] | None) -> bool:
+    """Whether an agent loop wrote a verdict without a score: the system failed the rollout."""
+    return verdict is not None and verdict["score"] is None
+
+
+def _outcome_value(own: Mapping[str, Any] | None) -> TermValue | None:
+    """What scored the rollout, as the value of a term."""
+    if own is None:
+        return None
+    info = own["reward_extra_info"]
+    score = None if info["undecided"] else float(own["reward_score"])
+    return TermValue(value=score, reason=str(info.get("reason", "")), detail=str(info.get("detail", "")))
+
+
+def _not_composed(verdict: Verdict) -> ComposedReward:
+    return ComposedReward(total=None, terms=(), reason=verdict.reason, detail=verdict.detail)
+
+
+def _composed(made: ComposedReward, known: Mapping[str, Any], extra_fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A composed reward as verl's dictionary, with what the outcome's own function returned beside its score."""
+    verdict = EnvironmentReturn(score=made.total, reason=made.reason, detail=made.detail)
+    reward = _reward(verdict, verifier="rewards", record_info=_record_info(extra_fields.get(RECORD_FIELD)))
+    return {**reward, "reward_extra_info": {**known, **reward["reward_extra_info"]}}
+
+
+def _with_terms(
+    reward: Mapping[str, Any], made: ComposedReward | None, extra_fields: Mapping[str, Any], composed: ComposedRewards
+) -> dict[str, Any]:
+    """A reward with the terms that it comes from, and with the criteria of `pivot.rubrics`."""
+    shown = made or ComposedReward(total=None, terms=(), reason=str(reward["reward_extra_info"].get("reason", "")))
+    terms = {TERMS_FIELD: terms_text(shown), **paid_keys(shown, composed.names)}
+    criteria = {CRITERIA_FIELD: str(extra_fields.get(CRITERIA_FIELD, ""))} if composed.reads("rubric") else {}
+    return {**reward, "reward_extra_info": {**reward["reward_extra_info"], **terms, **criteria}}
+
+
+def _with_record(reward: dict[str, Any], record: ProcessRecord | None, made: ComposedReward) -> dict[str, Any]:
+    """A reward with the record of the judged turns of which a term is the mean."""
+    text = "" if record is None or made.total is None else paid_on_last_turn(record, made.total).as_text()
+    return {**reward, "reward_extra_info": {**reward["reward_extra_info"], PROCESS_FIELD: text}}
+
+
+def _composed_rewards(
+    config: DictConfig, tokenizer: PreTrainedTokenizerBase, end_token_ids: frozenset[int]
+) -> ComposedRewards | None:
+    """What composes rewards; None without `pivot.rewards`."""
+    composition = composition_of(config)
+    if composition is None:
+        return None
+    return ComposedRewards(composition, int(config.pivot.rollout.max_turns), tokenizer, end_token_ids)
 
 
 def _not_verified(error: PivotError) -> Verdict:

@@ -13,6 +13,7 @@ from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.driven_rows import driven_rows
 from verl_pivot.rollout.group_rewards import FinishedRollout, group_rewards_of
 from verl_pivot.rollout.played_rollout import PlayedRollout, ToolLoopParts
+from verl_pivot.rollout.rubric_rewards import rubric_rewards_of
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.rollout.tool_rollout import ToolRollout
 from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
@@ -32,11 +33,12 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
 
     After a mistake the policy reads an error and goes on. A failure of the system masks the rollout: its reward is
     undecided, and the replay buffer leaves it out. A rollout without any sampled token gives no row, which verl allows.
-    With `pivot.ruler` it then waits for the other rollouts of its prompt, and brings along the verdict about it.
+    With `pivot.ruler` or `pivot.rubrics` it then waits for the other rollouts of its prompt, and brings along the
+    verdict about it.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Raises ConfigError if `pivot.rollout` or its tools file is wrong, or `pivot.ruler`."""
+        """Raises ConfigError if `pivot.rollout` or its tools file is wrong, or `pivot.ruler` or `pivot.rubrics`."""
         super().__init__(*args, **kwargs)
         settings = parse_settings(self.config)
         parser = make_parser(settings, self.tokenizer)
@@ -49,6 +51,7 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             added_prefix=self._added_prefix(settings.assistant_prefix),
         )
         self._group_rewards = group_rewards_of(self.config, self.tokenizer)
+        self._rubric_rewards = rubric_rewards_of(self.config, self.tokenizer)
 
     def _added_prefix(self, prefix: str) -> str:
         """The prefix of turns; empty if the chat template ends its generation prompt with it."""
@@ -69,9 +72,10 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         environment = self._parts.settings.environment
         if environment is not None:
             return await driven_rows(self._parts, environment, sampling_params, row)
-        if self._group_rewards is None:
+        made = self._group_rewards or self._rubric_rewards
+        if made is None:
             return (await self._finish(sampling_params, row)).output
-        rewards = await self._group_rewards.get()
+        rewards = await made.get()
         return await rewards.rewarded(row, lambda: self._finish(sampling_params, row))
 
     async def _finish(self, sampling_params: dict[str, Any], row: dict[str, Any]) -> FinishedRollout:

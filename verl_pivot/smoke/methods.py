@@ -56,6 +56,8 @@ class RowKind(StrEnum):
     """Tasks with a list of accepted answers, for the reward functions of methods that search."""
     BARE = "bare"
     """Tasks without an answer."""
+    CRITERIA = "criteria"
+    """Tasks without an answer, with criteria."""
 
 
 class ToolsKind(StrEnum):
@@ -173,6 +175,16 @@ CASES: Mapping[str, SmokeCase] = {
     ),
     # A function in place of pages: a smoke shows the method on this machine, which may have no browser.
     "web_agent": SmokeCase(turns=(_ADD, "#### 3", "#### 4"), rows=RowKind.SUMS, tools=ToolsKind.FUNCTION),
+    "rubrics": SmokeCase(
+        turns=(_ADD, "It is 3.", "It is 4."),
+        rows=RowKind.CRITERIA,
+        tools=ToolsKind.FUNCTION,
+        overrides=(
+            f"pivot.rubrics.base_url={JUDGE_PLACE}",
+            "pivot.rubrics.model=stand-in",
+            "pivot.rubrics.asked=together",
+        ),
+    ),
 }
 """{method: its case}, with every method of configs/method."""
 

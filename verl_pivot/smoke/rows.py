@@ -27,6 +27,7 @@ _TRUTHS: dict[RowKind, tuple[str, Json]] = {
     RowKind.TRUTHS: ("smoke", "3"),
     RowKind.TARGETS: ("smoke", {"target": ["three", "3"]}),
     RowKind.BARE: ("smoke", ""),
+    RowKind.CRITERIA: ("smoke", ""),
 }
 """{kind: (data source, ground truth)}"""
 
@@ -44,6 +45,7 @@ def write_rows(path: Path, kind: RowKind, number: int) -> Path:
             "ability": "agent",
             "reward_model": {"style": "rule", "ground_truth": truth},
             "extra_info": {"index": index},
+            **({"criteria": [{"text": "It gives the sum.", "weight": 1.0}]} if kind is RowKind.CRITERIA else {}),
         }
         for index in range(number)
     ]

@@ -14,6 +14,7 @@ from aiohttp import web
 from verl_pivot.errors import ConfigError
 
 _NUMBERED = re.compile(r"^Trajectory (\d+), turn \d+", re.MULTILINE)
+_LISTED = re.compile(r"^(\d+)\. ", re.MULTILINE)
 _DOCUMENTS = ({"title": "Sums", "text": "One and two are three."}, {"title": "Cheese", "text": "It is made of milk."})
 
 
@@ -45,6 +46,11 @@ async def _answer(request: web.Request) -> web.Response:
     if numbers := sorted({int(number) for number in _NUMBERED.findall(question)}):
         scores = [{"number": number, "explanation": "", "score": 1 / (1 + number)} for number in numbers]
         text = json.dumps({"scores": scores})
+    elif "Write 1 to 5 new criteria" in question:
+        text = json.dumps({"criteria": [{"text": "It says that the sum is 3.", "weight": 1}]})
+    elif listed := [int(number) for number in _LISTED.findall(question.rpartition("The criteria:")[2])]:
+        points = 2 * ("It is 3" in question.rpartition("The report:")[2])
+        text = json.dumps({"points": [{"number": number, "points": points} for number in listed]})
     else:
         text = "Analysis: as it seems.\nScores: <final_score>7,10</final_score>"
     choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": text}}

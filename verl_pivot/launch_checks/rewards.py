@@ -1,0 +1,36 @@
+"""A launch's `pivot.rewards` -> a sentence with the least and largest reward, or an error if the terms contradict."""
+
+from omegaconf import DictConfig
+
+from verl_pivot.errors import ConfigError
+from verl_pivot.rewards.compose import named_terms
+from verl_pivot.rewards.compose_settings import KEY, check_sections, composition_of, sums_of
+from verl_pivot.rewards.term_values import ValueLimits
+from verl_pivot.rollout.settings import parse_settings
+
+
+def check_rewards(config: DictConfig) -> str | None:
+    """Refuse a composition that no rollout could be paid by.
+
+    Returns:
+        The sentence for whoever launches; None without `pivot.rewards`.
+
+    Raises:
+        ConfigError: Naming the key and the remedy.
+    """
+    composition = composition_of(config)
+    if composition is None:
+        if "rubrics" in config.pivot:
+            raise ConfigError(f"{KEY}=null leaves what pivot.rubrics scores unpaid: set {KEY}=rubric")
+        return None
+    given, settings = str(config.pivot.rewards), parse_settings(config)
+    if "notebook" in config.pivot or settings.environment is not None:
+        other = "+method=l0" if "notebook" in config.pivot else "pivot.rollout.environment"
+        raise ConfigError(f"{KEY}={given} needs rollouts with a tools file, and {other} rewards its own: leave one out")
+    check_sections(given, composition, {str(name) for name in config.pivot})
+    if "rubrics" in config.pivot and not any(term.value == "rubric" for _, term, _ in named_terms(composition)):
+        raise ConfigError(f"{KEY}={given} has no term with the value rubric, so that pivot.rubrics would ask in vain")
+    max_calls = settings.max_turns * (1 if settings.parser == "tags" else settings.max_calls_per_turn)
+    limits = ValueLimits(settings.max_turns, max_calls, int(config.data.max_response_length))
+    sums = sums_of(given, composition, limits)
+    return f"{KEY}={given}: a rollout is paid {sums.least:g} at worst and {sums.largest:g} at best"

@@ -1,0 +1,56 @@
+"""A launch's `pivot.rubrics` -> an error if no judge could be asked, and the criteria as the resumed step left them."""
+
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from verl_pivot.data.step_state import begin_launch
+from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.resuming import resumed_step
+from verl_pivot.rewards.rubric_settings import parse_rubrics
+from verl_pivot.rollout.rubric_rewards import STATE
+from verl_pivot.rollout.settings import parse_settings
+
+
+def check_rubrics(config: DictConfig) -> None:
+    """Refuse what could not be judged.
+
+    Raises:
+        ConfigError: Naming the setting and the remedy.
+    """
+    settings = parse_rubrics(config)
+    settings.check_for_launch()
+    if "ruler" in config.pivot:
+        raise ConfigError("pivot.rubrics and pivot.ruler both wait for the group of a rollout: choose one method")
+    if not settings.evolve:
+        return
+    if str(config.ray_kwargs.ray_init.get("address") or "").startswith("ray://"):
+        raise ConfigError(
+            "pivot.rubrics.evolve keeps criteria beside the checkpoints, which a launch through ray:// cannot reach: "
+            "start the launch on the cluster, as with `ray job submit`, or set pivot.rubrics.evolve=False"
+        )
+    if config.actor_rollout_ref.rollout.n < 2:
+        raise ConfigError(
+            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n} leaves nothing to tell apart, by which "
+            "pivot.rubrics.evolve writes criteria: set it to 2 or more, or pivot.rubrics.evolve=False"
+        )
+    if settings.wait_seconds < (longest := parse_settings(config).max_wall_seconds):
+        raise ConfigError(
+            f"pivot.rubrics.wait_seconds={settings.wait_seconds:g} is less than pivot.rollout.max_wall_seconds="
+            f"{longest:g}, so that a rollout within its limits could leave its whole group undecided: raise the first, "
+            "or lower the second"
+        )
+
+
+def begin_rubrics(config: DictConfig) -> None:
+    """Make the criteria of all queries those of the checkpoint from which the launch goes on; called once a launch.
+
+    Raises:
+        ConfigError: If they cannot be written.
+    """
+    trainer = config.trainer
+    if not parse_rubrics(config).evolve or trainer.get("val_only"):
+        return
+    step = resumed_step(str(trainer.resume_mode), str(trainer.default_local_dir), trainer.resume_from_path)
+    source = Path(str(trainer.resume_from_path)).parent if trainer.resume_mode == "resume_path" else None
+    begin_launch(Path(str(trainer.default_local_dir)), STATE, step, source)

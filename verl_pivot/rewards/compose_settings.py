@@ -1,0 +1,145 @@
+"""`pivot.rewards` -> the Composition that its YAML describes, checked against the limits of the launch."""
+
+from collections.abc import Collection
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+from omegaconf import DictConfig
+from pydantic import ValidationError
+
+from verl_pivot.configuration import configs_dir
+from verl_pivot.errors import ConfigError
+from verl_pivot.rewards.compose import Composition, Term, named_terms
+from verl_pivot.rewards.reward_sums import Interval, check_conditions, worst_and_best
+from verl_pivot.rewards.term_values import VALUES, ValueLimits
+from verl_pivot.validation import first_problem, place_of
+from verl_pivot.verifiers.registry import check_verifier, known_verifiers
+
+KEY: Final = "pivot.rewards"
+_SECTION_OF: Final = {"ruler": "ruler", "rubric": "rubrics", "process": "process"}
+"""{value: section of `pivot` that gives it}"""
+
+
+def reward_presets() -> tuple[str, ...]:
+    """Names that `pivot.rewards` takes beside paths."""
+    return tuple(sorted(path.stem for path in (configs_dir() / "rewards").glob("*.yaml")))
+
+
+def composition_of(config: DictConfig) -> Composition | None:
+    """The composition that a launch names; None if it names none.
+
+    Raises:
+        ConfigError: If it cannot be read, or contradicts itself.
+    """
+    given = config.pivot.get("rewards")
+    return None if given is None else read_composition(str(given))
+
+
+@lru_cache(maxsize=8)
+def read_composition(given: str) -> Composition:
+    """The composition of a YAML file, or of a preset.
+
+    Args:
+        given: Path of the file, or name of the preset.
+
+    Raises:
+        ConfigError: Naming the file, the key and the remedy.
+    """
+    written, place = _written(given, ())
+    try:
+        composition = Composition.model_validate(written)
+        for name, term, _ in named_terms(composition):
+            _check_source(name, term)
+        check_conditions(composition)
+    except ValidationError as error:
+        raise ConfigError(f"{KEY}: {place}: {first_problem(error, model=Composition)}") from error
+    except ValueError as error:
+        raise ConfigError(f"{KEY}: {place}: {error}") from error
+    return composition
+
+
+def sums_of(given: str, composition: Composition, limits: ValueLimits) -> Interval:
+    """Least and largest reward of a launch.
+
+    Raises:
+        ConfigError: If a condition or a bound contradicts what values can be.
+    """
+    ranges = {
+        name: Interval(0.0, 1.0) if term.value is None else VALUES[term.value].range(limits)
+        for name, term, _ in named_terms(composition)
+        if term.terms is None
+    }
+    try:
+        return worst_and_best(composition, ranges, limits.max_turns)
+    except ValueError as error:
+        raise ConfigError(f"{KEY}={given}: {error}") from error
+
+
+def check_sections(given: str, composition: Composition, sections: Collection[str]) -> None:
+    """Refuse a value whose section of `pivot` the launch does not have.
+
+    Raises:
+        ConfigError: Naming the term and the section.
+    """
+    for name, term, _ in named_terms(composition):
+        section = _SECTION_OF.get(term.value or "")
+        if section is not None and section not in sections:
+            raise ConfigError(
+                f"{KEY}={given}: terms.{name} has the value {term.value}, which pivot.{section} gives, and the launch "
+                f"has no such section: choose the method that has it, or take the term out"
+            )
+
+
+def _check_source(name: str, term: Term) -> None:
+    """Refuse an unknown value, and a verifier that would not take its options; ValueError or ConfigError."""
+    if term.value is not None and term.value not in VALUES:
+        raise ValueError(f"terms.{name}.value: there is no value {term.value!r}; known: {', '.join(VALUES)}")
+    if term.verifier is None:
+        return
+    if term.verifier.name not in known_verifiers():
+        known = ", ".join(known_verifiers())
+        raise ValueError(f"terms.{name}.verifier.name: there is no verifier {term.verifier.name!r}; known: {known}")
+    if term.verifier.options is not None:
+        try:
+            check_verifier(term.verifier.name, term.verifier.options)
+        except ConfigError as error:
+            raise ValueError(f"terms.{name}.verifier.options: {error}") from error
+
+
+def _written(given: str, within: tuple[str, ...]) -> tuple[dict[str, Any], str]:
+    """What a file says, upon the preset that it names, and where it stands."""
+    presets = reward_presets()
+    path = configs_dir() / "rewards" / f"{given}.yaml" if given in presets else Path(given).expanduser()
+    if given in within:
+        raise ConfigError(f"{KEY}: {' -> '.join((*within, given))}: a preset cannot build on itself; take preset out")
+    try:
+        written = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(
+            f"{KEY}={given}: there is no such file{place_of(path)} that can be read ({error.strerror}); give the path "
+            f"of a YAML file, or one of the presets {', '.join(presets)}"
+        ) from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ConfigError(f"{KEY}: {path} is no YAML: {error}") from error
+    if not isinstance(written, dict):
+        raise ConfigError(f"{KEY}: {path} holds no terms: it is a YAML file with the key terms (docs/rewards.md)")
+    base = written.pop("preset", None)
+    if base is None:
+        return written, str(path)
+    below, _ = _written(str(base), (*within, given))
+    return _merged(below, written), str(path)
+
+
+def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Options of a preset with those of a file in their place, key by key; null takes a key out."""
+    merged = dict(below)
+    for key, value in above.items():
+        if value is None:
+            merged.pop(key, None)
+        elif isinstance(value, dict) and isinstance(below.get(key), dict):
+            merged[key] = _merged(below[key], value)
+        else:
+            merged[key] = value
+    return merged

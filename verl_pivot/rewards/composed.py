@@ -1,0 +1,152 @@
+"""ComposedRewards: a finished rollout and what scored it -> its reward by the terms of `pivot.rewards`."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from transformers import PreTrainedTokenizerBase
+
+from verl_pivot.data.json_values import as_object, decode_json
+from verl_pivot.data.messages import parse_message
+from verl_pivot.data.pivots import row_to_turn
+from verl_pivot.data.rollout_records import (
+    GROUP_VERDICT_FIELD,
+    RECORD_FIELD,
+    RUBRIC_FIELD,
+    StopReason,
+    parse_record,
+)
+from verl_pivot.errors import DataError
+from verl_pivot.rewards.compose import (
+    ComposedReward,
+    Composition,
+    TermValue,
+    TermVerifier,
+    compose,
+    named_terms,
+)
+from verl_pivot.rewards.process_record import ProcessRecord
+from verl_pivot.rewards.process_rewards import played_turns
+from verl_pivot.rewards.term_values import VALUES, RolloutFacts
+from verl_pivot.types import Message, Role, Turn, Verdict
+from verl_pivot.verifiers.scoring import score_completion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredRollout:
+    """A finished rollout that was not masked, and who scored it."""
+
+    response_ids: list[int]
+    row: Mapping[str, Any]
+    """Columns of the dataset's row."""
+    extra_fields: Mapping[str, Any]
+    """What the agent loop wrote beside the tokens."""
+    outcome: TermValue | None = None
+    process: ProcessRecord | None = None
+
+
+class ComposedRewards:
+    """Rewards by the terms of one composition."""
+
+    def __init__(
+        self,
+        composition: Composition,
+        max_turns: int,
+        tokenizer: PreTrainedTokenizerBase,
+        end_token_ids: frozenset[int],
+    ) -> None:
+        self._composition, self._max_turns = composition, max_turns
+        self._tokenizer, self._end_token_ids = tokenizer, end_token_ids
+        self._terms = {name: term for name, term, _ in named_terms(composition) if term.terms is None}
+        self.names = tuple(composition.terms)
+        """Names of the outermost terms."""
+
+    def reads(self, value: str) -> bool:
+        """Whether a term has this value."""
+        return any(term.value == value for term in self._terms.values())
+
+    async def reward(self, rollout: ScoredRollout) -> ComposedReward:
+        """The reward of a rollout.
+
+        Raises:
+            DataError: If the agent loop wrote no record, or the row has not what a verifier needs.
+            ConfigError: If a verifier cannot be made for the row.
+            UserCodeError: If a verifier raises.
+            VerifierError: If a system that a verifier asks cannot be reached.
+        """
+        fields = rollout.extra_fields.get(RECORD_FIELD)
+        if fields is None:
+            raise DataError(
+                "pivot.rewards needs the record of a rollout with tools, and another loop played this row: remove the "
+                "row's column agent_name, or set actor_rollout_ref.rollout.agent.default_agent_loop=pivot_tools"
+            )
+        reads_texts = any(term.value is not None and VALUES[term.value].reads_texts for term in self._terms.values())
+        needs_turns = reads_texts or any(term.verifier is not None for term in self._terms.values())
+        turns = (
+            played_turns(rollout.response_ids, rollout.extra_fields, self._tokenizer, self._end_token_ids)
+            if needs_turns
+            else []
+        )
+        facts = RolloutFacts(
+            record=parse_record(fields),
+            turns=turns,
+            outcome=rollout.outcome,
+            compared=_verdict_value(rollout.extra_fields.get(GROUP_VERDICT_FIELD)),
+            rubric=_verdict_value(rollout.extra_fields.get(RUBRIC_FIELD)),
+            process=rollout.process,
+        )
+        values = {
+            name: VALUES[term.value].of(facts)
+            if term.value is not None
+            else await _verified(term.verifier, [turn.text for turn in turns], facts, rollout.row)
+            for name, term in self._terms.items()
+        }
+        return compose(self._composition, values, self._max_turns)
+
+
+def _verdict_value(verdict: Mapping[str, Any] | None) -> TermValue | None:
+    """What a verdict says that the agent loop wrote."""
+    if verdict is None:
+        return None
+    return TermValue(value=verdict["score"], reason=str(verdict["reason"]), detail=str(verdict["detail"]))
+
+
+def value_of_verdict(verdict: Verdict) -> TermValue:
+    return TermValue(value=verdict.score, reason=verdict.reason, detail=verdict.detail)
+
+
+async def _verified(
+    verifier: TermVerifier | None, texts: Sequence[str], facts: RolloutFacts, row: Mapping[str, Any]
+) -> TermValue:
+    """Score of a verifier: of the first turn in rows with the expert's action, else of the last one."""
+    assert verifier is not None, "a term has a value, a verifier or terms"
+    is_pivot = row.get("expert") is not None
+    number = 0 if is_pivot else len(texts) - 1
+    is_last = number == len(texts) - 1
+    ended = not is_last or facts.record.stop_reason in (StopReason.ANSWERED, StopReason.SINGLE_TURN)
+    turn = row_to_turn(row) if is_pivot else _turn_of_task(row)
+    options = verifier.options
+    if options is None:
+        options = turn.verifier_options if turn.verifier == verifier.name else {}
+    asked = replace(turn, verifier=verifier.name, verifier_options=options)
+    return value_of_verdict(await score_completion(texts[number], ended, asked))
+
+
+def _turn_of_task(row: Mapping[str, Any]) -> Turn:
+    """A task's row as a turn whose expert gives the row's ground truth as the answer."""
+    scored_by = row.get("reward_model")
+    truth = scored_by.get("ground_truth") if isinstance(scored_by, Mapping) else None
+    metadata = row.get("metadata")
+    return Turn(
+        trajectory_id=str(row.get("index", "task")),
+        index=0,
+        state=tuple(parse_message(dict(message)) for message in row["raw_prompt"]),
+        expert=Message(role=Role.ASSISTANT, content="" if truth is None else str(truth)),
+        metadata=as_object(decode_json(metadata), "metadata") if isinstance(metadata, str) else {},
+    )
+
+
+def paid_on_last_turn(record: ProcessRecord, total: float) -> ProcessRecord:
+    """A record of judged turns whose mean is a term: the reward stands on the last turn as a whole."""
+    return msgspec.structs.replace(record, rewards=(*(0.0,) * (len(record.rewards) - 1), total))

@@ -1,0 +1,153 @@
+"""RubricGroup: the finished reports of one query -> a score for each, and the query's criteria for the next time."""
+
+from collections.abc import Mapping, Sequence
+from statistics import pstdev
+from typing import Any, NamedTuple
+
+import msgspec
+
+from verl_pivot.data.step_state import StepState
+from verl_pivot.errors import VerifierError
+from verl_pivot.rewards.rubric_judge import JudgedReport, RubricJudge
+from verl_pivot.rewards.rubric_settings import RubricSettings
+from verl_pivot.rewards.rubrics import (
+    MOST_POINTS,
+    Criterion,
+    EvolvingCriterion,
+    added,
+    pruned,
+    rubric_score,
+    strict_points,
+    strictness_at,
+)
+from verl_pivot.rewards.turn_judge import all_or_none
+
+
+class QueryReport(NamedTuple):
+    """One finished rollout of a query."""
+
+    query: str
+    """Digest of the prompt, under which its criteria are kept."""
+    step: int
+    fixed: tuple[Criterion, ...]
+    """Criteria of the row, which always count."""
+    report: JudgedReport
+
+
+class ScoredCriterion(msgspec.Struct, frozen=True, kw_only=True):
+    """One criterion of one rollout in a dump."""
+
+    id: str
+    text: str
+    weight: float
+    points: int | None
+    """None where one grade was given by all criteria."""
+    born: int | None = None
+    """Step in which it was written; None for one of the row."""
+    spread: float | None = None
+    """Standard deviation of its scores over the group."""
+
+
+class ScoredReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Score of one rollout, and what it was asked about."""
+
+    score: float
+    criteria: tuple[ScoredCriterion, ...]
+    is_unwritten: bool = False
+    """Whether no new criteria could be had from the model, so that the group was scored by those that there were."""
+
+    def as_text(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+
+class RubricGroup:
+    """Scores the reports of groups, and keeps the criteria that evolve."""
+
+    def __init__(self, settings: RubricSettings, judge: RubricJudge, state: StepState | None) -> None:
+        """Score by fixed criteria alone where `state` is None."""
+        self._settings, self._judge, self._state = settings, judge, state
+
+    async def scored(self, group: Sequence[QueryReport]) -> list[ScoredReport]:
+        """[num_reports] scores of the reports of one query.
+
+        Raises:
+            VerifierError: If the judge does not decide, or there is no criterion.
+            ConfigError: If the judge refuses every question.
+            StateError: If the criteria cannot be kept.
+        """
+        first = group[0]
+        buffer = self._buffer(first.query)
+        new = await self._written(group, buffer)
+        grown = added(buffer, new or [], first.fixed, first.step)
+        evolving = [each for each in grown if each.is_active]
+        criteria = [*first.fixed, *(each.as_criterion() for each in evolving)]
+        if not criteria:
+            raise VerifierError("there are no criteria: the row has none, and the model wrote none")
+        points = await all_or_none([self._judge.points(each.report, criteria) for each in group])
+        given = [self._strict(each, first.step) for each in points]
+        scores = [rubric_score(each, criteria, self._settings.scale) for each in given]
+        is_unwritten = new is not None and not new
+        if self._settings.scale == "overall":  # one grade, which tells nothing of each criterion
+            shown = tuple(_shown(each, None, {}, ()) for each in criteria)
+            return [ScoredReport(score=score, criteria=shown) for score in scores]
+        most = MOST_POINTS[self._settings.scale]
+        columns = {each.name: [row[place] / most for row in given] for place, each in enumerate(criteria)}
+        born = {each.id: each.born for each in self._keep(first, new or [], columns)}
+        return [
+            ScoredReport(
+                score=score,
+                criteria=tuple(
+                    _shown(each, got, born, columns[each.name]) for each, got in zip(criteria, row, strict=True)
+                ),
+                is_unwritten=is_unwritten,
+            )
+            for row, score in zip(given, scores, strict=True)
+        ]
+
+    def _strict(self, points: list[int], step: int) -> list[int]:
+        strictness = strictness_at(step, self._settings.strictness)
+        return points if strictness is None else strict_points(points, strictness)
+
+    async def _written(
+        self, group: Sequence[QueryReport], buffer: Sequence[EvolvingCriterion]
+    ) -> list[Criterion] | None:
+        """New criteria; None where nothing is to be told apart."""
+        if self._state is None or len({each.report.text for each in group}) < 2:
+            return None
+        return await self._judge.written([each.report for each in group], group[0].fixed, buffer)
+
+    def _buffer(self, query: str) -> list[EvolvingCriterion]:
+        entry = None if self._state is None else self._state.read(query)
+        return [] if entry is None else _read(entry.value)
+
+    def _keep(
+        self, first: QueryReport, new: Sequence[Criterion], columns: dict[str, list[float]]
+    ) -> list[EvolvingCriterion]:
+        """The query's criteria after the group; another group of the query may have changed them meanwhile."""
+        if self._state is None:
+            return []
+        while True:
+            entry = self._state.read(first.query)
+            before = [] if entry is None else _read(entry.value)
+            after = pruned(added(before, new, first.fixed, first.step), columns, self._settings.max_active)
+            value: Any = [each.model_dump() for each in after]
+            version = 0 if entry is None else entry.version
+            if after == before or self._state.write(first.query, value, step=first.step, version=version):
+                return after
+
+
+def _read(value: Any) -> list[EvolvingCriterion]:
+    return [EvolvingCriterion.model_validate(each) for each in value]
+
+
+def _shown(
+    criterion: Criterion, points: int | None, born: Mapping[str, int], scores: Sequence[float]
+) -> ScoredCriterion:
+    return ScoredCriterion(
+        id=criterion.name,
+        text=criterion.text,
+        weight=criterion.weight,
+        points=points,
+        born=born.get(criterion.name),
+        spread=pstdev(scores) if scores else None,
+    )

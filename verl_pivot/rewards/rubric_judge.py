@@ -1,0 +1,140 @@
+"""RubricJudge: reports and criteria -> points, and reports of a group -> new criteria, from a judge's endpoint."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, TypeVar
+
+from verl_pivot.engines.chat import response_format
+from verl_pivot.engines.text_cut import Tokenizer
+from verl_pivot.errors import ConfigError, VerifierError
+from verl_pivot.off_loop import run_off_loop
+from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
+from verl_pivot.rewards.principle_answers import InvalidAnswerError
+from verl_pivot.rewards.principles import FencedQuestion
+from verl_pivot.rewards.rubric_prompts import (
+    GradeAnswer,
+    PointsAnswer,
+    WrittenCriteria,
+    criteria_of,
+    criteria_question,
+    points_of,
+    points_question,
+)
+from verl_pivot.rewards.rubric_settings import RubricSettings
+from verl_pivot.rewards.rubrics import Criterion, EvolvingCriterion
+from verl_pivot.rewards.turn_judge import all_or_none
+from verl_pivot.verifiers.asked_once import AskedOnce
+
+ResultT = TypeVar("ResultT")
+_MAX_ANSWERS: Final = 16384
+"""Questions whose points are kept in memory for equal reports."""
+
+
+class JudgedReport(NamedTuple):
+    """One rollout as the judge sees it."""
+
+    task: str
+    """What the policy was asked."""
+    observed: str
+    """What its tools gave back."""
+    text: str
+    """Text of its last turn."""
+
+
+_CONTROL = JudgedReport("Add 1 and 2.", "", "1 and 2 are 3.")
+"""A harmless report, about which a judge is asked that has refused another."""
+
+
+class RubricJudge:
+    """Gives points to reports, many at a time and each once, within one event loop.
+
+    The judge is asked again after an invalid answer, with another seed. Without a valid one nothing is decided.
+    """
+
+    def __init__(self, settings: RubricSettings, tokenizer: Tokenizer, *, num_workers: int = 1) -> None:
+        """Open the cache; nothing is asked yet.
+
+        Raises:
+            ConfigError: If the cache cannot be opened, or the key is not set.
+        """
+        self._settings, self._tokenizer = settings, tokenizer
+        answer = GradeAnswer if settings.scale == "overall" else PointsAnswer
+        form = response_format(settings.answer_format, "points", answer.model_json_schema())
+        self._points = JudgeEndpoint(settings, form, num_workers=num_workers)
+        form = response_format(settings.answer_format, "criteria", WrittenCriteria.model_json_schema())
+        self._criteria = JudgeEndpoint(settings, form, num_workers=num_workers)
+        self._judged: AskedOnce[str, list[int]] = AskedOnce(_MAX_ANSWERS)
+
+    async def close(self) -> None:
+        await asyncio.gather(self._points.close(), self._criteria.close())
+
+    async def points(self, report: JudgedReport, criteria: Sequence[Criterion]) -> list[int]:
+        """[num_criteria] points of a report, or with the scale `overall` one grade.
+
+        Raises:
+            VerifierError: If the judge cannot be reached, keeps failing, refuses the question or gives no valid answer.
+            ConfigError: If it refuses every question.
+        """
+        asks_all = self._settings.asked == "together" or self._settings.scale == "overall"
+        asked = [criteria] if asks_all else [[each] for each in criteria]
+        given = await all_or_none([self._points_of(report, each) for each in asked])
+        return [points for each in given for points in each]
+
+    async def _points_of(self, report: JudgedReport, criteria: Sequence[Criterion]) -> list[int]:
+        scale = self._settings.scale
+        size = sum(map(len, report))
+        question = await run_off_loop(size, self._question, report, criteria)
+        return await self._judged.get(
+            question.name,
+            lambda: self._valid(self._points, question, lambda text: points_of(text, len(criteria), scale)),
+        )
+
+    def _question(self, report: JudgedReport, criteria: Sequence[Criterion]) -> FencedQuestion:
+        settings = self._settings
+        return points_question(*report, criteria, settings.scale, settings.max_question_tokens, self._tokenizer)
+
+    async def written(
+        self, reports: Sequence[JudgedReport], fixed: Sequence[Criterion], buffer: Sequence[EvolvingCriterion]
+    ) -> list[Criterion]:
+        """[0 to 5] new criteria that tell the reports of a group apart; none if no answer is valid.
+
+        Raises:
+            VerifierError: If the model cannot be reached, keeps failing or refuses the question.
+            ConfigError: If it refuses every question.
+        """
+        texts = [report.text for report in reports]
+        question = criteria_question(
+            reports[0].task, texts, fixed, buffer, self._settings.max_question_tokens, self._tokenizer
+        )
+        try:
+            return await self._valid(self._criteria, question, lambda text: criteria_of(text, fixed, buffer))
+        except _NoValidAnswerError:
+            return []
+
+    async def _valid(
+        self, endpoint: JudgeEndpoint, question: FencedQuestion, read: Callable[[str], ResultT]
+    ) -> ResultT:
+        """What the first valid answer says, each time with another seed."""
+        reason = ""
+        for seed in range(self._settings.invalid_retries + 1):
+            try:
+                answer = await endpoint.ask(question.messages, seed, endpoint.temperature(seed), question.name)
+                return read(endpoint.whole_text(answer))
+            except InvalidAnswerError as error:
+                reason = str(error)
+            except ConfigError as error:  # a refused question, whose texts may be the reason
+                await self._ask_control_question(error)
+                raise VerifierError(f"judge {self._settings.model} refuses a question: {error}") from error
+        raise _NoValidAnswerError(f"judge {self._settings.model} gives no valid answer: {reason}")
+
+    async def _ask_control_question(self, refusal: ConfigError) -> None:
+        """Ask about a harmless report; raises ConfigError if that is refused too, so that the endpoint is at fault."""
+        question = self._question(_CONTROL, [Criterion(text="The sum is right.")])
+        try:
+            await self._points.ask(question.messages, 0, self._settings.temperature, None)
+        except ConfigError as error:
+            raise ConfigError(f"the judge refuses every question: {error}") from refusal
+
+
+class _NoValidAnswerError(VerifierError):
+    """A judge answers, but never validly."""

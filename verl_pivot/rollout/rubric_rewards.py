@@ -1,0 +1,158 @@
+"""RubricRewards: a finished rollout -> the Verdict by its criteria, once its group is done where they evolve."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import asdict
+from typing import Any, Self
+
+from omegaconf import DictConfig
+
+from verl_pivot.data.faults import fault_verdict, with_row_name
+from verl_pivot.data.json_values import decode_json
+from verl_pivot.data.prompts import prompt_id
+from verl_pivot.data.rollout_records import CRITERIA_FIELD, RUBRIC_FIELD, VERDICT_FIELD
+from verl_pivot.data.step_state import StepState, state_path
+from verl_pivot.engines.text_cut import Tokenizer
+from verl_pivot.errors import ConfigError, DataError, StateError, VerifierError
+from verl_pivot.loop_local import LoopLocal
+from verl_pivot.rewards.principles import task_text
+from verl_pivot.rewards.process_metrics import JUDGE_FAILED
+from verl_pivot.rewards.rubric_group import QueryReport, RubricGroup, ScoredReport
+from verl_pivot.rewards.rubric_judge import JudgedReport, RubricJudge
+from verl_pivot.rewards.rubric_settings import RubricSettings, parse_rubrics
+from verl_pivot.rewards.rubrics import parse_criteria
+from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.group_rewards import FinishedRollout, GroupSizes
+from verl_pivot.rollout.meeting import Meeting, MeetingError
+from verl_pivot.rollout.validation_rows import is_for_validation
+from verl_pivot.types import EnvironmentReturn, Verdict
+from verl_pivot.user_code import MAX_DETAIL
+
+STATE = "rubrics"
+"""Name of the state that holds the criteria of all queries."""
+
+
+class RubricRewards:
+    """Scores rollouts by criteria; made once for an event loop.
+
+    A rollout that the system failed is left out. In validation the row's own criteria alone count, so that scores of
+    different steps mean the same.
+    """
+
+    def __init__(
+        self, settings: RubricSettings, sizes: GroupSizes, tokenizer: Tokenizer, num_workers: int, local_dir: str
+    ) -> None:
+        """Make the judge; nothing is asked yet.
+
+        Raises:
+            ConfigError: If the judge cannot be made of these settings, or criteria cannot be kept.
+        """
+        self._settings, self._sizes = settings, sizes
+        self._judge = RubricJudge(settings, tokenizer, num_workers=num_workers)
+        self._state = StepState(state_path(local_dir, STATE)) if settings.evolve else None
+        self._fixed = RubricGroup(settings, self._judge, None)
+        evolving = RubricGroup(settings, self._judge, self._state)
+        self._meeting: Meeting[QueryReport, ScoredReport] = Meeting(evolving.scored, wait_seconds=settings.wait_seconds)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._judge.close()
+        if self._state is not None:
+            self._state.close()
+
+    async def rewarded(
+        self, row: Mapping[str, Any], play: Callable[[], Awaitable[FinishedRollout]]
+    ) -> TurnRewardOutput | list[TurnRewardOutput]:
+        """Play a rollout, and add the verdict by its criteria.
+
+        Raises:
+            ConfigError: If nothing says whether the row is for validation.
+        """
+        if is_for_validation(row, "pivot.rubrics", "rubrics") or not self._settings.evolve:
+            finished = await play()
+            if isinstance(finished.output, list) or _is_masked(finished.output):
+                return finished.output
+            return await _with_verdict(finished.output, row, lambda: self._scored_alone(row, finished))
+        async with self._meeting.joined(str(row["uid"]), self._sizes.training, min_items=1) as member:
+            finished = await play()
+            if isinstance(finished.output, list) or _is_masked(finished.output):
+                return finished.output
+
+            async def scored() -> ScoredReport:
+                return await member.result(self._report(row, finished))
+
+            return await _with_verdict(finished.output, row, scored)
+
+    async def _scored_alone(self, row: Mapping[str, Any], finished: FinishedRollout) -> ScoredReport:
+        item = self._report(row, finished)
+        if not item.fixed:
+            raise DataError(
+                "the row has no criteria, by which it is scored in validation and with pivot.rubrics.evolve=False: "
+                "give it a column criteria, a list of text and weight"
+            )
+        (scored,) = await self._fixed.scored([item])
+        return scored
+
+    def _report(self, row: Mapping[str, Any], finished: FinishedRollout) -> QueryReport:
+        turns = finished.turns
+        observed = "\n\n".join(turn.observation for turn in turns[:-1] if turn.observation)
+        report = JudgedReport(task_text(row["raw_prompt"]), observed, turns[-1].text)
+        fixed = parse_criteria(_plain(row.get("criteria")), self._settings.scale)
+        return QueryReport(prompt_id(row["raw_prompt"]), int(row.get("global_steps", 0)), fixed, report)
+
+
+def _is_masked(output: TurnRewardOutput) -> bool:
+    decided = output.extra_fields.get(VERDICT_FIELD)
+    return decided is not None and decided["score"] is None
+
+
+async def _with_verdict(
+    output: TurnRewardOutput, row: Mapping[str, Any], score: Callable[[], Awaitable[ScoredReport]]
+) -> TurnRewardOutput:
+    """The output with the judge's verdict; an undecided one if there is no judgement, never the policy's fault."""
+    try:
+        scored = await score()
+        output.extra_fields[CRITERIA_FIELD] = scored.as_text()
+        verdict: Verdict = EnvironmentReturn(score=scored.score, reason="graded")
+    except MeetingError as error:
+        verdict = Verdict.undecided(error.failure.value, str(error))
+    except (VerifierError, StateError) as error:
+        verdict = Verdict.undecided(JUDGE_FAILED, str(error)[:MAX_DETAIL])
+    except (ConfigError, DataError) as error:
+        verdict = fault_verdict(error)
+    output.extra_fields[RUBRIC_FIELD] = asdict(with_row_name(verdict, row))
+    return output
+
+
+def _plain(value: Any) -> Any:
+    """Criteria as JSON values: a text is decoded, and the nulls are left out that parquet adds."""
+    if isinstance(value, str):
+        value = decode_json(value, what="criteria")
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        return value
+    return [
+        {name: each[name] for name in each if each[name] is not None} if isinstance(each, Mapping) else each
+        for each in value
+    ]
+
+
+def rubric_rewards_of(config: DictConfig, tokenizer: Tokenizer) -> LoopLocal[RubricRewards] | None:
+    """What scores the rollouts of this process, the same for all its agent loops; None without `pivot.rubrics`.
+
+    Raises:
+        ConfigError: If a key of the section is wrong.
+    """
+    if "rubrics" not in config.pivot:
+        return None
+    settings, sizes = parse_rubrics(config), GroupSizes.of(config)
+    num_workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
+    local_dir = str(config.trainer.default_local_dir)
+    made = LoopLocal(lambda: RubricRewards(settings, sizes, tokenizer, num_workers, local_dir))
+    return _made.setdefault((settings, sizes, num_workers, local_dir), made)
+
+
+_made: dict[tuple[RubricSettings, GroupSizes, int, str], LoopLocal[RubricRewards]] = {}
+"""{settings: what scores rollouts by them} in this process; verl makes an agent loop for each rollout."""
