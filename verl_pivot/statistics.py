@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import stdtr, stdtrit
+from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
 
 _Z = 1.96
 """Standard deviations on either side of a 95 % interval."""
