@@ -259,22 +259,24 @@ def test_a_claim_of_another_file_may_have_one_bound() -> None:
     assert claims.claims[0].parts[0].region == (-math.inf, pytest.approx(math.log(1.5)))
 
 
+@pytest.mark.heavy
 def test_the_interval_over_tasks_covers_the_trainings_that_were_run_and_that_over_trainings_all() -> None:
-    """95 % of 200 studies are 190 with a standard deviation of 3.1: 0.9 lies three of these below."""
-    alike = coverage(SimulatedStudies(gain=0.04, spread=0.0, num_studies=200))
-    unlike = coverage(SimulatedStudies(gain=0.0, spread=0.03, num_studies=200))
+    """95 % of 100 studies are 95 with a standard deviation of 2.2: 0.88 lies three of these below."""
+    alike = coverage(SimulatedStudies(gain=0.04, spread=0.0, num_studies=100))
+    unlike = coverage(SimulatedStudies(gain=0.0, spread=0.03, num_studies=100))
 
-    assert alike.these_trainings > 0.9
-    assert alike.over_tasks > 0.9
-    assert alike.over_trainings > 0.9
-    assert unlike.these_trainings > 0.9
-    assert unlike.over_trainings > 0.9
+    assert alike.these_trainings > 0.88
+    assert alike.over_tasks > 0.88
+    assert alike.over_trainings > 0.88
+    assert unlike.these_trainings > 0.88
+    assert unlike.over_trainings > 0.88
     assert unlike.over_tasks < 0.8  # it leaves out how trainings differ
 
 
+@pytest.mark.heavy
 def test_a_gain_of_four_points_is_claimed_and_none_seldom() -> None:
     assert coverage(SimulatedStudies(gain=0.04, spread=0.0, num_studies=100)).claimed > 0.9
-    assert coverage(SimulatedStudies(gain=0.0, spread=0.0, num_studies=200)).claimed < 0.1
+    assert coverage(SimulatedStudies(gain=0.0, spread=0.0, num_studies=100)).claimed < 0.1
 
 
 def test_the_table_of_simulated_studies_has_a_row_for_each_truth() -> None:
