@@ -126,12 +126,9 @@ def read_design(folder: Path = FOLDER) -> Design:
     """
     paths = [folder / name for name in ("claims.yaml", "arms.yaml")]
     texts = [_text(path) for path in paths]
-    claims, study = (
-        validated(model, _parsed(text, path), path.name)
-        for model, text, path in zip((Claims, StudyOptions), texts, paths, strict=True)
-    )
-    assert isinstance(claims, Claims)
-    assert isinstance(study, StudyOptions)
+    contents = [_parsed(text, path) for text, path in zip(texts, paths, strict=True)]
+    claims = validated(Claims, contents[0], paths[0].name)
+    study = validated(StudyOptions, contents[1], paths[1].name)
     kinds = {arm.name: arm.kind for arm in study.all_arms}
     for part in claims.all_parts:
         for name in (part.arm, part.baseline):
