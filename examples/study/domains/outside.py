@@ -14,7 +14,7 @@ _COLOURS: Final = ("red", "blue", "green", "white", "black", "brown")
 
 
 def _adding(rng: random.Random) -> tuple[str, str]:
-    one, other = rng.randint(1, 12), rng.randint(1, 12)
+    one, other = rng.randint(1, 9), rng.randint(1, 9)
     return f"Add {one:02} and {other:02}.", f"{one + other:02}"
 
 
