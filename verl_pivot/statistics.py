@@ -1,11 +1,14 @@
-"""Outcomes -> estimates with 95 % intervals: Wilson's for a share, the bootstrap over questions for all else."""
+"""Outcomes -> estimates with 95 % intervals: Wilson's for a share, the bootstrap over questions, t over trainings."""
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
 
 _Z = 1.96
 """Standard deviations on either side of a 95 % interval."""
@@ -84,3 +87,182 @@ def paired_difference(baseline: Sequence[float], arm: Sequence[float]) -> Paired
     blocks = _count_blocks(len(gains), max(1, _BLOCK_SIZE // len(gains)))
     drawn = np.concatenate([counts @ gains / len(gains) for counts in blocks])
     return PairedDifference(float(gains.mean()), percentile_interval(drawn))
+
+
+def bootstrap_means(outcomes: ArrayLike, stream: int = 0) -> NDArray[np.float64]:
+    """[10,000 draws, num_columns] means of each column over tasks that are drawn with replacement.
+
+    Tasks with equal outcomes cannot be told apart, so each draw only says how often it holds each distinct outcome.
+
+    Args:
+        outcomes: [num_tasks, num_columns], a row for each task, drawn as a whole.
+        stream: Number of the random stream; sets of tasks that are drawn independently need different ones.
+
+    Raises:
+        ValueError: If there is no task.
+    """
+    rows = np.asarray(outcomes, dtype=float)
+    if rows.ndim != 2 or not len(rows):
+        raise ValueError(f"outcomes of shape {rows.shape} are not those of tasks in columns")
+    distinct, number = np.unique(rows, axis=0, return_counts=True)
+    counts = np.random.default_rng([0, stream]).multinomial(len(rows), number / len(rows), _NUM_DRAWS)
+    means: NDArray[np.float64] = counts @ distinct / len(rows)
+    return means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeededEstimate:
+    """A value of a study, from trainings with several seeds that were all evaluated on tasks of several domains."""
+
+    value: float
+    """Mean over seeds of the mean over domains."""
+    by_seed: tuple[float, ...]
+    """[num_seeds]"""
+    drawn: NDArray[np.float64]
+    """[10,000 draws] the value in draws of tasks within seed and domain."""
+
+    @property
+    def over_tasks(self) -> Interval:
+        """Interval for these trainings on other tasks."""
+        return percentile_interval(self.drawn)
+
+    @property
+    def over_trainings(self) -> Interval | None:
+        """Interval for other trainings; None with a single seed, which does not tell how trainings differ."""
+        return t_interval(self.by_seed) if len(self.by_seed) > 1 else None
+
+
+def seeded_difference(pairs: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) -> SeededEstimate:
+    """Mean of an arm minus the mean of a baseline, all seeds and domains weighing alike.
+
+    Args:
+        pairs: [num_seeds][num_domains] outcomes of the baseline and of the arm, [num_tasks] each, on the same tasks.
+
+    Raises:
+        ValueError: If there is no pair, or its halves differ in their number of tasks.
+    """
+    if not pairs or not all(pairs):
+        raise ValueError("a difference needs a seed, and each seed a domain")
+    by_seed, drawn, stream = [], np.zeros(_NUM_DRAWS), 0
+    for domains in pairs:
+        means = []
+        for baseline, arm in domains:
+            before, after = np.asarray(baseline, dtype=float), np.asarray(arm, dtype=float)
+            if before.shape != after.shape:
+                raise ValueError(f"{len(before)} outcomes of one arm cannot be paired with {len(after)} of another")
+            drawn += bootstrap_means((after - before)[:, None], stream)[:, 0] / len(domains) / len(pairs)
+            means.append(float((after - before).mean()))
+            stream += 1
+        by_seed.append(math.fsum(means) / len(means))
+    return SeededEstimate(value=math.fsum(by_seed) / len(by_seed), by_seed=tuple(by_seed), drawn=drawn)
+
+
+def t_interval(values: Sequence[float]) -> Interval:
+    """Interval of the mean that independent values have, by Student's t (1908); of few values it is wide.
+
+    Raises:
+        ValueError: If there are fewer than two values.
+    """
+    mean, error = _mean_and_error(values)
+    half = float(stdtrit(len(values) - 1, 0.975)) * error
+    return Interval(mean - half, mean + half)
+
+
+def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    if len(values) < 2:
+        raise ValueError(f"{len(values)} value(s) do not tell how values differ")
+    return float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
+
+
+class Region(NamedTuple):
+    """The open interval in which a claim says that a value lies; an infinite end is no bound.
+
+    Example:
+        Region(low=0.0)  # above 0
+        Region(low=-0.02, high=0.02)  # within two points of 0
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+
+    def holds(self, value: float) -> bool:
+        return self.low < value < self.high
+
+
+def p_inside(drawn: ArrayLike, region: Region) -> float:
+    """Probability of such draws if the value lay outside of the region: the larger of two one-sided tests.
+
+    A bound's test counts the draws of the bootstrap on its wrong side, as the percentile interval does, and one more.
+    """
+    values = np.asarray(drawn)
+    num_wrong = max(int((values <= region.low).sum()), int((values >= region.high).sum()))
+    return (num_wrong + 1) / (len(values) + 1)
+
+
+def p_inside_by_t(mean: float, standard_error: float, degrees: float, region: Region) -> float:
+    """The same by Student's t, the two one-sided tests of Schuirmann (1987).
+
+    Args:
+        mean: The estimate.
+        standard_error: Its standard error, > 0.
+        degrees: Degrees of freedom.
+        region: Where the value is said to lie.
+    """
+    below, above = (mean - region.low) / standard_error, (region.high - mean) / standard_error
+    return float(max(stdtr(degrees, -below), stdtr(degrees, -above)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """[num_claims] p-values adjusted for their number (Holm 1979), in the order given."""
+    order = np.argsort(p_values, kind="stable")
+    adjusted, highest = [0.0] * len(p_values), 0.0
+    for rank, position in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[position]))
+        adjusted[position] = highest
+    return adjusted
+
+
+class ClaimVerdict(StrEnum):
+    """What a study says about a claim."""
+
+    HOLDS = "holds"
+    DOES_NOT_HOLD = "does not hold"
+    UNDECIDED = "undecided"
+
+
+def verdict_of(parts: Sequence[tuple[SeededEstimate, Region]], adjusted_p: float, alpha: float = 0.05) -> ClaimVerdict:
+    """The verdict on a claim that says of each part's value in which region it lies.
+
+    It holds if it is significant and the values of all seeds lie in their regions. It does not hold if the interval
+    over tasks of one part lies wholly outside of its region.
+
+    Raises:
+        ValueError: If the claim has no part.
+    """
+    if not parts:
+        raise ValueError("a claim without parts has no verdict")
+    for estimate, region in parts:
+        low, high = estimate.over_tasks
+        if high <= region.low or low >= region.high:
+            return ClaimVerdict.DOES_NOT_HOLD
+    agree = all(region.holds(value) for estimate, region in parts for value in estimate.by_seed)
+    return ClaimVerdict.HOLDS if agree and adjusted_p < alpha else ClaimVerdict.UNDECIDED
+
+
+def first_reaching(accuracies: ArrayLike, levels: ArrayLike) -> NDArray[np.int64]:
+    """[num_curves] position of the first evaluation at which an accuracy is at its level; -1 if none ever is.
+
+    The first evaluation at which the highest accuracy so far is at the level is the same one, so that a curve made
+    monotone gives no other positions.
+
+    Args:
+        accuracies: [num_curves, num_evaluations] in the order of training.
+        levels: [num_curves]
+    """
+    is_reached = np.asarray(accuracies) >= np.asarray(levels)[:, None]
+    return np.where(is_reached.any(axis=1), is_reached.argmax(axis=1), -1)
+
+
+def monotone(accuracies: ArrayLike) -> NDArray[np.float64]:
+    """[num_curves, num_evaluations] the highest accuracy so far."""
+    return np.maximum.accumulate(np.asarray(accuracies, dtype=float), axis=1)

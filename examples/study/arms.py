@@ -1,0 +1,94 @@
+"""arms.yaml -> the study's arms and sizes, checked."""
+
+from enum import StrEnum
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from verl_pivot.validation import Options
+
+Count = Annotated[int, Field(ge=1)]
+LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
+
+
+class ArmKind(StrEnum):
+    """What an arm trains on."""
+
+    NONE = "none"
+    """Nothing: the base policy."""
+    SFT = "sft"
+    """The expert's trajectories, by their likelihood."""
+    TURNS = "turns"
+    """Single turns of the expert's trajectories."""
+    TASKS = "tasks"
+    """Whole tasks, by their outcome."""
+
+
+class Rows(StrEnum):
+    """Which turns an arm of single turns trains on."""
+
+    PIVOTS = "pivots"
+    RANDOM = "random"
+    """As many turns as there are pivots, of all that were profiled."""
+
+
+class TurnReward(StrEnum):
+    """Reward of a single turn."""
+
+    FUNCTIONAL = "functional"
+    """The verifier's of the domain."""
+    STRICT = "strict"
+    """1 for the expert's action to the letter (PivotRL, equation 2)."""
+
+
+class Arm(Options):
+    """What one arm does."""
+
+    name: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+    kind: ArmKind
+    learning_rate: LearningRate | None = None
+    num_epochs: Count | None = None
+    """Passes over the trajectories, of SFT."""
+    rows: Rows = Rows.PIVOTS
+    reward: TurnReward = TurnReward.FUNCTIONAL
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.learning_rate is None) is not (self.kind is ArmKind.NONE):
+            raise ValueError(f"arm {self.name}: every kind but none needs a learning_rate, and none takes none")
+        if (self.num_epochs is None) is (self.kind is ArmKind.SFT):
+            raise ValueError(f"arm {self.name}: the kind sft needs num_epochs, and no other kind takes it")
+        if self.kind is not ArmKind.TURNS and self.model_fields_set & {"rows", "reward"}:
+            raise ValueError(f"arm {self.name}: rows and reward are those of the kind turns, not of {self.kind}")
+        return self
+
+
+class StudyOptions(Options):
+    """Contents of arms.yaml."""
+
+    seeds: Annotated[tuple[int, ...], Field(min_length=1)]
+    tuning_seed: int
+    num_trajectories: Count
+    num_held_out: Count
+    num_outside: Count
+    num_steps: Count
+    batch_size: Count
+    group_size: Annotated[int, Field(ge=2)]
+    test_every: Count
+    arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
+    extra_arms: tuple[Arm, ...] = ()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [arm.name for arm in self.all_arms]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two arms have one name: {', '.join(names)}")
+        if len(set(self.seeds)) < len(self.seeds) or self.tuning_seed in self.seeds:
+            raise ValueError("each seed stands once among seeds, and the tuning seed is not among them")
+        if [arm.name for arm in self.arms if arm.kind is ArmKind.NONE] != ["base"]:
+            raise ValueError("the arms need one of the kind none, whose name is base")
+        return self
+
+    @property
+    def all_arms(self) -> tuple[Arm, ...]:
+        return (*self.arms, *self.extra_arms)

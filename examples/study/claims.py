@@ -1,0 +1,155 @@
+"""claims.yaml and arms.yaml -> what is claimed of which arms, checked, and the hash that results carry."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Self
+
+import yaml
+from pydantic import Field, model_validator
+
+from examples.study.arms import ArmKind, StudyOptions
+from verl_pivot.errors import ConfigError
+from verl_pivot.statistics import Region
+from verl_pivot.validation import Options, validated
+
+FOLDER = Path(__file__).parent
+
+
+class Measure(StrEnum):
+    """What a claim compares of two arms."""
+
+    SOLVED = "solved"
+    """Share of the tasks that are solved: the arm's minus the baseline's."""
+    TURNS = "turns"
+    """Sampled turns until the arm's final accuracy: the baseline's divided by the arm's."""
+    TURNS_WITH_PROFILE = "turns_with_profile"
+    """The same with those that the arm's profile sampled."""
+    SECONDS = "seconds"
+    """Seconds of training until the arm's final accuracy: the baseline's divided by the arm's."""
+
+    @property
+    def is_ratio(self) -> bool:
+        return self is not Measure.SOLVED
+
+
+class Tasks(StrEnum):
+    """Held-out tasks that a claim is about."""
+
+    DOMAINS = "domains"
+    OUTSIDE = "outside"
+
+
+class ClaimPart(Options):
+    """A measure of two arms, and the region in which it must lie."""
+
+    measure: Measure
+    tasks: Tasks
+    arm: str
+    baseline: str
+    above: float | None = None
+    below: float | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.above is None and self.below is None:
+            raise ValueError("a part needs above, below, or both")
+        if self.above is not None and self.below is not None and self.above >= self.below:
+            raise ValueError(f"above {self.above:g} and below {self.below:g} leave no region")
+        if self.measure.is_ratio and min(self.bounds) <= 0.0:
+            raise ValueError(f"bounds of {self.measure} are factors above 0, got {min(self.bounds):g}")
+        if self.arm == self.baseline:
+            raise ValueError(f"{self.arm} cannot be compared with itself")
+        return self
+
+    @property
+    def bounds(self) -> list[float]:
+        return [bound for bound in (self.above, self.below) if bound is not None]
+
+    @property
+    def region(self) -> Region:
+        """The region, of logarithms where the measure is a ratio."""
+        low = -math.inf if self.above is None else self.above
+        high = math.inf if self.below is None else self.below
+        if not self.measure.is_ratio:
+            return Region(low, high)
+        return Region(-math.inf if self.above is None else math.log(low), math.log(high))
+
+
+class Claim(Options):
+    """One claim of the paper."""
+
+    name: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
+    text: str
+    paper: str
+    """The paper's figure, in words."""
+    parts: Annotated[tuple[ClaimPart, ...], Field(min_length=1)]
+    shown: tuple[ClaimPart, ...] = ()
+    """Estimates that stand beside it, without a say in the verdict."""
+
+
+class Claims(Options):
+    """Contents of claims.yaml."""
+
+    alpha: Annotated[float, Field(gt=0.0, lt=1.0)]
+    claims: Annotated[tuple[Claim, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        names = [claim.name for claim in self.claims]
+        if len(set(names)) < len(names):
+            raise ValueError(f"two claims have one name: {', '.join(names)}")
+        return self
+
+    @property
+    def all_parts(self) -> list[ClaimPart]:
+        return [part for claim in self.claims for part in (*claim.parts, *claim.shown)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """What a study was going to do and to say before it began."""
+
+    claims: Claims
+    study: StudyOptions
+    digest: str
+    """12 hexadecimal digits of the SHA-256 of both files."""
+
+
+def read_design(folder: Path = FOLDER) -> Design:
+    """Read claims.yaml and arms.yaml of a folder.
+
+    Raises:
+        ConfigError: If a file is missing or wrong, or a claim is about an arm that does not exist.
+    """
+    paths = [folder / name for name in ("claims.yaml", "arms.yaml")]
+    texts = [_text(path) for path in paths]
+    contents = [_parsed(text, path) for text, path in zip(texts, paths, strict=True)]
+    claims = validated(Claims, contents[0], paths[0].name)
+    study = validated(StudyOptions, contents[1], paths[1].name)
+    kinds = {arm.name: arm.kind for arm in study.all_arms}
+    for part in claims.all_parts:
+        for name in (part.arm, part.baseline):
+            if name not in kinds:
+                raise ConfigError(f"{paths[0]}: a claim names the arm {name}, which {paths[1]} does not have")
+            if part.measure.is_ratio and kinds[name] not in (ArmKind.TURNS, ArmKind.TASKS):
+                raise ConfigError(
+                    f"{paths[0]}: {part.measure} of the arm {name} means nothing, since it samples no turn"
+                )
+    return Design(claims=claims, study=study, digest=hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read ({error}): restore it, it belongs to the study") from error
+
+
+def _parsed(text: str, path: Path) -> object:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path} is no YAML: {error}") from error

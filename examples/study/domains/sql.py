@@ -1,0 +1,208 @@
+"""Domain `sql`: questions about databases of several schemas, by the tool `sql` and judged by the verifier `sql`."""
+
+import json
+import random
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from examples.quickstart.shop import NAME_PARTS, is_held_out
+from examples.quickstart.tasks import answer_matches
+from examples.study.domains.protocol import StudyTask, act, say
+from verl_pivot.tools.contract import Observation
+from verl_pivot.tools.sql import SqlTool, SqlToolOptions
+from verl_pivot.tools.workspace import Workspace
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
+
+SYSTEM = "Answer by SQL."
+
+
+class Schema(NamedTuple):
+    """People and what they have, with words of its own."""
+
+    people: str
+    things: str
+    owner: str
+    kind: str
+    kinds: tuple[str, ...]
+    size: str
+
+
+SCHEMAS: Final = {
+    "Library": Schema("authors", "books", "author_id", "genre", ("novel", "poem", "drama"), "pages"),
+    "School": Schema("teachers", "courses", "teacher_id", "topic", ("maths", "music", "sport"), "hours"),
+    "Farm": Schema("farmers", "fields", "farmer_id", "crop", ("wheat", "maize", "beans"), "acres"),
+    "Harbour": Schema("captains", "ships", "captain_id", "cargo", ("steel", "grain", "fruit"), "tons"),
+}
+_SEEN: Final = {"count": 2, "count_kind": 4, "sum": 2, "count_two": 1}
+_UNSEEN: Final = {"sum_kind": 2, "sum_two": 1}
+_ASK: Final = {
+    "count": ("How many {things} has {name}?", "Count the {things} of {name}."),
+    "count_kind": ("How many {kind} {things} has {name}?", "Count the {kind} {things} of {name}."),
+    "count_two": ("How many {things} have {name} and {other}?",),
+    "sum": ("How many {size} has {name}?", "Sum the {size} of {name}."),
+    "sum_kind": ("How many {size} of {kind} has {name}?", "Sum the {size} of {kind} of {name}."),
+    "sum_two": ("How many {size} have {name} and {other}?",),
+}
+_NUM_PEOPLE, _NUM_THINGS = 4, 14
+
+
+class SqlDomain:
+    """One database each, whose tables the question names in words of its own."""
+
+    name = "sql"
+    tools: Sequence[JsonObject] = (SqlTool.schema,)
+    fault = "It leaves out the condition on the kind that the question names."
+
+    def verifier(self, task: StudyTask) -> tuple[str, JsonObject]:
+        """`sql` decides on queries; on the last message it cannot, and the world does."""
+        query: JsonObject = {"scripts": [task.metadata["script"]], "argument": "sql.query"}
+        answer: JsonObject = {"environment": "examples.study.environment:StudyEnvironment"}
+        return "first_decided", {"verifiers": [{"name": "sql", "options": query}, {"name": "state", "options": answer}]}
+
+    def make_task(self, seed: int, *, held_out: bool) -> StudyTask:
+        rng = random.Random(f"study-sql-{seed}-{held_out}")
+        word, schema = rng.choice(list(SCHEMAS.items()))
+        weights = {**_SEEN, **_UNSEEN} if held_out else _SEEN
+        family = rng.choices(list(weights), list(weights.values()))[0]
+        people, things = _rows(schema, rng, held_out)
+        asked = rng.sample(people, 2 if family.endswith("_two") else 1)
+        kind = rng.choice([row[2] for row in things if row[1] == asked[0][0]])
+        template = rng.choice(_ASK[family])
+        words = {"things": schema.things, "size": schema.size, "kind": kind}
+        request = template.format(name=asked[0][1], other=asked[-1][1], **words)
+        filtered = kind if family.endswith("_kind") else None
+        is_sum = family.startswith("sum")
+        answers, unfiltered = (
+            [str(_answer(things, number, each, is_sum=is_sum)) for number, _ in asked] for each in (filtered, None)
+        )
+        return StudyTask(
+            id=f"sql-{seed}-{held_out}",
+            domain=self.name,
+            family=family,
+            system=SYSTEM,
+            request=f"{word}. {request}",
+            metadata={
+                "domain": self.name,
+                "script": _script(schema, people, things),
+                "schema": word,
+                "people": [[number, name] for number, name in asked],
+                "kind": filtered,
+                "is_sum": is_sum,
+                "answers": [*answers],
+                "unfiltered": [*unfiltered],
+            },
+        )
+
+    def plan(self, task: StudyTask, rng: random.Random, carelessness: float) -> list[Message]:
+        """Look at the table, find each person and ask about them, and give the answer."""
+        metadata = task.metadata
+        schema = SCHEMAS[str(metadata["schema"])]
+        people = _list(metadata, "people")
+        quote = rng.choice("'\"")
+        actions = [_query(f"select name from pragma_table_info({quote}{schema.things}{quote})")]
+        given = list(map(str, _list(metadata, "answers")))
+        for position, person in enumerate(people):
+            assert isinstance(person, list), metadata
+            number, name = int(str(person[0])), str(person[1])
+            where = rng.choice(("name = '{}'", "'{}' = name")).format(name)
+            actions.append(_query(f"select id from {schema.people} where {where}"))
+            kind = metadata["kind"]
+            if kind is not None and rng.random() < carelessness:
+                kind, given[position] = None, str(_list(metadata, "unfiltered")[position])
+            actions.append(_query(_asked(schema, number, None if kind is None else str(kind), metadata, rng)))
+        return [*actions, say(rng.choice(("It is {}.", "That is {}.")).format(" and ".join(given)))]
+
+    def open(self, metadata: JsonObject, *, trusted: bool = False) -> "SqlWorld":
+        return SqlWorld(metadata, trusted=trusted)
+
+
+class SqlWorld:
+    """The database of one task, which queries only read."""
+
+    def __init__(self, metadata: JsonObject, *, trusted: bool) -> None:
+        self._metadata, self._trusted = metadata, trusted
+        self._results: tuple[str, ...] = ()
+        """Results of the queries so far, since a guess does not count."""
+
+    async def call(self, call: ToolCall) -> Observation:
+        observation = await (self._run_trusted(call) if self._trusted else _run_in_sandbox(call, self._metadata))
+        self._results = (*self._results, observation.text)
+        return observation
+
+    async def _run_trusted(self, call: ToolCall) -> Observation:
+        database = sqlite3.connect(":memory:")
+        database.executescript(str(self._metadata["script"]))
+        rows = database.execute(str(call.arguments["query"])).fetchall()
+        database.close()
+        return Observation("\n".join(json.dumps(row) for row in rows) or "no rows")
+
+    def passed(self, answer: Message) -> bool:
+        wanted = _list(self._metadata, "answers")
+        asked = {f"[{each}]" for each in wanted} <= set(self._results)
+        words = answer.content.removesuffix(".").split(" and ")
+        is_right = len(words) == len(wanted) and all(map(answer_matches, words, map(str, wanted)))
+        return answer.role is Role.ASSISTANT and not answer.tool_calls and asked and is_right
+
+    def state(self) -> Json:
+        return list(self._results)
+
+    def fork(self) -> "SqlWorld":
+        twin = SqlWorld(self._metadata, trusted=self._trusted)
+        twin._results = self._results
+        return twin
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+async def _run_in_sandbox(call: ToolCall, metadata: JsonObject) -> Observation:
+    return await SqlTool(SqlToolOptions()).call(call.arguments, Workspace(metadata))
+
+
+def _rows(
+    schema: Schema, rng: random.Random, held_out: bool
+) -> tuple[list[tuple[int, str]], list[tuple[int, int, str, int]]]:
+    """People with their ids, and things with id, owner, kind and size; each person has at least one thing."""
+    numbers = [number for number in range(100, 1000) if is_held_out(number) is held_out]
+    sizes = [number for number in range(10, 100) if is_held_out(number) is held_out]
+    pairs = [(i, j) for i in range(12) for j in range(12) if ((i + j) % 5 == 0) is held_out]
+    names = [NAME_PARTS[0][i] + NAME_PARTS[1][j] for i, j in rng.sample(pairs, _NUM_PEOPLE)]
+    people = list(zip(rng.sample(numbers, _NUM_PEOPLE), names, strict=True))
+    owners = [*(number for number, _ in people), *(rng.choice(people)[0] for _ in range(_NUM_THINGS - _NUM_PEOPLE))]
+    ids = sorted(rng.sample(numbers, _NUM_THINGS))
+    return people, [
+        (number, owner, rng.choice(schema.kinds), rng.choice(sizes)) for number, owner in zip(ids, owners, strict=True)
+    ]
+
+
+def _script(schema: Schema, people: Sequence[tuple[int, str]], things: Sequence[tuple[int, int, str, int]]) -> str:
+    owner, kind, size = schema.owner, schema.kind, schema.size
+    lines = [
+        f"create table {schema.people} (id integer primary key, name text);",
+        f"create table {schema.things} (id integer primary key, {owner} integer, {kind} text, {size} integer);",
+        *(f"insert into {schema.people} values ({number}, '{name}');" for number, name in people),
+        *(f"insert into {schema.things} values ({a}, {b}, '{c}', {d});" for a, b, c, d in things),
+    ]
+    return "\n".join(lines)
+
+
+def _answer(things: Sequence[tuple[int, int, str, int]], owner: int, kind: str | None, *, is_sum: bool) -> int:
+    found = [size for _, number, word, size in things if number == owner and kind in (None, word)]
+    return sum(found) if is_sum else len(found)
+
+
+def _asked(schema: Schema, number: int, kind: str | None, metadata: Mapping[str, Json], rng: random.Random) -> str:
+    column = f"sum({schema.size})" if metadata["is_sum"] else rng.choice(("count(*)", "count(id)"))
+    conditions = [f"{schema.owner} = {number}", *([] if kind is None else [f"{schema.kind} = '{kind}'"])]
+    return f"select {column} from {schema.things} where {' and '.join(rng.sample(conditions, len(conditions)))}"
+
+
+def _list(metadata: Mapping[str, Json], key: str) -> list[Json]:
+    found = metadata[key]
+    assert isinstance(found, list), metadata
+    return found
+
+
+def _query(query: str) -> Message:
+    return act("sql", query=query)

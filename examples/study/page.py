@@ -1,0 +1,140 @@
+"""Outcomes of the study -> its tables and verdicts in Markdown, with seeds, hash and gaps."""
+
+import math
+from collections.abc import Collection, Sequence
+from statistics import fmean
+
+from examples.study.claims import Design
+from examples.study.outcomes import StudyResults, UnitEvaluation
+from examples.study.verdicts import JudgedClaim, JudgedPart, judge
+from verl_pivot.statistics import Interval
+
+_NOTHING = "-"
+
+
+def page(design: Design, results: StudyResults, outside: Collection[str]) -> str:
+    """The whole page; every number in it comes from `results`."""
+    seeds = design.study.seeds
+    claims = judge(design.claims, results, seeds, outside)
+    return "\n".join(
+        [
+            f"Design {results.digest}; seeds {', '.join(map(str, seeds))}.",
+            *_other_design(design, results),
+            "",
+            *_claims_table(claims, len(seeds)),
+            "",
+            *_accuracies(results, seeds, outside),
+            "",
+            *_curves(results, seeds, outside),
+            "",
+            *_gaps(design, results),
+        ]
+    )
+
+
+def _other_design(design: Design, results: StudyResults) -> list[str]:
+    if results.digest == design.digest:
+        return []
+    return ["", f"**These outcomes are not of the design {design.digest} that lies beside this page.**"]
+
+
+def _claims_table(claims: Sequence[JudgedClaim], num_seeds: int) -> list[str]:
+    lines = [
+        "| claim | paper | here | over tasks, 95 % | over trainings, 95 % | seeds | p | verdict |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for judged in claims:
+        lines.append(
+            f"| {judged.claim.text} | {judged.claim.paper} | | | | | {judged.adjusted_p:.2g} | **{judged.verdict}** |"
+        )
+        lines += [_part_row(part, num_seeds, "") for part in judged.parts]
+        lines += [_part_row(part, num_seeds, ", without a say") for part in judged.shown]
+    return lines
+
+
+def _part_row(judged: JudgedPart, num_seeds: int, note: str) -> str:
+    part = judged.part
+    name = f"{part.measure.replace('_', ' ')}, {part.tasks}: `{part.arm}` beside `{part.baseline}`{note}"
+    seeds = f"{len(judged.seeds)} of {num_seeds}"
+    if judged.estimate is None:
+        return f"| {name} | {_wanted(judged)} | {_NOTHING} | {_NOTHING} | {_NOTHING} | {seeds} | {_NOTHING} | |"
+    estimate = judged.estimate
+    bound = "at least " if judged.never else ""
+    cells = [
+        f"{bound}{_shown(judged, estimate.value)} ({', '.join(_shown(judged, value) for value in estimate.by_seed)})",
+        _interval(judged, estimate.over_tasks),
+        _NOTHING if estimate.over_trainings is None else _interval(judged, estimate.over_trainings),
+        seeds,
+        f"{judged.p:.2g}",
+    ]
+    return f"| {name} | {_wanted(judged)} | {' | '.join(cells)} | |"
+
+
+def _wanted(judged: JudgedPart) -> str:
+    part = judged.part
+    low, high = (None if bound is None else _plain(judged, bound) for bound in (part.above, part.below))
+    return " and ".join([*([] if low is None else [f"above {low}"]), *([] if high is None else [f"below {high}"])])
+
+
+def _plain(judged: JudgedPart, bound: float) -> str:
+    return f"{bound:g}" if judged.part.measure.is_ratio else f"{100 * bound:+g}"
+
+
+def _shown(judged: JudgedPart, value: float) -> str:
+    """A factor, or points."""
+    return f"{math.exp(value):.2f}" if judged.part.measure.is_ratio else f"{100 * value:+.1f}"
+
+
+def _interval(judged: JudgedPart, interval: Interval) -> str:
+    return f"[{_shown(judged, interval.low)}, {_shown(judged, interval.high)}]"
+
+
+def _accuracies(results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> list[str]:
+    """Percent of the tasks solved after the last step, of each arm and seed; a unit that was not run is a gap."""
+    groups = sorted({group for each in results.evaluations for group in each.solved}, key=lambda g: (g in outside, g))
+    names = [f"{group}, outside" if group in outside else group for group in groups]
+    lines = [f"| arm | seed | {' | '.join(names)} | not known |", f"|---|---|{'---|' * len(groups)}---|"]
+    for arm in dict.fromkeys(each.arm for each in results.evaluations):
+        for seed in seeds:
+            final = results.final(arm, seed)
+            cells = [_NOTHING] * (len(groups) + 1) if final is None else [*_percents(final, groups), _unknown(final)]
+            lines.append(f"| `{arm}` | {seed} | {' | '.join(cells)} |")
+    return lines
+
+
+def _percents(evaluation: UnitEvaluation, groups: Sequence[str]) -> list[str]:
+    shares = [accuracy(evaluation, [group]) for group in groups]
+    return [_NOTHING if share is None else f"{100 * share:.1f}" for share in shares]
+
+
+def _unknown(evaluation: UnitEvaluation) -> str:
+    """Number of tasks at which the system failed."""
+    return str(sum(solved is None for tasks in evaluation.solved.values() for solved in tasks.values()))
+
+
+def accuracy(evaluation: UnitEvaluation, groups: Sequence[str]) -> float | None:
+    """Mean over groups of the share of tasks solved; None if a group has no task whose outcome is known."""
+    known = [[each for each in evaluation.solved.get(group, {}).values() if each is not None] for group in groups]
+    return fmean(fmean(outcomes) for outcomes in known) if groups and all(known) else None
+
+
+def _curves(results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> list[str]:
+    lines = ["| arm | seed | step | turns | with the profile's | seconds | domains |", "|---|---|---|---|---|---|---|"]
+    for arm in dict.fromkeys(each.arm for each in results.evaluations):
+        for seed in seeds:
+            for each in results.curve(arm, seed):
+                share = accuracy(each, sorted(set(each.solved) - set(outside)))
+                shown = _NOTHING if share is None else f"{100 * share:.1f}"
+                costs = f"{each.turns} | {each.turns + each.profile_turns} | {each.seconds:.0f}"
+                lines.append(f"| `{arm}` | {seed} | {each.step} | {costs} | {shown} |")
+    return lines
+
+
+def _gaps(design: Design, results: StudyResults) -> list[str]:
+    missing = [
+        f"- `{arm.name}`, seed {seed}: not run"
+        for arm in design.study.arms
+        for seed in design.study.seeds
+        if results.final(arm.name, seed) is None
+    ]
+    return ["Gaps:", "", *missing] if missing else ["All units were run."]

@@ -1,0 +1,89 @@
+"""Tasks -> trajectories of a clerk who works on them, and rows of whole tasks for verl."""
+
+import json
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+
+from examples.study.domains.known import GROUPS
+from examples.study.domains.protocol import StudyTask
+from verl_pivot.data.files import replacing
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.data.trajectories import trajectory_as_dict
+from verl_pivot.types import Message, Role, Trajectory
+
+
+async def record(task: StudyTask, rng: random.Random, *, carelessness: float = 0.0, trusted: bool = True) -> Trajectory:
+    """Let the clerk of the task's domain work on it; every call is executed.
+
+    Args:
+        task: The task.
+        rng: Chooses among equivalent actions, and where the clerk is careless.
+        carelessness: Chance of the domain's fault; at 0 the clerk is an expert.
+        trusted: Whether calls run without the sandbox, which gives the same results.
+    """
+    domain = GROUPS[task.domain]
+    world = domain.open(task.metadata, trusted=trusted)
+    messages = list(task.opening)
+    try:
+        for number, planned in enumerate(domain.plan(task, rng, carelessness)):
+            calls = tuple(replace(call, id=f"call_{number}_{i}") for i, call in enumerate(planned.tool_calls))
+            messages.append(replace(planned, tool_calls=calls))
+            for call in calls:
+                result = await world.call(call)
+                messages.append(Message(role=Role.TOOL, content=result.text, tool_call_id=call.id, name=call.name))
+        passed = world.passed(messages[-1])
+    finally:
+        world.close()
+    verifier, options = domain.verifier(task)
+    return Trajectory(
+        id=task.id,
+        messages=tuple(messages),
+        tools=tuple(domain.tools),
+        passed=passed,
+        verifier=verifier,
+        verifier_options=options,
+        metadata={**task.metadata, "family": task.family},
+    )
+
+
+async def record_all(groups: Sequence[str], seeds: range, *, carelessness: float = 0.0) -> list[Trajectory]:
+    """One trajectory per seed, of the groups in turn; equal seeds give equal trajectories."""
+    tasks = [GROUPS[groups[seed % len(groups)]].make_task(seed, held_out=False) for seed in seeds]
+    return [await record(task, random.Random(f"clerk-{task.id}"), carelessness=carelessness) for task in tasks]
+
+
+def held_out_tasks(group: str, number: int) -> list[StudyTask]:
+    """The first held-out tasks of a group, which are the same for all arms and seeds."""
+    return [GROUPS[group].make_task(seed, held_out=True) for seed in range(number)]
+
+
+def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
+    """Write lines of trajectories.jsonl, as `verl-pivot import` does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as unfinished:
+        unfinished.write_text("".join(f"{encode_json(trajectory_as_dict(each))}\n" for each in trajectories))
+
+
+def write_tasks(path: Path, tasks: Sequence[StudyTask]) -> Path:
+    """Write one row per task for the agent loop with tools; the column `trajectory_id` names it in dumps."""
+    rows = [
+        {
+            "data_source": task.domain,
+            "prompt": [{"role": message.role.value, "content": message.content} for message in task.opening],
+            "metadata": json.dumps(task.metadata),
+            "trajectory_id": task.id,
+            "ability": "agent",
+            "reward_model": {"style": "rule", "ground_truth": ""},
+            "extra_info": {"index": number},
+        }
+        for number, task in enumerate(tasks)
+    ]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as unfinished:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), unfinished)
+    return path

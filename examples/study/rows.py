@@ -1,0 +1,64 @@
+"""Expert trajectories of a seed -> rows of each arm of single turns, and what the profile cost."""
+
+import json
+import random
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow
+import pyarrow.parquet
+
+from examples.quickstart.run import run
+from examples.study.arms import Arm, Rows, TurnReward
+from examples.study.policy import MAX_PROMPT_TOKENS, MAX_TURN_TOKENS
+from verl_pivot.data.files import replacing
+
+NUM_SAMPLES = 8
+"""Samples of each turn in the profile."""
+_STRICT = {"mode": "strict"}
+"""Options of the verifier `tool_call` that accept the expert's action to the letter alone."""
+
+
+class ProfiledTurns(NamedTuple):
+    """Files of one seed."""
+
+    pivots: Path
+    all_turns: Path
+    profile: Path
+
+    @property
+    def num_sampled(self) -> int:
+        """Turns that the profile sampled."""
+        return NUM_SAMPLES * sum(1 for line in self.profile.read_text().splitlines() if '"turn_index"' in line)
+
+
+def profiled_turns(folder: Path) -> ProfiledTurns:
+    """Names of the files of a seed."""
+    return ProfiledTurns(folder / "pivots.parquet", folder / "turns.parquet", folder / "profile.jsonl")
+
+
+def find_pivots(trajectories: Path, policy: Path, url: str, files: ProfiledTurns, seed: int) -> None:
+    """Run profile and select by the commands that a user would type; both continue what was interrupted."""
+    limit = ("--max-prompt-tokens", str(MAX_PROMPT_TOKENS))
+    sampling = ("--samples", str(NUM_SAMPLES), "--max-new-tokens", str(MAX_TURN_TOKENS), "--seed", str(seed))
+    run("profile", trajectories, "--model", policy, "--endpoint", url, "--out", files.profile, *limit, *sampling)
+    for keep, out in (("pivots", files.pivots), ("all", files.all_turns)):
+        select = ("--profile", files.profile, "--out", out, "--keep", keep, "--validation-share", "0")
+        run("select", trajectories, *select, *limit, "--seed", str(seed))
+
+
+def rows_of(arm: Arm, files: ProfiledTurns, out: Path, seed: int) -> Path:
+    """Write the rows that an arm trains on; it is always the same file for one seed."""
+    table = pyarrow.parquet.read_table(files.pivots)
+    if arm.rows is Rows.RANDOM:
+        every = pyarrow.parquet.read_table(files.all_turns)
+        number = min(len(table), len(every))
+        table = every.take(sorted(random.Random(f"rows-{seed}").sample(range(len(every)), number)))
+    if arm.reward is TurnReward.STRICT:
+        for name, value in (("verifier", "tool_call"), ("verifier_options", json.dumps(_STRICT))):
+            column = pyarrow.array([value] * len(table), table.schema.field(name).type)
+            table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(out) as unfinished:
+        pyarrow.parquet.write_table(table, unfinished)
+    return out

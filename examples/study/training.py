@@ -1,0 +1,111 @@
+"""An arm with one seed -> the stock command that trains it and plays the held-out tasks at several steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.evaluated_training import EvaluatedTraining
+from examples.machine import machine_overrides
+from examples.quickstart.training import kept_steps
+from examples.study.arms import ArmKind
+from examples.study.outcomes import UnitEvaluation
+from examples.study.policy import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, MAX_TURN_TOKENS, MAX_TURNS
+from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
+from verl_pivot.errors import DataError
+
+_ROLLOUT: Mapping[str, int] = {"max_turns": MAX_TURNS, "max_turn_tokens": MAX_TURN_TOKENS}
+_NOT_TRAINING = ("timing_s/testing", "timing_s/save_checkpoint")
+"""Parts of a step's seconds that are not training."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyTraining(EvaluatedTraining):
+    """One arm with one seed in the stock trainer; arms that it does not train are evaluated alone."""
+
+    kind: ArmKind
+    test_every: int
+    """Steps between evaluations."""
+
+    @property
+    def is_trained(self) -> bool:
+        return self.kind in (ArmKind.TURNS, ArmKind.TASKS)
+
+    @property
+    def save_freq(self) -> int:
+        return self.test_every
+
+    @property
+    def command(self) -> list[str]:
+        is_turns = self.kind is ArmKind.TURNS
+        add = "+" if is_turns else ""
+        return [
+            *("python", "-m", "verl.trainer.main_ppo", f"+method={'pivotrl' if is_turns else 'tool_rollout'}"),
+            *machine_overrides(),
+            f"{add}pivot.rollout.tools={self.tools}",
+            *(f"{add}pivot.rollout.{name}={value}" for name, value in _ROLLOUT.items()),
+            *((f"pivot.max_turn_tokens={MAX_TURN_TOKENS}",) if is_turns else ()),
+            "actor_rollout_ref.rollout.agent.default_agent_loop=pivot_tools",
+            *self.sizes,
+            f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
+            f"data.max_response_length={MAX_RESPONSE_TOKENS}",
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={self.batch_size}",
+            f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={self.micro_batch_size}",
+            *self.dumps_and_evaluation,
+            "actor_rollout_ref.rollout.val_kwargs.do_sample=False",
+            "actor_rollout_ref.rollout.val_kwargs.temperature=0",
+            f"trainer.test_freq={self.test_every}",
+            "trainer.project_name=study",
+        ]
+
+
+def evaluations(training: StudyTraining, seed: int, profile_turns: int) -> list[UnitEvaluation]:
+    """What a finished unit gave, in the order of its steps.
+
+    Raises:
+        DataError: If an outcome names no task.
+    """
+    folder = training.validation / FOLDER
+    steps = sorted(int(path.stem) for path in folder.glob("*.jsonl"))
+    turns = {step: _num_turns(training.rollouts / FOLDER / f"{step}.jsonl") for step in _steps(training)}
+    seconds = {int(step["step"]): _seconds(step) for step in kept_steps(training)} if training.is_trained else {}
+    return [
+        UnitEvaluation(
+            arm=training.name,
+            seed=seed,
+            step=step,
+            turns=sum(number for each, number in turns.items() if each <= step),
+            profile_turns=profile_turns,
+            seconds=sum(number for each, number in seconds.items() if each <= step),
+            solved=_solved(folder / f"{step}.jsonl"),
+        )
+        for step in steps
+        if step > 0 or not training.is_trained
+    ]
+
+
+def _steps(training: StudyTraining) -> list[int]:
+    return sorted(int(path.stem) for path in (training.rollouts / FOLDER).glob("*.jsonl"))
+
+
+def _num_turns(dump: Path) -> int:
+    """Turns that a step sampled, also of rollouts that the update did not see."""
+    return sum(max(1, len(rollout.turns)) for rollout in read_rollouts(dump))
+
+
+def _seconds(step: Mapping[str, float]) -> float:
+    return step["timing_s/step"] - sum(step.get(name, 0.0) for name in _NOT_TRAINING)
+
+
+def _solved(dump: Path) -> dict[str, dict[str, bool | None]]:
+    solved: dict[str, dict[str, bool | None]] = {}
+    for rollout in read_rollouts(dump):
+        if rollout.data_source is None or rollout.trajectory_id is None:
+            raise DataError(f"{dump}: a rollout names no task; remove the folder of the unit, and run it again")
+        solved.setdefault(rollout.data_source, {})[rollout.trajectory_id] = _outcome(rollout)
+    return solved
+
+
+def _outcome(rollout: DumpedRollout) -> bool | None:
+    """Whether the task was solved; None if the system failed."""
+    is_masked = rollout.record is not None and rollout.record.is_masked
+    return None if is_masked or rollout.score is None else rollout.score == 1.0

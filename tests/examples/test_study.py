@@ -1,0 +1,287 @@
+"""The study's claims and arms, its outcomes, verdicts, page and simulated studies, with made-up outcomes."""
+
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from examples.study.claims import FOLDER, Claims, read_design
+from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, read_results, write_results
+from examples.study.page import page
+from examples.study.simulated import SimulatedStudies, coverage, coverage_table
+from examples.study.verdicts import JudgedClaim, judge
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.statistics import ClaimVerdict
+
+SEEDS = (1, 2, 3)
+OUTSIDE = ("adding", "copying")
+NUM_TASKS = 200
+
+
+def outcomes(share: float, shift: int = 0) -> dict[str, bool | None]:
+    """Outcomes of 200 tasks, of which the first ones from `shift` on are solved."""
+    return {str(task): (task - shift) % NUM_TASKS < round(share * NUM_TASKS) for task in range(NUM_TASKS)}
+
+
+def solved(inside: float, outside: float) -> Solved:
+    return {**{name: outcomes(inside) for name in ("shop", "sql")}, **{name: outcomes(outside) for name in OUTSIDE}}
+
+
+def make_evaluation(
+    arm: str, seed: int, inside: float, outside: float = 0.95, *, step: int = 40, turns: int = 5120
+) -> UnitEvaluation:
+    return UnitEvaluation(
+        arm=arm,
+        seed=seed,
+        step=step,
+        turns=turns,
+        profile_turns=1000,
+        seconds=turns / 10,
+        solved=solved(inside, outside),
+    )
+
+
+SHARES: Mapping[str, tuple[float, float]] = {
+    "base": (0.4, 0.95), "sft": (0.6, 0.8), "pivotrl": (0.8, 0.945), "random_turns": (0.7, 0.94), "strict": (0.65, 0.9),
+}  # fmt: skip
+
+
+def curve(arm: str, seed: int, shares: Mapping[int, float], turns_of_a_step: int) -> list[UnitEvaluation]:
+    return [
+        make_evaluation(arm, seed, share, step=step, turns=step * turns_of_a_step) for step, share in shares.items()
+    ]
+
+
+def make_results(*, end_to_end: Mapping[int, float] | None = None, **changed: tuple[float, float]) -> StudyResults:
+    """A study in which every claim of the paper comes out, unless an arm's final shares are changed."""
+    shares = {**SHARES, **changed}
+    evaluations = []
+    for seed in SEEDS:
+        evaluations += [
+            make_evaluation(arm, seed, *both, turns=0) for arm, both in shares.items() if arm in ("base", "sft")
+        ]
+        evaluations += [make_evaluation(arm, seed, *shares[arm]) for arm in ("random_turns", "strict")]
+        evaluations.append(make_evaluation("pivotrl", seed, 0.6, step=10, turns=1280))
+        evaluations.append(make_evaluation("pivotrl", seed, *shares["pivotrl"], step=20, turns=2560))
+        evaluations += curve("end_to_end", seed, end_to_end or {10: 0.5, 20: 0.7, 30: 0.85, 40: 0.8}, 400)
+    return StudyResults(digest=read_design().digest, evaluations=evaluations)
+
+
+def verdicts(results: StudyResults) -> dict[str, JudgedClaim]:
+    judged = judge(read_design().claims, results, SEEDS, OUTSIDE)
+    return {each.claim.name: each for each in judged}
+
+
+def test_the_papers_results_would_make_every_claim_hold() -> None:
+    judged = verdicts(make_results())
+
+    assert {name: each.verdict for name, each in judged.items()} == dict.fromkeys(
+        ("in_domain", "outside", "both_ingredients", "cost"), ClaimVerdict.HOLDS
+    )
+    (part,) = judged["in_domain"].parts
+    assert part.estimate is not None
+    assert part.estimate.by_seed == pytest.approx((0.2, 0.2, 0.2))
+
+
+def test_a_cost_is_counted_at_the_first_evaluation_that_reaches_the_final_accuracy_of_the_arm() -> None:
+    """PivotRL ends at 80 % with 2,560 turns, and whole tasks are above it from step 30 on, with 12,000 turns."""
+    turns, seconds = verdicts(make_results())["cost"].parts
+    (with_profile,) = verdicts(make_results())["cost"].shown
+
+    assert [math.exp(part.estimate.value) for part in (turns, seconds) if part.estimate] == pytest.approx(
+        [12_000 / 2_560] * 2
+    )
+    assert with_profile.estimate is not None
+    assert math.exp(with_profile.estimate.value) == pytest.approx(13_000 / 3_560)
+    assert turns.never == ()
+
+
+def test_an_accuracy_that_is_never_reached_makes_all_turns_a_lower_bound_and_is_said() -> None:
+    results = make_results(end_to_end={10: 0.5, 40: 0.7})
+    (turns, _) = verdicts(results)["cost"].parts
+
+    assert turns.never == SEEDS
+    assert turns.estimate is not None
+    assert math.exp(turns.estimate.value) == pytest.approx(16_000 / 2_560)
+    assert "at least 6.25 (6.25, 6.25, 6.25)" in page(read_design(), results, OUTSIDE)
+
+
+@pytest.mark.parametrize(
+    ("changed", "claim", "verdict"),
+    [
+        ({"pivotrl": (0.5, 0.945)}, "in_domain", ClaimVerdict.DOES_NOT_HOLD),
+        ({"pivotrl": (0.6, 0.945)}, "in_domain", ClaimVerdict.DOES_NOT_HOLD),  # the interval is 0 alone
+        ({"pivotrl": (0.8, 0.85)}, "outside", ClaimVerdict.DOES_NOT_HOLD),  # ten points below the base policy
+        ({"pivotrl": (0.8, 0.93)}, "outside", ClaimVerdict.UNDECIDED),  # two points below, more or less
+        ({"strict": (0.9, 0.9)}, "both_ingredients", ClaimVerdict.DOES_NOT_HOLD),
+    ],
+)
+def test_other_outcomes_have_other_verdicts(
+    changed: dict[str, tuple[float, float]], claim: str, verdict: ClaimVerdict
+) -> None:
+    assert verdicts(make_results(**changed))[claim].verdict is verdict
+
+
+def test_a_seed_that_lacks_an_arm_leaves_its_claims_undecided_and_stands_on_the_page() -> None:
+    whole = make_results()
+    results = StudyResults(
+        digest=whole.digest,
+        evaluations=[each for each in whole.evaluations if (each.arm, each.seed) != ("sft", 2)],
+    )
+
+    judged = verdicts(results)
+
+    assert {name: each.verdict for name, each in judged.items()} == {
+        "in_domain": ClaimVerdict.UNDECIDED, "outside": ClaimVerdict.UNDECIDED,
+        "both_ingredients": ClaimVerdict.HOLDS, "cost": ClaimVerdict.HOLDS,
+    }  # fmt: skip
+    assert judged["in_domain"].missing == ["sft, seed 2, was not run"]
+    text = page(read_design(), results, OUTSIDE)
+    assert "| 2 of 3 |" in text
+    assert "| `sft` | 2 | - | - | - | - | - |" in text
+    assert "- `sft`, seed 2: not run" in text
+
+
+def test_a_study_without_outcomes_has_a_page_of_gaps() -> None:
+    design = read_design()
+
+    text = page(design, StudyResults(digest=design.digest, evaluations=[]), OUTSIDE)
+
+    assert text.count("**undecided**") == 4
+    assert text.count(": not run") == 18
+
+
+def test_a_page_says_that_its_outcomes_are_of_another_design() -> None:
+    text = page(read_design(), StudyResults(digest="0123456789ab", evaluations=[]), OUTSIDE)
+
+    assert "are not of the design" in text
+
+
+def test_tasks_at_which_the_system_failed_are_left_out_of_both_arms_and_counted() -> None:
+    results = make_results()
+    for each in results.evaluations:
+        if each.arm == "sft":
+            shop = dict(each.solved["shop"])
+            shop.update({str(task): None for task in range(0, NUM_TASKS, 2)})
+            each.solved["shop"] = shop  # type: ignore[index]  # a dict, as made above
+
+    (part,) = verdicts(results)["in_domain"].parts
+
+    assert part.estimate is not None
+    assert part.estimate.by_seed == pytest.approx((0.2, 0.2, 0.2))
+    assert "| 60.0 | 60.0 | 80.0 | 80.0 | 100 |" in page(read_design(), results, OUTSIDE)
+
+
+def test_outcomes_come_back_from_their_file(tmp_path: Path) -> None:
+    results = make_results()
+    write_results(results, tmp_path / "outcomes.parquet")
+
+    again = read_results(tmp_path / "outcomes.parquet")
+
+    assert again == results
+    assert page(read_design(), again, OUTSIDE) == page(read_design(), results, OUTSIDE)
+
+
+def test_a_file_of_no_outcomes_keeps_its_hash(tmp_path: Path) -> None:
+    empty = StudyResults(digest="0123456789ab", evaluations=[])
+    write_results(empty, tmp_path / "outcomes.parquet")
+
+    assert read_results(tmp_path / "outcomes.parquet") == empty
+
+
+@pytest.mark.parametrize("content", [None, b"PAR1 half of a file"])
+def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "outcomes.parquet"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(DataError, match="cannot be read as parquet"):
+        read_results(path)
+
+
+def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> Path:
+    for each in ("claims.yaml", "arms.yaml"):
+        shutil.copy(FOLDER / each, tmp_path / each)
+    (tmp_path / name).write_text(change((tmp_path / name).read_text()))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "problem"),
+    [
+        ("claims.yaml", "arm: pivotrl, baseline: sft", "arm: pivot, baseline: sft", "names the arm pivot, which"),
+        ("claims.yaml", "arm: pivotrl, baseline: sft", "arm: sft, baseline: sft", "sft cannot be compared with itself"),
+        ("claims.yaml", "above: -0.02", "above: 0.03", "above 0.03 and below 0.02 leave no region"),
+        ("claims.yaml", "above: 2.0", "above: -2.0", "bounds of turns are factors above 0, got -2"),
+        ("claims.yaml", "measure: turns, tasks: domains, arm: pivotrl", "measure: turns, tasks: domains, arm: sft",
+         "turns of the arm sft means nothing"),
+        ("claims.yaml", "alpha: 0.05", "alpha: 5", "claims.yaml.alpha: Input should be less than 1, got 5"),
+        ("claims.yaml", "alpha: 0.05", "alpha: [", "is no YAML"),
+        ("claims.yaml", ", above: 0.0}", "}", "a part needs above, below, or both"),
+        ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [0, 1]", "the tuning seed is not among them"),
+        ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [1, 1]", "each seed stands once"),
+        ("arms.yaml", ", num_epochs: 3", "", "the kind sft needs num_epochs"),
+        ("arms.yaml", "name: strict, kind: turns", "name: pivotrl, kind: turns", "two arms have one name"),
+        ("arms.yaml", "kind: tasks", "kind: tasks, rows: random", "rows and reward are those of the kind turns"),
+        ("arms.yaml", "num_steps: 40", "num_steps: 40\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
+        ("arms.yaml", "group_size: 8", "group_size: 1", "arms.yaml.group_size"),
+    ],
+)  # fmt: skip
+def test_a_wrong_design_is_refused_with_the_reason(tmp_path: Path, name: str, old: str, new: str, problem: str) -> None:
+    def change(text: str) -> str:
+        assert old in text
+        return text.replace(old, new, 1)
+
+    with pytest.raises(ConfigError) as error:
+        read_design(changed_design(tmp_path, name, change))
+    assert problem in str(error.value)
+
+
+def test_a_design_that_is_missing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_design(tmp_path)
+
+
+def test_every_change_of_the_design_changes_its_hash(tmp_path: Path) -> None:
+    changed = changed_design(tmp_path, "arms.yaml", lambda text: text.replace("num_steps: 40", "num_steps: 41"))
+
+    assert read_design(changed).digest != read_design().digest
+    assert len(read_design().digest) == 12
+
+
+def test_a_claim_of_another_file_may_have_one_bound() -> None:
+    part = {"measure": "seconds", "tasks": "domains", "arm": "a", "baseline": "b", "below": 1.5}
+    claims = Claims.model_validate(
+        {"alpha": 0.1, "claims": [{"name": "x", "text": "x", "paper": "x", "parts": [part]}]}
+    )
+
+    assert claims.claims[0].parts[0].region == (-math.inf, pytest.approx(math.log(1.5)))
+
+
+@pytest.mark.heavy
+def test_the_interval_over_tasks_covers_the_trainings_that_were_run_and_that_over_trainings_all() -> None:
+    """95 % of 100 studies are 95 with a standard deviation of 2.2: 0.88 lies three of these below."""
+    alike = coverage(SimulatedStudies(gain=0.04, spread=0.0, num_studies=100))
+    unlike = coverage(SimulatedStudies(gain=0.0, spread=0.03, num_studies=100))
+
+    assert alike.these_trainings > 0.88
+    assert alike.over_tasks > 0.88
+    assert alike.over_trainings > 0.88
+    assert unlike.these_trainings > 0.88
+    assert unlike.over_trainings > 0.88
+    assert unlike.over_tasks < 0.8  # it leaves out how trainings differ
+
+
+@pytest.mark.heavy
+def test_a_gain_of_four_points_is_claimed_and_none_seldom() -> None:
+    assert coverage(SimulatedStudies(gain=0.04, spread=0.0, num_studies=100)).claimed > 0.9
+    assert coverage(SimulatedStudies(gain=0.0, spread=0.0, num_studies=100)).claimed < 0.1
+
+
+def test_the_table_of_simulated_studies_has_a_row_for_each_truth() -> None:
+    lines = coverage_table(num_studies=2).splitlines()
+
+    assert [line.split(" | ")[:2] for line in lines[2:]] == [
+        [f"| {gain}", spread] for gain in (0, 4) for spread in ("0", "1", "3")
+    ]

@@ -1,0 +1,170 @@
+"""The study's launches, rows of arms, plan of units, and outcomes in dumps."""
+
+import json
+from pathlib import Path
+
+import pyarrow.parquet
+import pytest
+from rich.console import Console
+
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which looks for torchvision
+
+from hydra import compose, initialize_config_module  # noqa: E402
+
+from examples.quickstart.policy import encode  # noqa: E402
+from examples.study.arms import Arm, ArmKind  # noqa: E402
+from examples.study.claims import read_design  # noqa: E402
+from examples.study.domains.known import DOMAINS, GROUPS, OUTSIDE  # noqa: E402
+from examples.study.plan import plan_lines  # noqa: E402
+from examples.study.policy import (  # noqa: E402
+    MAX_PROMPT_TOKENS,
+    MAX_RESPONSE_TOKENS,
+    MAX_TURN_TOKENS,
+    MAX_TURNS,
+    build_tokenizer,
+)
+from examples.study.recording import held_out_tasks, record_all, write_tasks  # noqa: E402
+from examples.study.rows import ProfiledTurns, rows_of  # noqa: E402
+from examples.study.training import _solved  # noqa: E402
+from examples.study.units import StudySeed  # noqa: E402
+from examples.units import Unit, finish  # noqa: E402
+from verl_pivot.errors import DataError  # noqa: E402
+
+DESIGN = read_design()
+
+
+def make_seed(folder: Path) -> StudySeed:
+    return StudySeed(seed=1, folder=folder, study=DESIGN.study, digest=DESIGN.digest, console=Console(quiet=True))
+
+
+@pytest.mark.parametrize("arm", DESIGN.study.all_arms, ids=lambda arm: arm.name)
+def test_every_command_composes_and_plays_whole_tasks_greedily(arm: Arm, tmp_path: Path) -> None:
+    training = make_seed(tmp_path)._training(arm)
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=training.command[3:])
+
+    rollout = config.actor_rollout_ref.rollout
+    assert rollout.agent.default_agent_loop == "pivot_tools"
+    assert (rollout.val_kwargs.do_sample, rollout.val_kwargs.temperature, rollout.val_kwargs.n) == (False, 0, 1)
+    assert config.pivot.rollout.max_turn_tokens == MAX_TURN_TOKENS
+    assert config.pivot.get("max_turn_tokens") == (MAX_TURN_TOKENS if arm.kind is ArmKind.TURNS else None)
+    assert config.trainer.get("val_only", False) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
+    assert config.data.val_files == str(tmp_path / "seed-1/held_out.parquet")
+    assert config.trainer.test_freq == DESIGN.study.test_every
+    assert (config.data.train_files == config.data.val_files) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
+    assert config.actor_rollout_ref.model.path.endswith("sft/policy" if arm.kind is ArmKind.SFT else "seed-1/policy")
+
+
+async def test_limits_hold_all_trajectories_of_the_expert() -> None:
+    logs = await record_all(list(GROUPS), range(300))
+    tokenizer = build_tokenizer(logs)
+
+    for log in logs:
+        example = encode(tokenizer, log)
+        turns = "".join("x" if label >= 0 else " " for label in example.labels).split()
+        assert len(example.input_ids) < min(MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS)
+        assert max(map(len, turns)) < MAX_TURN_TOKENS
+        assert len(turns) <= MAX_TURNS
+
+
+def test_rows_of_whole_tasks_name_their_task_and_its_group(tmp_path: Path) -> None:
+    tasks = [task for group in GROUPS for task in held_out_tasks(group, 3)]
+
+    rows = pyarrow.parquet.read_table(write_tasks(tmp_path / "rows.parquet", tasks)).to_pylist()
+
+    assert [(row["data_source"], row["trajectory_id"]) for row in rows] == [(task.domain, task.id) for task in tasks]
+    assert [json.loads(row["metadata"]) for row in rows] == [task.metadata for task in tasks]
+    assert rows[0]["prompt"][-1] == {"role": "user", "content": tasks[0].request}
+    assert len(rows) == 3 * (len(DOMAINS) + len(OUTSIDE))
+
+
+def write_turns(path: Path, number: int) -> None:
+    rows = [{"trajectory_id": str(n), "verifier": "state", "verifier_options": "{}"} for n in range(number)]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+@pytest.fixture
+def profiled(tmp_path: Path) -> ProfiledTurns:
+    files = ProfiledTurns(tmp_path / "pivots.parquet", tmp_path / "turns.parquet", tmp_path / "profile.jsonl")
+    write_turns(files.pivots, 5)
+    write_turns(files.all_turns, 40)
+    return files
+
+
+@pytest.mark.parametrize(
+    ("name", "verifier", "are_pivots"),
+    [("pivotrl", "state", True), ("random_turns", "state", False), ("strict", "tool_call", True),
+     ("naive", "tool_call", False)],
+)  # fmt: skip
+def test_arms_of_single_turns_differ_in_rows_and_reward_alone(
+    name: str, verifier: str, are_pivots: bool, profiled: ProfiledTurns, tmp_path: Path
+) -> None:
+    arm = next(arm for arm in DESIGN.study.all_arms if arm.name == name)
+
+    first, again, other = (
+        pyarrow.parquet.read_table(rows_of(arm, profiled, tmp_path / f"{number}.parquet", seed)).to_pylist()
+        for number, seed in enumerate((1, 1, 2))
+    )
+
+    assert len(first) == 5
+    assert first == again
+    assert (first == other) is are_pivots
+    assert ([row["trajectory_id"] for row in first] == ["0", "1", "2", "3", "4"]) is are_pivots
+    options = {} if verifier == "state" else {"mode": "strict"}
+    assert {(row["verifier"], row["verifier_options"]) for row in first} == {(verifier, json.dumps(options))}
+
+
+def dump_line(task: str | None, score: float | None, **fields: object) -> str:
+    line = {"uid": "a_0_0", "score": score, "kept": True, "data_source": "shop", "trajectory_id": task, **fields}
+    return json.dumps(line) + "\n"
+
+
+def test_outcomes_of_a_dump_are_those_of_tasks_and_failures_of_the_system_are_not_known(tmp_path: Path) -> None:
+    dump = tmp_path / "10.jsonl"
+    dump.write_text(dump_line("a", 1.0) + dump_line("b", 0.0) + dump_line("c", None))
+
+    assert _solved(dump) == {"shop": {"a": True, "b": False, "c": None}}
+
+
+def test_an_outcome_without_a_task_is_refused(tmp_path: Path) -> None:
+    dump = tmp_path / "10.jsonl"
+    dump.write_text(dump_line(None, 1.0))
+
+    with pytest.raises(DataError, match="names no task"):
+        _solved(dump)
+
+
+def test_a_plan_takes_the_seconds_of_units_of_a_kind_and_says_which_kind_was_not_measured(tmp_path: Path) -> None:
+    units = [Unit(arm=arm, seed=seed, folder=tmp_path / f"{arm}-{seed}", settings={}) for seed in (1, 2)
+             for arm in ("sft", "pivotrl")]  # fmt: skip
+    finish(units[0], lambda: None)
+    stamp = units[0].folder / "unit.json"
+    stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "seconds": 720.0}))
+
+    assert plan_lines(units) == [
+        "sft, seed 1: done in 720 s, 720 s expected",
+        "pivotrl, seed 1: not begun, not measured",
+        "sft, seed 2: not begun, 720 s expected",
+        "pivotrl, seed 2: not begun, not measured",
+        "3 of 4 units left: 0.20 hours, and 2 of a kind that was not measured yet",
+    ]
+
+
+def test_all_arms_of_a_seed_start_from_one_policy_and_play_the_same_tasks(tmp_path: Path) -> None:
+    trainings = [make_seed(tmp_path)._training(arm) for arm in DESIGN.study.arms]
+
+    assert {training.held_out for training in trainings} == {tmp_path / "seed-1/held_out.parquet"}
+    assert {training.model.name for training in trainings} == {"policy"}
+    assert len({training.folder for training in trainings}) == len(trainings)
+
+
+def test_a_unit_is_of_its_design_and_of_its_arm(tmp_path: Path) -> None:
+    seed = make_seed(tmp_path)
+    other = StudySeed(seed=1, folder=tmp_path, study=DESIGN.study, digest="other", console=seed.console)
+    arm, strict = DESIGN.study.arms[2], DESIGN.study.arms[4]
+
+    assert seed.unit(arm).settings != other.unit(arm).settings
+    assert seed.unit(arm).settings != seed.unit(strict).settings
+    assert seed.unit(arm) == make_seed(tmp_path).unit(arm)
