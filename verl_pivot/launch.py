@@ -23,7 +23,7 @@ from verl_pivot.launch_checks.owned_setting import verl_defaults
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
 from verl_pivot.launch_checks.process import check_process
 from verl_pivot.launch_checks.rewards import check_rewards
-from verl_pivot.launch_checks.rubrics import begin_rubrics, check_rubrics
+from verl_pivot.launch_checks.rubrics import check_rubrics
 from verl_pivot.launch_checks.ruler import check_ruler
 from verl_pivot.launch_checks.sandbox_pool import check_pool
 from verl_pivot.launch_checks.tree_search import check_tree_search
@@ -98,8 +98,6 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
         print(f"verl-pivot: {sums}")
     remember_run(config, chosen)
     begin_states(config)
-    if "rubrics" in config.pivot:
-        begin_rubrics(config)
 
 
 def own_sentence(error: BaseException, address: str) -> str | None:

@@ -23,6 +23,7 @@ from verl_pivot.launch_checks.groups import check_choices
 from verl_pivot.launch_checks.process import needs_critic
 from verl_pivot.launch_checks.resuming import check_critic, check_num_gpus, check_resume, resumed_step
 from verl_pivot.launch_checks.reward_functions import check_reward_function
+from verl_pivot.launch_checks.rubrics import keeps_criteria
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
 from verl_pivot.launch_checks.sampling import check_sampling
 from verl_pivot.launch_checks.sandbox_pool import check_pool
@@ -41,8 +42,8 @@ from verl_pivot.launch_checks.training_files import (
 from verl_pivot.launch_checks.values import check_loggers, check_mini_batch, check_values
 from verl_pivot.launch_checks.verl_names import check_verl_names
 from verl_pivot.resampling.settings import check_batch, parse_resampling
+from verl_pivot.rollout import rubric_rewards, workflow_settings
 from verl_pivot.rollout.settings import parse_settings
-from verl_pivot.rollout.workflow_settings import STATE
 from verl_pivot.verifiers.registry import load_verifier_modules
 
 _WRITTEN = ("rollout_data_dir", "validation_data_dir")
@@ -109,10 +110,14 @@ def begin_states(config: DictConfig) -> None:
     """
     if _is_remote(config) or config.trainer.get("val_only") or "rollout" not in config.pivot:
         return
-    if parse_settings(config).workflows.every_steps is not None:
+    states = {
+        workflow_settings.STATE: parse_settings(config).workflows.every_steps is not None,
+        rubric_rewards.STATE: keeps_criteria(config),
+    }
+    for name in (name for name, is_kept in states.items() if is_kept):
         step = _resumed_step(config)
         folder = _resumed_folder(config, step).parent if step else None
-        begin_launch(Path(config.trainer.default_local_dir), STATE, step, folder)
+        begin_launch(Path(config.trainer.default_local_dir), name, step, folder)
 
 
 def _run_record(config: DictConfig, chosen: Mapping[str, str]) -> RunRecord:

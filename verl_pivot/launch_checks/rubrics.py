@@ -1,14 +1,9 @@
-"""A launch's `pivot.rubrics` -> an error if no judge could be asked, and the criteria as the resumed step left them."""
-
-from pathlib import Path
+"""A launch's `pivot.rubrics` -> an error if no judge could be asked."""
 
 from omegaconf import DictConfig
 
-from verl_pivot.data.step_state import begin_launch
 from verl_pivot.errors import ConfigError
-from verl_pivot.launch_checks.resuming import resumed_step
 from verl_pivot.rewards.rubric_settings import parse_rubrics
-from verl_pivot.rollout.rubric_rewards import STATE
 from verl_pivot.rollout.settings import parse_settings
 
 
@@ -42,15 +37,6 @@ def check_rubrics(config: DictConfig) -> None:
         )
 
 
-def begin_rubrics(config: DictConfig) -> None:
-    """Make the criteria of all queries those of the checkpoint from which the launch goes on; called once a launch.
-
-    Raises:
-        ConfigError: If they cannot be written.
-    """
-    trainer = config.trainer
-    if not parse_rubrics(config).evolve or trainer.get("val_only"):
-        return
-    step = resumed_step(str(trainer.resume_mode), str(trainer.default_local_dir), trainer.resume_from_path)
-    source = Path(str(trainer.resume_from_path)).parent if trainer.resume_mode == "resume_path" else None
-    begin_launch(Path(str(trainer.default_local_dir)), STATE, step, source)
+def keeps_criteria(config: DictConfig) -> bool:
+    """Whether a launch has criteria that evolve, which are kept beside its checkpoints."""
+    return "rubrics" in config.pivot and parse_rubrics(config).evolve
