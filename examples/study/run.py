@@ -154,7 +154,7 @@ def _write(design: Design, seeds: Sequence[StudySeed], out: Path) -> None:
     ]
     results = StudyResults(digest=seeds[0].digest, evaluations=found)
     write_results(results, out / "outcomes.parquet")
-    notes = gaps(_units(seeds, seeds[0].study.arms))
+    notes = [note for note in gaps(_units(seeds, seeds[0].study.arms)) if not note.endswith("not run.")]  # on the page
     text = "\n".join([page(design, results, OUTSIDE), "", *(f"- {note}" for note in notes)])
     (out / "page.md").write_text(f"{text}\n")
 
