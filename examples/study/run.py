@@ -12,7 +12,7 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.evaluated_training import chosen_arms  # noqa: E402
+from examples.options import chosen_names  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
 from examples.study.arms import Arm, ArmKind, StudyOptions  # noqa: E402
 from examples.study.claims import Design, read_design  # noqa: E402
@@ -123,7 +123,7 @@ def _seeds(
 def _arms(study: StudyOptions, names: str | None) -> list[Arm]:
     if names is None:
         return list(study.arms)
-    chosen = chosen_arms(names, [arm.name for arm in study.all_arms])
+    chosen = chosen_names(names, [arm.name for arm in study.all_arms])
     return [arm for arm in study.all_arms if arm.name in chosen]
 
 

@@ -1,17 +1,15 @@
 """A page and an expression -> its value in an isolated world, which the page's scripts cannot reach."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from verl_pivot.extras import extra
 
 with extra("web"):
+    from playwright.async_api import BrowserContext, Page
     from playwright.async_api import Error as PlaywrightError
 
-if TYPE_CHECKING:
-    from playwright.async_api import BrowserContext, Page
 
-
-async def value_apart(context: "BrowserContext", page: "Page", expression: str, milliseconds: float) -> Any:
+async def value_apart(context: BrowserContext, page: Page, expression: str, milliseconds: float) -> Any:
     """Value of an expression, as JSON; a page can change its document meanwhile, but no function that is used here.
 
     Raises:

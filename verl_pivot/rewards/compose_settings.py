@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.compose import Composition, Term, named_terms
-from verl_pivot.rewards.reward_sums import Interval, check_conditions, worst_and_best
+from verl_pivot.rewards.reward_sums import ValueRange, check_conditions, worst_and_best
 from verl_pivot.rewards.term_values import VALUES, ValueLimits
 from verl_pivot.validation import first_problem, place_of
 from verl_pivot.verifiers.registry import check_verifier, known_verifiers
@@ -60,14 +60,14 @@ def read_composition(given: str) -> Composition:
     return composition
 
 
-def sums_of(given: str, composition: Composition, limits: ValueLimits) -> Interval:
+def sums_of(given: str, composition: Composition, limits: ValueLimits) -> ValueRange:
     """Least and largest reward of a launch.
 
     Raises:
         ConfigError: If a condition or a bound contradicts what values can be.
     """
     ranges = {
-        name: Interval(0.0, 1.0) if term.value is None else VALUES[term.value].range(limits)
+        name: ValueRange(0.0, 1.0) if term.value is None else VALUES[term.value].range(limits)
         for name, term, _ in named_terms(composition)
         if term.terms is None
     }

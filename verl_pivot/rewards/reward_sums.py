@@ -12,7 +12,7 @@ _MOST_CASES: Final = 100_000
 _ROUNDING: Final = 1e-9
 
 
-class Interval(NamedTuple):
+class ValueRange(NamedTuple):
     """Least and largest number that something can be; infinite where nothing bounds it."""
 
     least: float
@@ -39,7 +39,7 @@ def check_conditions(composition: Composition) -> None:
         raise ValueError(f"terms depend on each other in a circle ({circle}): take one only_if out") from error
 
 
-def worst_and_best(composition: Composition, ranges: Mapping[str, Interval], max_turns: int) -> Interval:
+def worst_and_best(composition: Composition, ranges: Mapping[str, ValueRange], max_turns: int) -> ValueRange:
     """Least and largest reward, with every condition either met or not.
 
     Args:
@@ -63,12 +63,12 @@ def worst_and_best(composition: Composition, ranges: Mapping[str, Interval], max
         _sum_in_case(composition, {**own, **dict(zip(sources, case, strict=True))}, max_turns)
         for case in itertools.product(*pieces)
     ]
-    found = Interval(min(each.least for each in sums), max(each.largest for each in sums))
+    found = ValueRange(min(each.least for each in sums), max(each.largest for each in sums))
     _check_thresholds(marks, own)
     return found if composition.bounds is None else _held(composition.bounds, found)
 
 
-def _held(bounds: tuple[float, float], found: Interval) -> Interval:
+def _held(bounds: tuple[float, float], found: ValueRange) -> ValueRange:
     """The sums within the bounds, which they must reach."""
     for name, bound, is_reached in (
         ("least", bounds[0], found.least <= bounds[0] + _ROUNDING),
@@ -79,10 +79,10 @@ def _held(bounds: tuple[float, float], found: Interval) -> Interval:
                 f"bounds: the {name} reward of {bound:g} is never reached, since the weights allow {found.least:g} to "
                 f"{found.largest:g}: change the weights, or the bounds"
             )
-    return Interval(held_in(found.least, bounds), held_in(found.largest, bounds))
+    return ValueRange(held_in(found.least, bounds), held_in(found.largest, bounds))
 
 
-def _own_range(name: str, term: Term, given: Interval, max_turns: int) -> Interval:
+def _own_range(name: str, term: Term, given: ValueRange, max_turns: int) -> ValueRange:
     """What the value of a term can be after scale and bounds."""
     unbounded = term.model_copy(update={"bounds": None})
     ends = sorted(scaled_value(unbounded, end, max_turns) for end in given)
@@ -91,7 +91,7 @@ def _own_range(name: str, term: Term, given: Interval, max_turns: int) -> Interv
             f"terms.{name}.bounds: the value lies between {ends[0]:g} and {ends[1]:g}, so that {list(term.bounds)} "
             "leaves one number of it: change the bounds, or the scale"
         )
-    return Interval(*(end if term.bounds is None else held_in(end, term.bounds) for end in ends))
+    return ValueRange(*(end if term.bounds is None else held_in(end, term.bounds) for end in ends))
 
 
 def _thresholds(composition: Composition, terms: Mapping[str, Term]) -> dict[str, set[float]]:
@@ -103,7 +103,7 @@ def _thresholds(composition: Composition, terms: Mapping[str, Term]) -> dict[str
     return marks
 
 
-def _check_thresholds(marks: Mapping[str, set[float]], own: Mapping[str, Interval]) -> None:
+def _check_thresholds(marks: Mapping[str, set[float]], own: Mapping[str, ValueRange]) -> None:
     for name, thresholds in marks.items():
         if name not in own:
             continue
@@ -116,37 +116,37 @@ def _check_thresholds(marks: Mapping[str, set[float]], own: Mapping[str, Interva
                 )
 
 
-def _pieces(whole: Interval, thresholds: list[float]) -> list[Interval]:
+def _pieces(whole: ValueRange, thresholds: list[float]) -> list[ValueRange]:
     """A range cut at thresholds; the upper end of a piece below a threshold belongs to the next one."""
     inside = [each for each in thresholds if whole.least < each <= whole.largest]
     starts, ends = [whole.least, *inside], [*(math.nextafter(each, -math.inf) for each in inside), whole.largest]
-    return [Interval(start, end) for start, end in zip(starts, ends, strict=True)]
+    return [ValueRange(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
-def _sum_in_case(composition: Composition, known: dict[str, Interval], max_turns: int) -> Interval:
+def _sum_in_case(composition: Composition, known: dict[str, ValueRange], max_turns: int) -> ValueRange:
     """The sums where values lie in these ranges, none of which a threshold divides."""
 
-    def value_of(name: str, term: Term) -> Interval:
+    def value_of(name: str, term: Term) -> ValueRange:
         if term.terms is None:
             return known[name]
         parts = list(amounts(term.terms))
         whole = (math.fsum(part.least for part in parts), math.fsum(part.largest for part in parts))
-        return Interval(*sorted(scaled_value(term, end, max_turns) for end in whole))
+        return ValueRange(*sorted(scaled_value(term, end, max_turns) for end in whole))
 
-    def amounts(terms: Mapping[str, Term]) -> Iterator[Interval]:
+    def amounts(terms: Mapping[str, Term]) -> Iterator[ValueRange]:
         for name, term in terms.items():
             yield amount(name, term)
 
-    def amount(name: str, term: Term) -> Interval:
+    def amount(name: str, term: Term) -> ValueRange:
         is_sure = True
         for condition in composition.conditions(term):
             reached = value_of(condition.term, by_name[condition.term])
             if reached.largest < condition.at_least:
-                return Interval(0.0, 0.0)
+                return ValueRange(0.0, 0.0)
             is_sure = is_sure and reached.least >= condition.at_least
         ends = sorted(term.weight * end + term.offset for end in value_of(name, term))
-        return Interval(*ends) if is_sure else Interval(min(ends[0], 0.0), max(ends[1], 0.0))
+        return ValueRange(*ends) if is_sure else ValueRange(min(ends[0], 0.0), max(ends[1], 0.0))
 
     by_name = {name: term for name, term, _ in named_terms(composition)}
     parts = list(amounts(composition.terms))
-    return Interval(math.fsum(part.least for part in parts), math.fsum(part.largest for part in parts))
+    return ValueRange(math.fsum(part.least for part in parts), math.fsum(part.largest for part in parts))

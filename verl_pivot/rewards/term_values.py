@@ -11,14 +11,14 @@ from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecor
 from verl_pivot.rewards.compose import TermValue
 from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.process_record import ProcessRecord
-from verl_pivot.rewards.reward_sums import Interval
+from verl_pivot.rewards.reward_sums import ValueRange
 from verl_pivot.types import ErrorKind
 
 _UNREADABLE = frozenset({ErrorKind.MALFORMED_CALL, ErrorKind.NO_ACTION})
 _CUT_OFF = frozenset({StopReason.MAX_TURN_TOKENS, StopReason.MAX_RESPONSE_TOKENS})
 _CITED = re.compile(r"<cite\s+id=[\"']([^\"'<>]{1,200})[\"']\s*>", re.IGNORECASE)
-_SHARE = Interval(0.0, 1.0)
-_ANY = Interval(-math.inf, math.inf)
+_SHARE = ValueRange(0.0, 1.0)
+_ANY = ValueRange(-math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class RolloutValue(NamedTuple):
     """One value that a term may have."""
 
     of: Callable[[RolloutFacts], TermValue]
-    range: Callable[[ValueLimits], Interval]
+    range: Callable[[ValueLimits], ValueRange]
     """What it can be."""
     meaning: str
     reads_texts: bool = False
@@ -160,23 +160,23 @@ VALUES: Mapping[str, RolloutValue] = {
         _process, lambda _: _SHARE, "mean of the judge's scores of the turns before the last (`pivot.process`)"
     ),
     "turns": RolloutValue(
-        _count(lambda facts: len(facts.record.turn_tokens)), lambda limits: Interval(1.0, limits.max_turns),
+        _count(lambda facts: len(facts.record.turn_tokens)), lambda limits: ValueRange(1.0, limits.max_turns),
         "turns of the policy",
     ),
     "calls": RolloutValue(
-        _count(lambda facts: len(facts.calls)), lambda limits: Interval(0.0, limits.max_calls),
+        _count(lambda facts: len(facts.calls)), lambda limits: ValueRange(0.0, limits.max_calls),
         "calls of tools, also those that failed",
     ),
     "tokens": RolloutValue(
-        _count(lambda facts: sum(facts.record.turn_tokens)), lambda limits: Interval(0.0, limits.max_tokens),
+        _count(lambda facts: sum(facts.record.turn_tokens)), lambda limits: ValueRange(0.0, limits.max_tokens),
         "tokens that the policy sampled",
     ),
     "repeated_calls": RolloutValue(
-        _count(_num_repeated), lambda limits: Interval(0.0, max(limits.max_calls - 1, 0)),
+        _count(_num_repeated), lambda limits: ValueRange(0.0, max(limits.max_calls - 1, 0)),
         "calls with the tool and the arguments of an earlier call",
     ),
     "tool_errors": RolloutValue(
-        _count(_num_errors), lambda limits: Interval(0.0, limits.max_calls), "calls that the policy got wrong"
+        _count(_num_errors), lambda limits: ValueRange(0.0, limits.max_calls), "calls that the policy got wrong"
     ),
     "format": RolloutValue(
         _format, lambda _: _SHARE, "1 if every turn could be read and the last was not cut off, else 0"

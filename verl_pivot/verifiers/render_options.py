@@ -19,8 +19,11 @@ class RenderWeights(Options):
     """Weights of the parts in the mean; each counts only if the row has it."""
 
     assertions: Annotated[float, Field(ge=0.0, le=1000.0)] = 1.0
+    """Weight of the share of assertions that hold."""
     likeness: Annotated[float, Field(ge=0.0, le=1000.0)] = 1.0
+    """Weight of the likeness to the reference picture."""
     judge: Annotated[float, Field(ge=0.0, le=1000.0)] = 1.0
+    """Weight of the judge's grade."""
 
 
 class RenderOptions(Options):
