@@ -13,7 +13,7 @@ from verl_pivot.errors import BrowserError, PageError
 
 pytestmark = [needs_browser, pytest.mark.timeout(300)]
 
-SETTINGS = BrowserSettings(memory_mib=512)
+SETTINGS = BrowserSettings()
 PAGE = PageSettings(width=400, height=300, action_seconds=8.0)
 BUTTON = "<button>OK</button>"
 CALM = {

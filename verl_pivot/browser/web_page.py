@@ -9,12 +9,13 @@ from verl_pivot.browser.apart import value_apart
 from verl_pivot.browser.browser_process import BrowserProcess, forget_result
 from verl_pivot.browser.page_events import PageEvents
 from verl_pivot.browser.page_text import PageText, page_text
+from verl_pivot.browser.page_watch import PageWatch, quietly
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.errors import BrowserError, PageError
 from verl_pivot.extras import extra
 
 with extra("web"):
-    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Locator, Page, Route
+    from playwright.async_api import BrowserContext, Locator, Page, Route
     from playwright.async_api import Error as PlaywrightError
     from playwright.async_api import TimeoutError as PlaywrightTimeout
 
@@ -70,16 +71,15 @@ class WebPage:
             settings: What the page is opened with.
             closer: What is told when the page has closed.
         """
-        self.events = PageEvents()
         self._process, self._context, self._settings, self._closer = process, context, settings, closer
+        self._watch = PageWatch(self._give_up)
         self._page: Page | None = None
         self._html = ""
         self._gone = ""
         """Why the page is closed; "" while it is open."""
         self._closing: asyncio.Future[None] | None = None
-        self._document, self._numbers = 0, dict[tuple[int, str], int]()
+        self._numbers = dict[tuple[int, str], int]()
         self._shown = PageText(text="")
-        self._tasks = set[asyncio.Task[None]]()
 
     async def prepare(self, browser: BrowserSettings) -> None:
         """Open the page and watch what it does."""
@@ -88,24 +88,22 @@ class WebPage:
         if settings.seed is not None:
             await self._sent(context.add_init_script(_SEED_SCRIPT % (settings.seed % 2**32)))
         await self._sent(context.route(OFFLINE_PAGE, self._serve))
-        await self._sent(context.route(refused_addresses(hosts, browser.folders), self._refuse))
+        await self._sent(context.route(refused_addresses(hosts, browser.folders), self._watch.refuse))
         self._page = page = await self._sent(context.new_page())
         if settings.time is not None:
             await self._sent(page.clock.set_fixed_time(settings.time))
-        context.on("page", self._on_window)
-        page.on("dialog", self._on_dialog)
-        page.on("download", self._on_download)
-        page.on("crash", self._on_crash)
-        page.on("framenavigated", self._on_navigation)
-        page.on("pageerror", lambda error: self.events.add_script_error(str(error)))
-        if settings.keeps_console:
-            page.on("console", self._on_console)
+        self._watch.listen(context, page, keeps_console=settings.keeps_console)
 
     async def __aenter__(self) -> "WebPage":
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    @property
+    def events(self) -> PageEvents:
+        """What the page has done so far beside showing itself."""
+        return self._watch.events
 
     @property
     def url(self) -> str:
@@ -273,61 +271,10 @@ class WebPage:
             raise BrowserError(f"the browser opens no page: {_reason(error)}") from error
 
     def _number(self, ref: str) -> int:
-        return self._numbers.setdefault((self._document, ref), len(self._numbers) + 1)
-
-    def _spawn(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do what an event asks for beside everything else; that it fails with its page concerns nobody."""
-        task = asyncio.ensure_future(_quietly(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    def _check_flood(self) -> None:
-        if self.events.is_flooding and not self._gone:
-            reason = "the page floods the browser with dialogs, windows or requests and was closed"
-            self._spawn(lambda: self._give_up(reason))
-
-    def _on_dialog(self, dialog: "Dialog") -> None:
-        self._check_flood()
-        if dialog.type == "beforeunload":
-            self._spawn(dialog.accept)
-            return
-        self.events.add_dialog(dialog.type, dialog.message)
-        self._spawn(dialog.dismiss)
-
-    def _on_window(self, window: "Page") -> None:
-        self.events.num_windows += 1
-        self._check_flood()
-        self._spawn(window.close)
-
-    def _on_console(self, line: "ConsoleMessage") -> None:
-        if line.type == "error":
-            self.events.add_console_error(line.text)
-
-    def _on_download(self, _: object) -> None:
-        self.events.num_downloads += 1
-
-    def _on_crash(self, _: object) -> None:
-        self.events.has_crashed = True
-
-    def _on_navigation(self, frame: Any) -> None:
-        if frame.parent_frame is None:
-            self._document += 1
+        return self._numbers.setdefault((self._watch.num_documents, ref), len(self._numbers) + 1)
 
     async def _serve(self, route: "Route") -> None:
-        await _quietly(lambda: route.fulfill(body=self._html, content_type="text/html; charset=utf-8"))
-
-    async def _refuse(self, route: "Route") -> None:
-        self.events.add_refused(route.request.url)
-        self._check_flood()
-        await _quietly(route.abort)
-
-
-async def _quietly(work: Callable[[], Awaitable[object]]) -> None:
-    """Do something whose failure says only that its page or browser has gone, which the next question finds out."""
-    try:
-        await work()
-    except PlaywrightError:
-        return
+        await quietly(lambda: route.fulfill(body=self._html, content_type="text/html; charset=utf-8"))
 
 
 def _reason(error: BaseException) -> str:

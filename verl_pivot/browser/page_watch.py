@@ -1,0 +1,97 @@
+"""PageWatch: counts what a page does, dismisses its dialogs, closes its windows, and refuses its requests."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from verl_pivot.browser.page_events import PageEvents
+from verl_pivot.extras import extra
+
+with extra("web"):
+    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Frame, Page, Route
+    from playwright.async_api import Error as PlaywrightError
+
+
+class PageWatch:
+    """Listens to one page."""
+
+    def __init__(self, give_up: Callable[[str], Awaitable[object]]) -> None:
+        """
+        Args:
+            give_up: Closes a page that floods the browser, with the reason; called once.
+        """
+        self.events = PageEvents()
+        self.num_documents = 0
+        """Documents that the page has shown; numbers of elements are those of one document."""
+        self._give_up = give_up
+        self._is_given_up = False
+        self._tasks = set[asyncio.Task[None]]()
+
+    def listen(self, context: "BrowserContext", page: "Page", *, keeps_console: bool) -> None:
+        """Begin to listen.
+
+        Args:
+            context: Context of the page alone.
+            page: The page.
+            keeps_console: Whether lines of errors in the console are kept, too.
+        """
+        context.on("page", self._on_window)
+        page.on("dialog", self._on_dialog)
+        page.on("download", self._on_download)
+        page.on("crash", self._on_crash)
+        page.on("framenavigated", self._on_navigation)
+        page.on("pageerror", lambda error: self.events.add_script_error(str(error)))
+        if keeps_console:
+            page.on("console", self._on_console)
+
+    async def refuse(self, route: "Route") -> None:
+        """Abort a request, and count it."""
+        self.events.add_refused(route.request.url)
+        self._check_flood()
+        await quietly(route.abort)
+
+    def _on_dialog(self, dialog: "Dialog") -> None:
+        self._check_flood()
+        if dialog.type == "beforeunload":
+            self._spawn(dialog.accept)
+            return
+        self.events.add_dialog(dialog.type, dialog.message)
+        self._spawn(dialog.dismiss)
+
+    def _on_window(self, window: "Page") -> None:
+        self.events.num_windows += 1
+        self._check_flood()
+        self._spawn(window.close)
+
+    def _on_console(self, line: "ConsoleMessage") -> None:
+        if line.type == "error":
+            self.events.add_console_error(line.text)
+
+    def _on_download(self, _: object) -> None:
+        self.events.num_downloads += 1
+
+    def _on_crash(self, _: object) -> None:
+        self.events.has_crashed = True
+
+    def _on_navigation(self, frame: "Frame") -> None:
+        if frame.parent_frame is None:
+            self.num_documents += 1
+
+    def _check_flood(self) -> None:
+        if self.events.is_flooding and not self._is_given_up:
+            self._is_given_up = True
+            reason = "the page floods the browser with dialogs, windows or requests and was closed"
+            self._spawn(lambda: self._give_up(reason))
+
+    def _spawn(self, work: Callable[[], Awaitable[object]]) -> None:
+        """Do what an event asks for beside everything else; that it fails with its page concerns nobody."""
+        task = asyncio.ensure_future(quietly(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def quietly(work: Callable[[], Awaitable[object]]) -> None:
+    """Do something whose failure says only that its page or browser has gone, which the next question finds out."""
+    try:
+        await work()
+    except PlaywrightError:
+        return
