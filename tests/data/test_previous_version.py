@@ -200,7 +200,8 @@ def test_a_dump_of_rollouts_is_read() -> None:
     recorded = map(json.loads, (FILES / "rollouts.jsonl").read_text().splitlines())
     for line, rollout in zip(recorded, rollouts, strict=True):
         assert rollout.record is not None
-        added = {"oldest_weights", "newest_weights", "answer", "num_trims", "search"}  # by later versions
+        added = {"oldest_weights", "newest_weights", "answer", "num_trims", "search"}
+        added |= {"num_workflows", "workflow_version"}  # all by later versions
         read = {key: value for key, value in rollout.record.as_dict().items() if key not in added}
         assert [call.pop("reward") for call in read["calls"]] == [None] * len(read["calls"])  # also by a later version
         assert {**line, **read} == line

@@ -490,7 +490,8 @@ async def test_a_setting_of_rollouts_with_tools_changes_them_or_is_refused(
         rollout_config(scripted_model(), "actor_rollout_ref.rollout.skip_tokenizer_init=False"),
         {f"pivot.rollout.{name}": value for name, value in chosen.items()} | {"trainer.rollout_data_dir": dumps},
     )
-    keys = set(KEYS["pivot.rollout"]) - SHOWN_ELSEWHERE.keys() if dumps is None else {"pivot.rollout.format_tag"}
+    of_turns = set(KEYS["pivot.rollout"]) - SHOWN_ELSEWHERE.keys() - WORKFLOWS.keys()
+    keys = of_turns if dumps is None else {"pivot.rollout.format_tag"}
 
     for key in keys:
         values = OTHER_ROLLOUT[key.rpartition(".")[2]]
@@ -636,7 +637,8 @@ OF_NOTEBOOKS = [void for void in VOID_SETTINGS if void.beside.startswith("+metho
 @pytest.mark.parametrize("key", [key for void in OF_NOTEBOOKS for key in void.keys])
 def test_a_setting_of_turns_with_calls_is_refused_beside_a_notebook(key: str) -> None:
     assert is_void(stock("+method=l0"), key)
-    assert not is_void(stock("+method=tool_rollout", "trainer.rollout_data_dir=dumps"), key)
+    workflows = [f"pivot.rollout.workflows.{each}" for each in ("file=workflows.jsonl", "every_steps=1")]
+    assert not is_void(stock("+method=tool_rollout", "trainer.rollout_data_dir=dumps", *workflows), key)
 
 
 def test_a_notebook_as_it_is_shipped_has_no_setting_in_vain() -> None:
@@ -667,7 +669,7 @@ def test_every_setting_is_tried_or_names_the_test_that_shows_its_effect() -> Non
         for name in stock(f"+method={method}").pivot
         if f"pivot.{name}" not in SECTIONS
     }
-    assert plain == PLAIN.keys()
+    assert plain == {".".join(key.split(".")[:2]) for key in PLAIN}
     for test in {**SHOWN_ELSEWHERE, **PROCESS, **WORKFLOWS, **NOTEBOOK, **RULER, **RUBRICS, **PLAIN}.values():
         file, name = test
         assert f"def {name}(" in (ROOT / "tests" / file).read_text(), test
