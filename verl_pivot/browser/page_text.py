@@ -10,11 +10,11 @@ import yaml
 _KEY = re.compile(
     r"""(?P<role>/?[a-zA-Z-]+)
     (?:\ (?P<name>"(?:[^"\\]|\\.)*"|/(?:[^/\\]|\\.)*/))?
-    (?P<marks>(?:\ \[[^\]]*\])*)""",
+    (?P<marks>(?:\ \[[^\[\]]*\])*)""",
     re.VERBOSE,
 )
 _REF = re.compile(r"\[ref=([a-z0-9]+)\]")
-_MARK = re.compile(r"\[([^\]]*)\]")
+_MARK = re.compile(r"\[([^\[\]]*)\]")
 _UNSHOWN = ("ref=", "cursor=", "active", "box=")
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _Node: TypeAlias = Any  # YAML: a text, or {text: text or list of these}
