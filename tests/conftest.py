@@ -35,6 +35,8 @@ LAUNCHES = (
         "tests/synthesis/test_ray_running.py",
         "tests/commands/test_judge.py",
         "tests/engines/test_server.py",
+        "tests/rewards/test_rubrics_training.py",
+        "tests/rewards/test_checklist_training.py",
     ),
     (
         "tests/rollout/test_notebook_training.py",
@@ -42,7 +44,9 @@ LAUNCHES = (
         "tests/rewards/test_ppr_training.py",
         "tests/environments/test_framework_training.py",
         "tests/environments/test_training.py",
+        "tests/rollout/test_web_training.py",
         "tests/profiling/test_ray_running.py",
+        "tests/workers/test_ray_workers.py",
         "tests/sandbox/cluster/test_ray_supervisor.py",
         "tests/resampling/test_roc_replay_buffer.py",
         "tests/resampling/test_step_replay_buffer.py",

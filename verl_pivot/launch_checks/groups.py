@@ -22,8 +22,7 @@ _CHANGE_METHOD = ("stage", "tool_format")
 """Config groups with keys that methods have as well, so that the later of the two counts."""
 _METHOD_OF = {
     "notebook": "l0", "resampling": "grpo_roc", "process": "ppr", "objective": "pivotrl", "ruler": "mcp_rl",
-    "rubrics": "rubrics",
-    "tree_search": "tree_search",
+    "rubrics": "rubrics", "tree_search": "tree_search", "browser": "web_agent",
     "rollout": "tool_rollout",
 }  # fmt: skip
 """{key under `pivot`: method that it tells by}, in the order in which they are looked for."""

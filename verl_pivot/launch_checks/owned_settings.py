@@ -240,8 +240,8 @@ OWNED_SETTINGS = (
     ),
     OwnedSetting(
         key=f"{_AGENT}.agent_loop_manager_class",
-        parts=(_MCP_RL, _RUBRICS, _TREE_SEARCH),
-        effect="switches off what tells the agent loop of validation, in which the method does something else",
+        parts=tuple(each for each in _TOOLS if each != _GRPO_ROC),
+        effect="switches off what tells agent loops of validation, and what writes workflows into prompts",
         remedy=f"leave it out, or name {_FROM_CLASSES}",
         misused=_first_null(),
     ),
