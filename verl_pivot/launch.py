@@ -37,7 +37,7 @@ from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {
-    "allow_other_sampling", "curriculum", "max_turn_tokens", "max_undecided_batches", "notebook", "objective",
+    "allow_other_sampling", "browser", "curriculum", "max_turn_tokens", "max_undecided_batches", "notebook", "objective",
     "process", "record", "resampling", "rewards", "rollout", "router", "rubrics", "ruler", "tree_search", "trial_steps",
     "verifier_modules",
 }  # fmt: skip
