@@ -78,7 +78,10 @@ async def test_two_steps_of_grpo_by_criteria_of_which_some_evolve(tmp_path: Path
         )
 
     assert output.returncode == 0, output.stdout[-3000:]
-    assert "verl-pivot: pivot.rewards=dr_tulu_uncited: a rollout is paid -inf at worst and inf at best" in output.stdout
+    assert (
+        "verl-pivot: pivot.rewards=dr_tulu_uncited: a rollout is paid -inf at worst and inf at best"
+        in output.stdout + output.stderr
+    )
     metrics = step_metrics(output.stdout)
     assert sorted(metrics) == [1, 2]
     for step in metrics.values():
