@@ -200,7 +200,7 @@ WRONG = {
     "terms: {a: {value: format, only_if: {term: a, at_least: 1}}}": "terms depend on each other in a circle (a -> a)",
     "terms: {a: {terms: {b: {value: format, only_if: {term: a, at_least: 1}}}}}": "depend on each other in a circle",
     "terms: {a: {value: format}, b: {terms: {a: {value: turns}}}}": "two terms are called a: give each a name",
-    "terms: {a: {verifier: {name: qq}}}": "terms.a.verifier.name: there is no verifier 'qq'; known: code,",
+    "terms: {a: {verifier: {name: qq}}}": "terms.a.verifier.name: there is no verifier 'qq'; known: ",
     "terms: {a: {verifier: {name: tool_call, options: {mode: x}}}}": "terms.a.verifier.options: ",
     "terms: {A b: {value: turns}}": "terms.A b: String should match pattern",
     "[]": "holds no terms: it is a YAML file with the key terms",
