@@ -12,6 +12,7 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rapidfuzz.distance import OSA
 
+from verl_pivot.browser.settings import use_browser_of
 from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
 from verl_pivot.launch_checks.checks import begin_states, check_launch, remember_run
@@ -37,9 +38,9 @@ from verl_pivot.routing.settings import parse_router
 from verl_pivot.tools.toolset import load_toolset
 
 _PIVOT_KEYS = {
-    "allow_other_sampling", "browser", "curriculum", "max_turn_tokens", "max_undecided_batches", "notebook", "objective",
-    "process", "record", "resampling", "rewards", "rollout", "router", "rubrics", "ruler", "tree_search", "trial_steps",
-    "verifier_modules",
+    "allow_other_sampling", "browser", "curriculum", "max_turn_tokens", "max_undecided_batches", "notebook",
+    "objective", "process", "record", "resampling", "rewards", "rollout", "router", "rubrics", "ruler", "tree_search",
+    "trial_steps", "verifier_modules",
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 _WORKER = re.compile(r"\(pid=\d+, ip=([^,)]+)")
@@ -127,6 +128,7 @@ def check_config(config: DictConfig, overrides: Sequence[str]) -> None:
     """
     if unknown := sorted(set(config.pivot) - _PIVOT_KEYS):
         raise ConfigError(f"unknown key pivot.{unknown[0]}; known: {sorted(_PIVOT_KEYS)}")
+    use_browser_of(config.pivot)
     for override in overrides:
         _check_addition(override, config)
     _check_sections(config)

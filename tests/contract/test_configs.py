@@ -12,7 +12,6 @@ from hydra import compose, initialize_config_module
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from verl_pivot.browser.settings import PATH_VARIABLE
 from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.data.curriculum import CurriculumOptions, parse_options
 from verl_pivot.errors import ConfigError
@@ -36,7 +35,6 @@ NEW_KEYS = (
     "pivot.",
     "data.curriculum",
     "data.pivot_agent_name",
-    "ray_kwargs.ray_init.runtime_env.env_vars.VERL_PIVOT_BROWSER",
     "ray_kwargs.ray_init.address",
     "ray_kwargs.ray_init.num_gpus",
     "ray_kwargs.ray_init.include_dashboard",
@@ -653,9 +651,3 @@ def test_a_group_before_its_method_would_be_undone_and_is_refused(later: str) ->
     check_choices(choices("+method=grpo_roc", f"+{later}"))
     with pytest.raises(ConfigError, match=rf"\+{later} must come after \+method=grpo_roc, which would undo it"):
         check_choices(choices(f"+{later}", "+method=grpo_roc"))
-
-
-def test_the_path_of_a_browser_reaches_the_workers_of_ray() -> None:
-    config = stock("+method=web_agent", "data.train_files=a.parquet", "pivot.browser.path=/opt/chromium/chrome")
-
-    assert config.ray_kwargs.ray_init.runtime_env.env_vars[PATH_VARIABLE] == "/opt/chromium/chrome"

@@ -261,8 +261,8 @@ NOTEBOOK = {
 }  # fmt: skip
 PLAIN = {
     "pivot.browser.path": (
-        "contract/test_configs.py",
-        "test_the_path_of_a_browser_reaches_the_workers_of_ray",
+        "browser/test_settings.py",
+        "test_the_browser_of_a_launch_is_found_in_its_processes",
     ),
     "pivot.rewards": ("contract/test_configs.py", "test_the_launch_says_the_worst_and_the_best_sum"),
     "pivot.record": ("rollout/test_tool_loop.py", "test_a_record_of_calls_has_no_texts"),

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from verl_pivot.errors import ConfigError
 
 PATH_VARIABLE = "VERL_PIVOT_BROWSER"
-"""Environment variable: path or name of the browser, which `pivot.browser.path` sets for Ray's workers."""
+"""Environment variable: path or name of the browser, which `pivot.browser.path` sets where a launch names one."""
 DEFAULT_BROWSER = "chromium-headless-shell"
 _NAMES = (DEFAULT_BROWSER, "chromium", "chromium-browser", "google-chrome")
 INSTALL = "apt-get install --no-install-recommends chromium-headless-shell"
@@ -91,6 +92,19 @@ def check_host(host: str) -> None:
     """
     if not _HOST.fullmatch(host):
         raise ConfigError(f"a host is a name such as shop.example.org or *.example.org, without port, got {host!r:.80}")
+
+
+def use_browser_of(pivot: Mapping[str, Any]) -> None:
+    """Take the browser of a launch in this process, and in those that it starts.
+
+    verl hands the environment variables of `ray_init.runtime_env` on as they are written, so that a config cannot pass
+    the path of another key by them.
+
+    Args:
+        pivot: The section `pivot` of verl's config.
+    """
+    if "browser" in pivot and (path := str(pivot["browser"]["path"] or "").strip()):
+        os.environ[PATH_VARIABLE] = path
 
 
 def find_browser(path: str | None = None) -> Path:

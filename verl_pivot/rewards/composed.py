@@ -1,4 +1,4 @@
-"""ComposedRewards: a finished rollout and what scored it -> its reward by the terms of `pivot.rewards`."""
+"""RewardComposer: a finished rollout and what scored it -> its reward by the terms of `pivot.rewards`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ class ScoredRollout:
     process: ProcessRecord | None = None
 
 
-class ComposedRewards:
+class RewardComposer:
     """Rewards by the terms of one composition."""
 
     def __init__(

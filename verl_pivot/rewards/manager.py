@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.naive import NaiveRewardManager
 
+from verl_pivot.browser.settings import use_browser_of
 from verl_pivot.data.faults import FaultReason, fault_verdict, with_row_name
 from verl_pivot.data.labels import has_label
 from verl_pivot.data.pivots import row_to_turn
@@ -27,7 +28,7 @@ from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError, VerifierError
 from verl_pivot.rewards.compose import ComposedReward, TermValue
 from verl_pivot.rewards.compose_settings import composition_of
-from verl_pivot.rewards.composed import ComposedRewards, ScoredRollout, paid_on_last_turn
+from verl_pivot.rewards.composed import RewardComposer, ScoredRollout, paid_on_last_turn
 from verl_pivot.rewards.process_metrics import JUDGE_FAILED
 from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord
 from verl_pivot.rewards.process_rewards import ProcessRewards
@@ -51,6 +52,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
 
     def __init__(self, config: DictConfig, tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, tokenizer, *args, **kwargs)
+        use_browser_of(config.pivot)
         load_verifier_modules(config.pivot.verifier_modules)
         self.end_token_ids = end_token_ids(config.actor_rollout_ref.model.path, tokenizer)
 
@@ -82,7 +84,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         return {**reward, "reward_extra_info": info}
 
     async def _composed_reward(
-        self, composed: ComposedRewards, data: DataProto, rollout: Any, extra_fields: Mapping[str, Any]
+        self, composed: RewardComposer, data: DataProto, rollout: Any, extra_fields: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Reward by the terms of `pivot.rewards`; an undecided one, with the same keys, of a masked rollout or row."""
         row = rollout.non_tensor_batch
@@ -175,7 +177,7 @@ def _composed(made: ComposedReward, known: Mapping[str, Any], extra_fields: Mapp
 
 
 def _with_terms(
-    reward: Mapping[str, Any], made: ComposedReward | None, extra_fields: Mapping[str, Any], composed: ComposedRewards
+    reward: Mapping[str, Any], made: ComposedReward | None, extra_fields: Mapping[str, Any], composed: RewardComposer
 ) -> dict[str, Any]:
     """A reward with the terms that it comes from, and with the criteria of `pivot.rubrics`."""
     shown = made or ComposedReward(total=None, terms=(), reason=str(reward["reward_extra_info"].get("reason", "")))
@@ -192,12 +194,12 @@ def _with_record(reward: dict[str, Any], record: ProcessRecord | None, made: Com
 
 def _composed_rewards(
     config: DictConfig, tokenizer: PreTrainedTokenizerBase, end_token_ids: frozenset[int]
-) -> ComposedRewards | None:
+) -> RewardComposer | None:
     """What composes rewards; None without `pivot.rewards`."""
     composition = composition_of(config)
     if composition is None:
         return None
-    return ComposedRewards(composition, int(config.pivot.rollout.max_turns), tokenizer, end_token_ids)
+    return RewardComposer(composition, int(config.pivot.rollout.max_turns), tokenizer, end_token_ids)
 
 
 def _not_verified(error: PivotError) -> Verdict:

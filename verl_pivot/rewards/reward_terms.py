@@ -28,7 +28,7 @@ class DumpedTerm(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
-class DumpedTerms(msgspec.Struct, frozen=True, kw_only=True):
+class DumpedSum(msgspec.Struct, frozen=True, kw_only=True):
     """Where the reward of a rollout comes from."""
 
     total: float | None
@@ -42,14 +42,14 @@ def terms_text(reward: ComposedReward) -> str:
     return msgspec.json.encode({**asdict(reward)}).decode()
 
 
-def dumped_terms(reward_info: Mapping[str, Any]) -> DumpedTerms | None:
+def dumped_terms(reward_info: Mapping[str, Any]) -> DumpedSum | None:
     """The terms in a row's `reward_extra_info`; None for a reward that is not composed.
 
     Raises:
         msgspec.DecodeError: If the text is something else.
     """
     text = reward_info.get(TERMS_FIELD)
-    return msgspec.json.decode(text, type=DumpedTerms) if text else None
+    return msgspec.json.decode(text, type=DumpedSum) if text else None
 
 
 def paid_keys(reward: ComposedReward, names: Iterable[str]) -> dict[str, float]:
@@ -77,7 +77,7 @@ def term_metrics(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str,
     return metrics
 
 
-def _of_term(name: str, decided: Sequence[DumpedTerms]) -> dict[str, float]:
+def _of_term(name: str, decided: Sequence[DumpedSum]) -> dict[str, float]:
     """Means over the rollouts that have the term: a term within one that is not paid is not there."""
     terms = [term for each in decided for term in each.terms if term.name == name]
     values = [term.value for term in terms if term.value is not None]
@@ -88,7 +88,7 @@ def _of_term(name: str, decided: Sequence[DumpedTerms]) -> dict[str, float]:
     }
 
 
-def _spreads(name: str, groups: Iterable[Sequence[DumpedTerms]]) -> list[float]:
+def _spreads(name: str, groups: Iterable[Sequence[DumpedSum]]) -> list[float]:
     """Standard deviation of what the term was paid, within each group of at least two decided rollouts."""
     spreads = []
     for rewards in groups:

@@ -7,6 +7,7 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 from verl.utils.tokenizer.chat_template import apply_chat_template
 
+from verl_pivot.browser.settings import use_browser_of
 from verl_pivot.data.rollout_records import WORKFLOWS_COLUMN
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
@@ -41,6 +42,7 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         """Raises ConfigError if `pivot.rollout` or its tools file is wrong, or `pivot.ruler` or `pivot.rubrics`."""
         super().__init__(*args, **kwargs)
         settings = parse_settings(self.config)
+        use_browser_of(self.config.pivot)
         parser = make_parser(settings, self.tokenizer)
         self._parts = ToolLoopParts.of(
             self,
