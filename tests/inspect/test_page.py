@@ -159,7 +159,7 @@ def test_a_rollout_is_opened_read_and_left_by_keys_and_back_returns_to_its_row(p
     press(page, "n")
     wait_until(page, "document.querySelector('.position').innerText.includes('5 in the list')")
     page.go_back()
-    page.wait_for_selector(SELECTED)
+    page.wait_for_selector(f"{SELECTED}[aria-rowindex='4']")  # rows are drawn before the place is found again
     assert (at(page), page.locator(".count").inner_text()) == (3, "12 of 46 rollouts, mean score 0.5")
     page.go_forward()
     page.wait_for_selector(".turn")
