@@ -1,15 +1,13 @@
 """RubricJudge: reports and criteria -> points, and reports of a group -> new criteria, from a judge's endpoint."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeVar
 
 from verl_pivot.engines.chat import response_format
 from verl_pivot.engines.text_cut import Tokenizer
-from verl_pivot.errors import ConfigError, VerifierError
+from verl_pivot.errors import VerifierError
 from verl_pivot.off_loop import run_off_loop
 from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
-from verl_pivot.rewards.principle_answers import InvalidAnswerError
 from verl_pivot.rewards.principles import FencedQuestion
 from verl_pivot.rewards.rubric_prompts import (
     GradeAnswer,
@@ -23,9 +21,11 @@ from verl_pivot.rewards.rubric_prompts import (
 from verl_pivot.rewards.rubric_settings import RubricSettings
 from verl_pivot.rewards.rubrics import Criterion, EvolvingCriterion
 from verl_pivot.rewards.turn_judge import all_or_none
+from verl_pivot.rewards.valid_answers import AskedForm, ReadAnswer, ValidAnswers
+from verl_pivot.types import JsonObject
 from verl_pivot.verifiers.asked_once import AskedOnce
 
-ResultT = TypeVar("ResultT")
+ValueT = TypeVar("ValueT")
 _MAX_ANSWERS: Final = 16384
 """Questions whose points are kept in memory for equal reports."""
 
@@ -59,14 +59,14 @@ class RubricJudge:
         """
         self._settings, self._tokenizer = settings, tokenizer
         answer = GradeAnswer if settings.scale == "overall" else PointsAnswer
-        form = response_format(settings.answer_format, "points", answer.model_json_schema())
-        self._points = JudgeEndpoint(settings, form, num_workers=num_workers)
-        form = response_format(settings.answer_format, "criteria", WrittenCriteria.model_json_schema())
-        self._criteria = JudgeEndpoint(settings, form, num_workers=num_workers)
+        self._points = self._asked_form("points", answer.model_json_schema())
+        self._criteria = self._asked_form("criteria", WrittenCriteria.model_json_schema())
+        self._endpoint = JudgeEndpoint(settings, {}, num_workers=num_workers)
+        self._asking = ValidAnswers(self._endpoint, settings.invalid_retries, self._control)
         self._judged: AskedOnce[str, list[int]] = AskedOnce(_MAX_ANSWERS)
 
     async def close(self) -> None:
-        await asyncio.gather(self._points.close(), self._criteria.close())
+        await self._endpoint.close()
 
     async def points(self, report: JudgedReport, criteria: Sequence[Criterion]) -> list[int]:
         """[num_criteria] points of a report, or with the scale `overall` one grade.
@@ -85,9 +85,15 @@ class RubricJudge:
         size = sum(map(len, report))
         question = await run_off_loop(size, self._question, report, criteria)
         return await self._judged.get(
-            question.name,
-            lambda: self._valid(self._points, question, lambda text: points_of(text, len(criteria), scale)),
+            question.name, lambda: self._value(question, lambda text: points_of(text, len(criteria), scale))
         )
+
+    async def _value(self, question: FencedQuestion, read: Callable[[str], list[int]]) -> list[int]:
+        found = await self._ask(question, read, self._points)
+        if found.value is None:
+            how = "refuses a question" if found.is_refused else "gives no valid answer"
+            raise VerifierError(f"judge {self._settings.model} {how}: {found.cause}")
+        return found.value
 
     def _question(self, report: JudgedReport, criteria: Sequence[Criterion]) -> FencedQuestion:
         settings = self._settings
@@ -106,35 +112,19 @@ class RubricJudge:
         question = criteria_question(
             reports[0].task, texts, fixed, buffer, self._settings.max_question_tokens, self._tokenizer
         )
-        try:
-            return await self._valid(self._criteria, question, lambda text: criteria_of(text, fixed, buffer))
-        except _NoValidAnswerError:
-            return []
+        found = await self._ask(question, lambda text: criteria_of(text, fixed, buffer), self._criteria)
+        if found.is_refused:
+            raise VerifierError(f"judge {self._settings.model} refuses a question: {found.cause}")
+        return found.value or []
 
-    async def _valid(
-        self, endpoint: JudgeEndpoint, question: FencedQuestion, read: Callable[[str], ResultT]
-    ) -> ResultT:
-        """What the first valid answer says, each time with another seed."""
-        reason = ""
-        for seed in range(self._settings.invalid_retries + 1):
-            try:
-                answer = await endpoint.ask(question.messages, seed, endpoint.temperature(seed), question.name)
-                return read(endpoint.whole_text(answer))
-            except InvalidAnswerError as error:
-                reason = str(error)
-            except ConfigError as error:  # a refused question, whose texts may be the reason
-                await self._ask_control_question(error)
-                raise VerifierError(f"judge {self._settings.model} refuses a question: {error}") from error
-        raise _NoValidAnswerError(f"judge {self._settings.model} gives no valid answer: {reason}")
+    async def _ask(
+        self, question: FencedQuestion, read: Callable[[str], ValueT], form: AskedForm
+    ) -> ReadAnswer[ValueT]:
+        temperature = self._endpoint.temperature(0)
+        return await self._asking.ask(question, lambda _, text: read(text), form, temperature=temperature)
 
-    async def _ask_control_question(self, refusal: ConfigError) -> None:
-        """Ask about a harmless report; raises ConfigError if that is refused too, so that the endpoint is at fault."""
-        question = self._question(_CONTROL, [Criterion(text="The sum is right.")])
-        try:
-            await self._points.ask(question.messages, 0, self._settings.temperature, None)
-        except ConfigError as error:
-            raise ConfigError(f"the judge refuses every question: {error}") from refusal
+    def _asked_form(self, name: str, schema: JsonObject) -> AskedForm:
+        return AskedForm(parameters=response_format(self._settings.answer_format, name, schema))
 
-
-class _NoValidAnswerError(VerifierError):
-    """A judge answers, but never validly."""
+    def _control(self) -> FencedQuestion:
+        return self._question(_CONTROL, [Criterion(text="The sum is right.")])

@@ -1,17 +1,18 @@
 """RulerJudge: the trajectories of one prompt -> a score for each, from a judge behind an OpenAI-compatible endpoint."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
-from verl_pivot.engines.chat import response_format
+from verl_pivot.engines.chat import ChatAnswer, response_format
 from verl_pivot.engines.text_cut import Tokenizer
-from verl_pivot.errors import ConfigError, VerifierError
+from verl_pivot.errors import VerifierError
 from verl_pivot.off_loop import run_off_loop
 from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
-from verl_pivot.rewards.principle_answers import InvalidAnswerError
 from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.ruler import RUBRIC, GroupAnswer, GroupQuestion, group_question, scores_of_group
 from verl_pivot.rewards.ruler_settings import RulerSettings
+from verl_pivot.rewards.valid_answers import AskedForm, ValidAnswers
 from verl_pivot.types import JsonObject
 
 
@@ -54,6 +55,7 @@ class RulerJudge:
         self._tokenizer = tokenizer
         form = response_format(settings.answer_format, "scores", GroupAnswer.model_json_schema())
         self._endpoint = JudgeEndpoint(settings, form, num_workers=num_workers)
+        self._asking = ValidAnswers(self._endpoint, settings.invalid_retries, lambda: self._question(_CONTROL, 0))
 
     async def close(self) -> None:
         await self._endpoint.close()
@@ -66,18 +68,16 @@ class RulerJudge:
                 or if the cache cannot be written.
             ConfigError: If the judge refuses every question.
         """
-        reason = ""
         for seed in range(self._settings.invalid_retries + 1):
             question = await run_off_loop(_size(group), self._question, group, seed)
-            try:
-                return await self._ask(question, seed)
-            except InvalidAnswerError as error:
-                reason = f"gives no valid answer about a group: {error}"
-            except ConfigError as error:  # a refused question, whose texts may be the reason
-                await self._ask_control_question(error)
-                reason = f"refuses the question about a group: {error}"
+            read = partial(_scores, question)
+            found = await self._asking.ask_once(question, read, AskedForm(), seed, self._endpoint.temperature(seed))
+            if found.value is not None:
+                return found.value
+            if found.is_refused:
                 break
-        raise VerifierError(f"judge {self._settings.model} {reason}")
+        how = "refuses the question" if found.is_refused else "gives no valid answer"
+        raise VerifierError(f"judge {self._settings.model} {how} about a group: {found.cause}")
 
     def _question(self, group: Sequence[ComparedTrajectory], seed: int) -> GroupQuestion:
         return group_question(
@@ -90,21 +90,9 @@ class RulerJudge:
             tokenizer=self._tokenizer,
         )
 
-    async def _ask(self, question: GroupQuestion, seed: int) -> list[float]:
-        temperature = self._endpoint.temperature(seed)
-        answer = await self._endpoint.ask(question.messages, seed, temperature, question.name)
-        return scores_of_group(self._endpoint.whole_text(answer), question)
 
-    async def _ask_control_question(self, refusal: ConfigError) -> None:
-        """Ask about a harmless group.
-
-        Raises:
-            ConfigError: If that is refused too, so that the endpoint and not the group is at fault.
-        """
-        try:
-            await self._endpoint.ask(self._question(_CONTROL, 0).messages, 0, self._settings.temperature, None)
-        except ConfigError as error:
-            raise ConfigError(f"the judge refuses every question: {error}") from refusal
+def _scores(question: GroupQuestion, _: ChatAnswer, text: str) -> list[float]:
+    return scores_of_group(text, question)
 
 
 def _size(group: Sequence[ComparedTrajectory]) -> int:

@@ -8,18 +8,16 @@ from typing import Any, Final, TypeVar
 
 from verl_pivot.engines.chat import ChatAnswer, response_format
 from verl_pivot.engines.text_cut import Tokenizer, fit_together
-from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
-from verl_pivot.rewards.principle_answers import InvalidAnswerError, answer_schema, score_of_answer
+from verl_pivot.rewards.principle_answers import answer_schema, score_of_answer
 from verl_pivot.rewards.principles import ShownTurn, TurnQuestion, turn_question
 from verl_pivot.rewards.process_settings import ProcessSettings
-from verl_pivot.types import JsonObject
+from verl_pivot.rewards.valid_answers import AskedForm, ReadAnswer, ValidAnswers
 from verl_pivot.verifiers.asked_once import AskedOnce
 
 ResultT = TypeVar("ResultT")
 _MAX_ANSWERS: Final = 4096
 """Questions whose judgements are kept in memory for equal turns of other rollouts."""
-_MAX_REASON: Final = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,11 +30,6 @@ class TurnJudgement:
     """Why the last answer was invalid; "" if it was valid."""
     answers: tuple[ChatAnswer, ...] = ()
     """The answers, the valid one last."""
-
-    @property
-    def is_refused(self) -> bool:
-        """Whether the judge refused the question, so that another seed changes nothing."""
-        return self.score is None and not self.answers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,12 +70,11 @@ class TurnJudge:
         self._settings = settings
         self._tokenizer = tokenizer
         self.principle_set = settings.principle_set()
-        self._endpoint = JudgeEndpoint(settings, self._asked_form(), num_workers=num_workers, written=written)
-        self._judged: AskedOnce[str, TurnJudgement] = AskedOnce(_MAX_ANSWERS)
-
-    def _asked_form(self) -> JsonObject:
         schema = answer_schema(self.principle_set.form)
-        return {} if schema is None else response_format(self._settings.answer_format, "principles", schema)
+        form = {} if schema is None else response_format(settings.answer_format, "principles", schema)
+        self._endpoint = JudgeEndpoint(settings, form, num_workers=num_workers, written=written)
+        self._asking = ValidAnswers(self._endpoint, settings.invalid_retries, self._control)
+        self._judged: AskedOnce[str, TurnJudgement] = AskedOnce(_MAX_ANSWERS)
 
     async def close(self) -> None:
         await self._endpoint.close()
@@ -115,17 +107,10 @@ class TurnJudge:
 
     async def _ask(self, question: TurnQuestion) -> TurnJudgement:
         """Ask until an answer is valid, each time with another seed."""
-        answers: list[ChatAnswer] = []
-        reason = ""
-        for seed in range(self._settings.invalid_retries + 1):
-            judged = await self.ask_once(question, seed, self._endpoint.temperature(seed))
-            answers += judged.answers
-            reason = judged.reason
-            if judged.score is not None:
-                return TurnJudgement(score=judged.score, answers=tuple(answers))
-            if judged.is_refused:
-                break
-        return TurnJudgement(score=None, reason=reason, answers=tuple(answers))
+        temperature = self._endpoint.temperature(0)
+        return _judgement(
+            await self._asking.ask(question, self._reader(question), AskedForm(), temperature=temperature)
+        )
 
     async def ask_once(self, question: TurnQuestion, seed: int, temperature: float) -> TurnJudgement:
         """The judgement by one answer, valid or not.
@@ -134,30 +119,17 @@ class TurnJudge:
             VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
             ConfigError: If it refuses every question.
         """
-        try:
-            answer = await self._endpoint.ask(question.messages, seed, temperature, question.name)
-        except ConfigError as error:  # a refused question, whose text may be the reason
-            await self._ask_control_question(error)
-            return TurnJudgement(score=None, reason=f"the judge refuses the question: {error}"[:_MAX_REASON])
-        try:
-            score = score_of_answer(self._endpoint.whole_text(answer), question.turn, self.principle_set)
-            return TurnJudgement(score=score, answers=(answer,))
-        except InvalidAnswerError as error:
-            reason = f"the judge's answer is invalid: {error}"
-            return TurnJudgement(score=None, reason=reason[:_MAX_REASON], answers=(answer,))
+        return _judgement(await self._asking.ask_once(question, self._reader(question), AskedForm(), seed, temperature))
 
-    async def _ask_control_question(self, refusal: ConfigError) -> None:
-        """Ask about a harmless turn.
+    def _reader(self, question: TurnQuestion) -> Callable[[ChatAnswer, str], float]:
+        return lambda _, text: score_of_answer(text, question.turn, self.principle_set)
 
-        Raises:
-            ConfigError: If that is refused too, so that the endpoint and not the turn is at fault.
-        """
-        turn = ShownTurn(text="I add 1 and 2, which gives 3.")
-        control = self.question("Add 1 and 2.", (), turn)
-        try:
-            await self._endpoint.ask(control.messages, 0, self._settings.temperature, None)
-        except ConfigError as error:
-            raise ConfigError(f"the judge refuses every question: {error}") from refusal
+    def _control(self) -> TurnQuestion:
+        return self.question("Add 1 and 2.", (), ShownTurn(text="I add 1 and 2, which gives 3."))
+
+
+def _judgement(found: ReadAnswer[float]) -> TurnJudgement:
+    return TurnJudgement(score=found.value, reason=found.reason, answers=found.answers)
 
 
 async def all_or_none(judging: Sequence[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:

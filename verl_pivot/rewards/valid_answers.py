@@ -1,7 +1,7 @@
 """ValidAnswers: a question and a reader of its answers -> the first valid answer of a judge, or why there is none."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
 
 from verl_pivot.engines.chat import ChatAnswer
@@ -21,10 +21,20 @@ class ReadAnswer(Generic[ValueT]):
 
     value: ValueT | None
     """What the valid answer says; None if no answer was valid."""
-    reason: str = ""
-    """Why the last answer was invalid; "" if it was valid."""
+    cause: str = ""
+    """What is wrong with the last answer, or what the refusal of the question says; "" if an answer was valid."""
     answers: tuple[ChatAnswer, ...] = ()
     """The answers, the valid one last."""
+    is_refused: bool = False
+    """Whether the judge refused the question, so that another seed changes nothing."""
+
+    @property
+    def reason(self) -> str:
+        """Why there is no value, in a sentence; "" if there is one."""
+        if self.value is not None:
+            return ""
+        how = "the judge refuses the question" if self.is_refused else "the judge's answer is invalid"
+        return f"{how}: {self.cause}"[:_MAX_REASON]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,20 +85,16 @@ class ValidAnswers:
             ConfigError: If it refuses every question.
         """
         answers: list[ChatAnswer] = []
-        reason = ""
         for number in range(self._num_retries + 1):
             seed = sample * (self._num_retries + 1) + number
             degrees = temperature if number == 0 else max(temperature, self._endpoint.temperature(seed))
-            found = await self._ask_once(question, read, form, seed, degrees)
+            found = await self.ask_once(question, read, form, seed, degrees)
             answers += found.answers
-            reason = found.reason
-            if found.value is not None:
-                return ReadAnswer(value=found.value, answers=tuple(answers))
-            if not found.answers:  # it was refused, and another seed changes nothing
+            if found.value is not None or found.is_refused:
                 break
-        return ReadAnswer(value=None, reason=reason, answers=tuple(answers))
+        return replace(found, answers=tuple(answers))
 
-    async def _ask_once(
+    async def ask_once(
         self,
         question: FencedQuestion,
         read: Callable[[ChatAnswer, str], ValueT],
@@ -96,6 +102,15 @@ class ValidAnswers:
         seed: int,
         temperature: float,
     ) -> ReadAnswer[ValueT]:
+        """What one answer says, valid or not; raises as `ask` does.
+
+        Args:
+            question: The question.
+            read: (answer, its whole text) -> what it says; raises InvalidAnswerError.
+            form: How it is to be answered.
+            seed: Seed of the answer.
+            temperature: Temperature of the answer.
+        """
         try:
             answer = await self._endpoint.ask(
                 question.messages, seed, temperature, question.name,
@@ -103,12 +118,11 @@ class ValidAnswers:
             )  # fmt: skip
         except ConfigError as error:  # a refused question, whose text may be the reason
             await self._ask_control_question(error, form)
-            return ReadAnswer(value=None, reason=f"the judge refuses the question: {error}"[:_MAX_REASON])
+            return ReadAnswer(value=None, cause=str(error), is_refused=True)
         try:
             value = read(answer, self._endpoint.whole_text(answer))
         except InvalidAnswerError as error:
-            reason = f"the judge's answer is invalid: {error}"
-            return ReadAnswer(value=None, reason=reason[:_MAX_REASON], answers=(answer,))
+            return ReadAnswer(value=None, cause=str(error), answers=(answer,))
         return ReadAnswer(value=value, answers=(answer,))
 
     async def _ask_control_question(self, refusal: ConfigError, form: AskedForm) -> None:
