@@ -5,15 +5,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
-from tests.rewards.test_ppr_training import QUESTION, TOOLS, policy_of_own_process
 from tests.support.chat_server import said
 from tests.support.fake_engine import Answer, fake_server
-from tests.support.fake_judge import checking
+from tests.support.fake_judge import checking, outside_and_inside
 from tests.support.launching import LAUNCH_SECONDS, launch, step_metrics, training
+from tests.support.sums_training import QUESTION, policy_of_own_process, write_tasks, write_tools
 from verl_pivot.data.step_state import state_path
 from verl_pivot.rewards.process_record import PROCESS_FIELD, process_record
 from verl_pivot.rollout.workflow_settings import STATE
@@ -24,30 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200)]
 
 def judge(path: str, body: JsonObject) -> Answer:
     """Write a checklist of two items, the first of which is fulfilled by a turn that calls the tool."""
-    messages: object = body["messages"]
-    assert isinstance(messages, list)
-    system, user = (message["content"] for message in messages)
-    word = re.search(r"with the word ([0-9a-f]{16}),", system)
-    assert word is not None
-    fence = re.compile(rf"<{word[1]}>\n(.*?)\n</{word[1]}>", re.DOTALL)
-    inside: list[str] = [text.replace('"add"', '"add" 1 is Yes') for text in fence.findall(user)]
-    return said(json.dumps(checking(fence.sub("", user), inside)))
-
-
-def rows_of(folder: Path) -> Path:
-    rows = [
-        {
-            "data_source": "made_up",
-            "prompt": [{"role": "user", "content": QUESTION}],
-            "ability": "agent",
-            "reward_model": {"style": "rule", "ground_truth": ""},
-            "extra_info": {"index": number},
-            "metadata": json.dumps({"number": number}),
-        }
-        for number in range(4)
-    ]
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "tasks.parquet")
-    return folder / "tasks.parquet"
+    outside, inside = outside_and_inside(body)
+    return said(json.dumps(checking(outside, [text.replace('"add"', '"add" 1 is Yes') for text in inside])))
 
 
 def lines_of(folder: Path, step: int) -> list[dict[str, Any]]:
@@ -56,9 +32,8 @@ def lines_of(folder: Path, step: int) -> list[dict[str, Any]]:
 
 def test_two_steps_are_paid_gains_and_the_second_sees_the_workflow_of_the_first(tmp_path: Path) -> None:
     """Half of the rollouts are right; each has one judged turn. The policy is taught the prompt without workflows."""
-    (tmp_path / "tools.py").write_text(TOOLS)
-    (tmp_path / "tools.yaml").write_text(f"- environment: {tmp_path}/tools.py:Sums\n")
-    model, tasks = policy_of_own_process(tmp_path), rows_of(tmp_path)
+    tools, tasks = write_tools(tmp_path), write_tasks(tmp_path, 4)
+    model = policy_of_own_process(tmp_path)
     with fake_server(judge) as server:
         output = launch(
             tmp_path,
@@ -67,7 +42,7 @@ def test_two_steps_are_paid_gains_and_the_second_sees_the_workflow_of_the_first(
             "pivot.trial_steps=null",
             *training(model, tasks, batch_size=4, n=1, num_steps=2),
             f"data.val_files={tasks}",
-            f"pivot.rollout.tools={tmp_path}/tools.yaml",
+            f"pivot.rollout.tools={tools}",
             "pivot.rollout.workflows.every_steps=1",
             "pivot.rollout.workflows.max_tokens=700",
             f"pivot.process.base_url={server.url}",

@@ -1,33 +1,26 @@
 """The stock trainer with `+method=rubrics`: reports that a server scores, and criteria that evolve over two steps."""
 
 import json
-import re
 from pathlib import Path
 
-import pyarrow
-import pyarrow.parquet
 import pytest
 
-from tests.rewards.test_ppr_training import QUESTION, TOOLS, policy_of_own_process
 from tests.support.chat_server import said
 from tests.support.fake_engine import Answer, fake_server
+from tests.support.fake_judge import outside_and_inside
 from tests.support.launching import LAUNCH_SECONDS, launch, step_metrics, training
+from tests.support.sums_training import TOOLS, policy_of_own_process, write_tasks, write_tools
 from verl_pivot.data.step_state import StepState, state_path
 from verl_pivot.rewards.reward_terms import dumped_terms
-from verl_pivot.types import JsonObject
+from verl_pivot.types import Json, JsonObject
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200)]
 
 
 def judge(path: str, body: JsonObject) -> Answer:
     """Two points for a report of an even number of characters; one new criterion for each group."""
-    messages: object = body["messages"]
-    assert isinstance(messages, list)
-    system, user = (message["content"] for message in messages)
-    word = re.search(r"with the word ([0-9a-f]{16}),", system)
-    assert word is not None
-    inside = re.findall(rf"<{word[1]}>\n(.*?)\n</{word[1]}>", user, re.DOTALL)
-    if "Write 1 to 5 new criteria" in user:
+    outside, inside = outside_and_inside(body)
+    if "Write 1 to 5 new criteria" in outside:
         number = len(inside[-1])
         return said(json.dumps({"criteria": [{"text": f"It differs as {number}.", "weight": 1}]}))
     points = 2 * (len(inside[-1]) % 2 == 0)
@@ -35,23 +28,10 @@ def judge(path: str, body: JsonObject) -> Answer:
 
 
 async def test_two_steps_of_grpo_by_criteria_of_which_some_evolve(tmp_path: Path) -> None:
-    (tmp_path / "tools.py").write_text(TOOLS.split("    async def score")[0])
-    (tmp_path / "tools.yaml").write_text(f"- environment: {tmp_path}/tools.py:Sums\n")
+    tools = write_tools(tmp_path, TOOLS.split("    async def score")[0])
     model = policy_of_own_process(tmp_path)
-    rows = [
-        {
-            "data_source": "made_up",
-            "prompt": [{"role": "user", "content": QUESTION}],
-            "ability": "agent",
-            "reward_model": {"style": "rule", "ground_truth": ""},
-            "extra_info": {"index": number},
-            "metadata": json.dumps({"number": number}),
-            "criteria": [{"text": "It names the sum.", "weight": 1.0}, {"text": "It is whole.", "weight": 2.0}],
-        }
-        for number in range(2)
-    ]
-    tasks = tmp_path / "tasks.parquet"
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tasks)
+    criteria: list[Json] = [{"text": "It names the sum.", "weight": 1.0}, {"text": "It is whole.", "weight": 2.0}]
+    tasks = write_tasks(tmp_path, 2, criteria=criteria)
 
     with fake_server(judge) as server:
         output = launch(
@@ -61,7 +41,7 @@ async def test_two_steps_of_grpo_by_criteria_of_which_some_evolve(tmp_path: Path
             "pivot.trial_steps=null",
             *training(model, tasks, batch_size=2, n=4, num_steps=2),
             f"data.val_files={tasks}",
-            f"pivot.rollout.tools={tmp_path}/tools.yaml",
+            f"pivot.rollout.tools={tools}",
             "pivot.rollout.max_turns=2",
             "pivot.rollout.max_turn_tokens=24",
             "pivot.rewards=dr_tulu_uncited",
@@ -79,8 +59,8 @@ async def test_two_steps_of_grpo_by_criteria_of_which_some_evolve(tmp_path: Path
 
     assert output.returncode == 0, output.stdout[-3000:]
     assert (
-        "verl-pivot: pivot.rewards=dr_tulu_uncited: a rollout is paid -inf at worst and inf at best"
-        in output.stdout + output.stderr
+        "verl-pivot: pivot.rewards=dr_tulu_uncited: a rollout is paid what its terms without bounds give at worst "
+        "and what its terms without bounds give at best" in output.stdout + output.stderr
     )
     metrics = step_metrics(output.stdout)
     assert sorted(metrics) == [0, 1, 2]  # 0 is the validation before training

@@ -59,6 +59,16 @@ def words_of(content: Any) -> str:
     return "\n".join(part["text"] for part in content if part["type"] == "text")
 
 
+def outside_and_inside(body: JsonObject) -> tuple[str, list[str]]:
+    """Text of a question outside of its fences, and the texts inside of them."""
+    messages: Any = body["messages"]
+    system, user = (words_of(message["content"]) for message in messages)
+    word = re.search(r"with the word ([0-9a-f]{16}),", system)
+    assert word is not None
+    fence = re.compile(rf"<{word[1]}>\n(.*?)\n</{word[1]}>", re.DOTALL)
+    return fence.sub("", user), fence.findall(user)
+
+
 def checking(outside: str, inside: list[str]) -> JsonObject:
     """Write a checklist of two items; an item is as far as the turns up to now say, as in "1 is Yes", else at No."""
     if "The checklist:" not in outside:
@@ -116,11 +126,7 @@ class FakeJudge:
             return web.json_response({"error": {"message": "busy"}}, status=self.failures.pop(0))
         if self.body is not None:
             return web.Response(body=self.body, content_type="application/json")
-        system, user = (words_of(message["content"]) for message in body["messages"])
-        match = re.search(r"with the word ([0-9a-f]{16}),", system)
-        assert match is not None
-        fence = re.compile(rf"<{match[1]}>\n(.*?)\n</{match[1]}>", re.DOTALL)
-        answer = self.answer(fence.sub("", user), fence.findall(user))
+        answer = self.answer(*outside_and_inside(body))
         content = answer if isinstance(answer, str) else json.dumps(answer)
         choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": content}}
         usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}

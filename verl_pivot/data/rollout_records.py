@@ -203,6 +203,11 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
         }
 
 
+def is_undecided(verdict: Mapping[str, Any] | None) -> bool:
+    """Whether what stands under VERDICT_FIELD has no score: the system failed the rollout."""
+    return verdict is not None and verdict["score"] is None
+
+
 def parse_record(fields: Mapping[str, Any]) -> RolloutRecord:
     """Read what `RolloutRecord.as_dict` wrote; unknown keys are ignored.
 

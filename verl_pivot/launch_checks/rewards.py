@@ -1,5 +1,7 @@
 """A launch's `pivot.rewards` -> a sentence with the least and largest reward, or an error if the terms contradict."""
 
+import math
+
 from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
@@ -33,4 +35,8 @@ def check_rewards(config: DictConfig) -> str | None:
     max_calls = settings.max_turns * (1 if settings.parser == "tags" else settings.max_calls_per_turn)
     limits = ValueLimits(settings.max_turns, max_calls, int(config.data.max_response_length))
     sums = sums_of(given, composition, limits)
-    return f"{KEY}={given}: a rollout is paid {sums.least:g} at worst and {sums.largest:g} at best"
+    return f"{KEY}={given}: a rollout is paid {_amount(sums.least)} at worst and {_amount(sums.largest)} at best"
+
+
+def _amount(reward: float) -> str:
+    return f"{reward:g}" if math.isfinite(reward) else "what its terms without bounds give"

@@ -22,6 +22,7 @@ from verl_pivot.data.rollout_records import (
     SCORES_FIELD,
     TURN_ENDS_FIELD,
     VERDICT_FIELD,
+    is_undecided,
     parse_record,
 )
 from verl_pivot.engines.rendering import action_text, end_token_ids
@@ -149,11 +150,6 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             verdict = with_row_name(fault_verdict(code_error(place, error)), row)
             return _reward(verdict, verifier="reward_function", record_info=record_info)
         return _with_own_keys(reward, record_info)
-
-
-def is_undecided(verdict: Mapping[str, Any] | None) -> bool:
-    """Whether an agent loop wrote a verdict without a score: the system failed the rollout."""
-    return verdict is not None and verdict["score"] is None
 
 
 def _outcome_value(own: Mapping[str, Any] | None) -> TermValue | None:

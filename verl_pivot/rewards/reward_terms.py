@@ -39,7 +39,7 @@ class DumpedSum(msgspec.Struct, frozen=True, kw_only=True):
 
 def terms_text(reward: ComposedReward) -> str:
     """The text of a reward, from which `dumped_terms` reads it again."""
-    return msgspec.json.encode({**asdict(reward)}).decode()
+    return msgspec.json.encode(asdict(reward)).decode()
 
 
 def dumped_terms(reward_info: Mapping[str, Any]) -> DumpedSum | None:

@@ -8,7 +8,7 @@ from omegaconf import DictConfig
 
 from verl_pivot.data.faults import fault_verdict, with_row_name
 from verl_pivot.data.labels import has_label
-from verl_pivot.data.rollout_records import GROUP_VERDICT_FIELD, VERDICT_FIELD
+from verl_pivot.data.rollout_records import GROUP_VERDICT_FIELD, VERDICT_FIELD, is_undecided
 from verl_pivot.engines.text_cut import Tokenizer
 from verl_pivot.errors import ConfigError, VerifierError
 from verl_pivot.loop_local import LoopLocal
@@ -98,7 +98,7 @@ class GroupRewards:
 def _is_scored(output: TurnRewardOutput, row: Mapping[str, Any], *, is_validation: bool) -> bool:
     """Whether a rollout is not compared: the system failed it, or in validation the row itself scores it."""
     decided = output.extra_fields.get(VERDICT_FIELD)
-    if decided is not None and decided["score"] is None:
+    if is_undecided(decided):
         return True
     return is_validation and (decided is not None or has_label(row))
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig
 from verl_pivot.data.faults import fault_verdict, with_row_name
 from verl_pivot.data.json_values import decode_json
 from verl_pivot.data.prompts import prompt_id
-from verl_pivot.data.rollout_records import CRITERIA_FIELD, RUBRIC_FIELD, VERDICT_FIELD
+from verl_pivot.data.rollout_records import CRITERIA_FIELD, RUBRIC_FIELD, VERDICT_FIELD, is_undecided
 from verl_pivot.data.step_state import StepState, state_path
 from verl_pivot.engines.text_cut import Tokenizer
 from verl_pivot.errors import ConfigError, DataError, StateError, VerifierError
@@ -71,12 +71,12 @@ class RubricRewards:
         """
         if is_for_validation(row, "pivot.rubrics", "rubrics") or not self._settings.evolve:
             finished = await play()
-            if isinstance(finished.output, list) or _is_masked(finished.output):
+            if isinstance(finished.output, list) or is_undecided(finished.output.extra_fields.get(VERDICT_FIELD)):
                 return finished.output
             return await _with_verdict(finished.output, row, lambda: self._scored_alone(row, finished))
         async with self._meeting.joined(str(row["uid"]), self._sizes.training, min_items=1) as member:
             finished = await play()
-            if isinstance(finished.output, list) or _is_masked(finished.output):
+            if isinstance(finished.output, list) or is_undecided(finished.output.extra_fields.get(VERDICT_FIELD)):
                 return finished.output
 
             async def scored() -> ScoredReport:
@@ -100,11 +100,6 @@ class RubricRewards:
         report = JudgedReport(task_text(row["raw_prompt"]), observed, turns[-1].text)
         fixed = parse_criteria(_plain(row.get("criteria")), self._settings.scale)
         return QueryReport(prompt_id(row["raw_prompt"]), int(row.get("global_steps", 0)), fixed, report)
-
-
-def _is_masked(output: TurnRewardOutput) -> bool:
-    decided = output.extra_fields.get(VERDICT_FIELD)
-    return decided is not None and decided["score"] is None
 
 
 async def _with_verdict(
