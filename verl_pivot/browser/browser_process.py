@@ -30,6 +30,10 @@ logger = logging.getLogger(__name__)
 PING_SECONDS = 10.0
 """Seconds in which a living browser answers a question that no page can delay."""
 _CLOSE_SECONDS = 10.0
+_TIDY_SECONDS = 0.5
+"""Seconds in which a driver without a browser removes its empty folders."""
+_REAP_SECONDS = 0.05
+"""Seconds in which asyncio learns of the end of a process that it has started, and closes its pipes."""
 _HEAP_SHARE = 0.5
 """Share of a process's data that V8's old objects may have, so that a script fails before the process does."""
 
@@ -43,6 +47,8 @@ class BrowserProcess:
         self._playwright: Playwright | None = None
         self._browser: Browser | None = None
         self._questions: CDPSession | None = None
+        self._driver: int | None = None
+        """Descriptor of the driver's process, which nobody can tell to end any more once its event loop has ended."""
         self.num_opened = 0
         """Contexts that were opened so far."""
         self.num_open = 0
@@ -67,10 +73,10 @@ class BrowserProcess:
                     env={},
                     ignore_default_args=["--disable-popup-blocking"],
                     handle_sigint=False,
-                    handle_sigterm=False,
                     handle_sighup=False,
                 )
                 self._questions = await self._browser.new_browser_cdp_session()
+            self._driver = os.pidfd_open(_driver_of(self.pid))
         except (PlaywrightError, OSError, TimeoutError) as error:
             await self.close()
             await asyncio.to_thread(_check_machine)
@@ -145,7 +151,27 @@ class BrowserProcess:
                 await _done_within(self._playwright.stop(), _CLOSE_SECONDS)
         finally:
             self.kill()
+            await self._end_driver()
             shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def _end_driver(self) -> None:
+        """End a driver that was not told to: at the end of an event loop, asyncio ends Playwright's tasks before us."""
+        if self._driver is None:
+            return
+        driver, self._driver = self._driver, None
+        ended, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(driver, ended.set)
+        try:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(driver, signal.SIGTERM)  # at which it removes its folders, and goes on
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), _TIDY_SECONDS)
+                signal.pidfd_send_signal(driver, signal.SIGKILL)
+                await ended.wait()
+            await asyncio.sleep(_REAP_SECONDS)
+        finally:
+            loop.remove_reader(driver)
+            os.close(driver)
 
     def _ended(self) -> None:
         self.is_dead = True
@@ -178,6 +204,13 @@ class BrowserProcess:
             "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
             "--disk-cache-size=1048576",
         ]
+
+
+def _driver_of(pid: int) -> int:
+    """Process id of the driver: the child of this process under which a browser runs."""
+    while (parent := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) != os.getpid():
+        pid = parent
+    return pid
 
 
 async def _done_within(ending: Coroutine[Any, Any, None], seconds: float) -> None:
