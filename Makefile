@@ -110,6 +110,7 @@ bench-gateway: .venv/ready
 bench-synthesis: .venv/ready
 	$(BIN)/python -m benchmarks.bench_synthesis
 	$(BIN)/python -m benchmarks.bench_tool_graph
+	$(BIN)/python -m benchmarks.bench_writer
 
 bench-search: .venv/ready
 	$(BIN)/python -m benchmarks.bench_search

@@ -13,13 +13,13 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which imports torchvision
 
 from examples.evaluated_training import train_and_evaluate  # noqa: E402
-from examples.mcp_rl import report  # noqa: E402
 from examples.mcp_rl.tasks import make_tasks, write_rows, write_tools  # noqa: E402
 from examples.mcp_rl.training import ARMS, RULER, Arm  # noqa: E402
 from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
 from examples.quickstart.run import FIRST_EXPERT_SEED, phase  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
+from examples.success import Result, read_dump, show, success_rows, write  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
@@ -47,7 +47,7 @@ def main(
     chosen = chosen_names(arms, ARMS)
     seconds: dict[str, float] = {}
     units: list[Unit] = []
-    results: list[report.Result] = []
+    results: list[Result] = []
     for seed in range(seeds):
         folder = out / f"seed-{seed}"
         with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that a careless clerk taught bad habits", seconds):
@@ -58,10 +58,10 @@ def main(
             units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=settings))
             with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
                 finish(units[-1], partial(_train, arm, wrong_share))
-            results.append(report.Result(arm=name, seed=seed, held_out=report.read_dump(arm.evaluated), training={}))
-            found = report.rows(results)
-            report.write(found, gaps(units), out)  # after each unit, since all take hours
-    report.show(found, gaps(units), console)
+            results.append(Result(arm=name, seed=seed, held_out=read_dump(arm.evaluated), training={}))
+            found = success_rows(results, ARMS)
+            write(found, gaps(units), out)  # after each unit, since all take hours
+    show(found, gaps(units), console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 
 

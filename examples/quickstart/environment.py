@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Sequence
 
-from examples.quickstart.goals import Goal, achieved_task, goal_of, goal_of_query, goal_of_refunds, task_of
+from examples.quickstart.goals import Goal, achieved_task, goal_of, goal_of_query, goal_of_refunds, progress_of, task_of
 from examples.quickstart.shop import Shop
 from examples.quickstart.tasks import Task
 from verl_pivot.tools.contract import AchievedTask, Environment, Observation, tool
@@ -61,6 +61,9 @@ class ShopEnvironment(Environment):
             return Verdict.refuse("no_answer")
         passed = self._task.passed(answer, self._shop.dump()) and self._goal in (None, *self._solved())
         return Verdict.accept(reason="solved") if passed else Verdict.refuse("not_solved")
+
+    def progress(self) -> float:
+        return progress_of(self._task, self._answered, self._refunds, self._shown)
 
     def achieved(self) -> Sequence[AchievedTask]:
         """Questions that were looked up and refunds that were made, though the customer wanted something else.

@@ -1,6 +1,7 @@
 """Tasks that a state of the shop solves, whatever was asked for: what queries answered, and what was paid back."""
 
 import re
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -80,6 +81,33 @@ def achieved_task(goal: Goal, seed: int, *, held_out: bool) -> AchievedTask:
     """The goal as `Environment.achieved` names it."""
     task = task_of_goal(goal, seed, held_out=held_out)
     return AchievedTask(metadata={**task.metadata, "goal": goal.as_metadata}, request=task.request)
+
+
+def progress_of(task: Task, answered: Sequence[Goal], refunds: Mapping[int, float], shown: Set[int]) -> float:
+    """Share of a task's look-ups, query and refunds that are done; 0 once something else was paid back.
+
+    Args:
+        task: The task.
+        answered: Questions that queries answered.
+        refunds: {id of an order: amount that was paid back}.
+        shown: Numbers that results showed.
+    """
+    wanted = {each.id: task.part or each.amount for each in task.requested} if task.answer is None else {}
+    if any(refunds[number] != wanted.get(number) for number in refunds):
+        return 0.0
+    done = [refunds.get(number) == amount for number, amount in wanted.items()]
+    if task.family != "refund_order":  # whose request names the order
+        done += [number in shown for number in (task.customer_id, *wanted)]
+    if task.answer is not None and task.family != "email":
+        done.append(_question_of(task) in answered)
+    return sum(done) / len(done)
+
+
+def _question_of(task: Task) -> Goal:
+    """The question of a task as `goal_of_query` names it."""
+    if task.family in ("count", "total"):
+        return Goal(family=task.family, customer_id=task.customer_id)
+    return Goal(family="price", customer_id=task.customer_id, orders=(task.requested[0].id,))
 
 
 def goal_of_query(query: str, shop: Shop) -> Goal | None:

@@ -9,7 +9,6 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
-from rich.console import Console
 
 from verl_pivot.local.environment import activate_shims
 
@@ -17,12 +16,11 @@ activate_shims()  # before transformers, which looks for torchvision
 
 from hydra import compose, initialize_config_module  # noqa: E402
 
-from examples.mcp_rl import report  # noqa: E402
 from examples.mcp_rl.judge import DONE, NOT_DONE, PER_CALL, answering  # noqa: E402
 from examples.mcp_rl.outcome import is_done, outcome  # noqa: E402
 from examples.mcp_rl.run import make_arm  # noqa: E402
 from examples.mcp_rl.tasks import make_tasks, write_rows, write_tools  # noqa: E402
-from examples.mcp_rl.training import ARMS, JUDGE, OUTCOME, RULER  # noqa: E402
+from examples.mcp_rl.training import ARMS, JUDGE, RULER  # noqa: E402
 from examples.quickstart.shop import TOOLS  # noqa: E402
 from examples.quickstart.tasks import Task, make_task, record  # noqa: E402
 from examples.scripted_judge import endpoint  # noqa: E402
@@ -173,30 +171,6 @@ async def test_the_endpoint_of_the_judge_refuses_a_task_that_it_does_not_know() 
             statuses.append((await client.post("/v1/chat/completions", json=body)).status)
 
     assert statuses == [200, 400]
-
-
-def played(prompt_id: str, em: float) -> report.Played:
-    return report.Played(prompt_id=prompt_id, em=em, num_calls=2)
-
-
-def test_a_report_compares_arms_with_the_base_policy_on_the_same_tasks(tmp_path: Path) -> None:
-    before, after = [played("a", 1.0), played("b", 0.0)], [played("b", 1.0), played("a", 1.0)]
-    results = [
-        report.Result(arm=RULER, seed=0, held_out=after, training={}),
-        report.Result(arm="base", seed=0, held_out=before, training={}),
-        report.Result(arm=OUTCOME, seed=1, held_out=after, training={}),
-    ]
-    found = report.rows(results)
-    console = Console(record=True, width=200)
-    report.write(found, ["gap."], tmp_path)
-    report.show(found, ["gap."], console)
-
-    assert [(each.arm, each.seed, each.success) for each in found] == [
-        ("base", 0, 0.5), (RULER, 0, 1.0), (OUTCOME, 1, 1.0),
-    ]  # fmt: skip
-    assert [each.over_base and each.over_base.value for each in found] == [None, 0.5, None]
-    assert json.loads((tmp_path / "summary.json").read_text())["gaps"] == ["gap."]
-    assert "gap." in console.export_text()
 
 
 @pytest.mark.parametrize("name", ARMS)

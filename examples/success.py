@@ -1,4 +1,4 @@
-"""Evaluations of all units -> a table of successes with intervals, and summary.json."""
+"""Evaluations of units on whole tasks -> a table of successes with intervals, and summary.json."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.comparison import UnitResult, difference_as_json, gain, shown_difference
-from examples.mcp_rl.training import ARMS, BASE
 from verl_pivot.data.rollout_dumps import read_rollouts
 from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
 from verl_pivot.types import JsonObject
@@ -26,7 +25,7 @@ class Played:
 
 
 Result = UnitResult[Played]
-"""What one unit gave; what training was paid is no measure of all arms, since a judge paid one of them."""
+"""What one unit gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +62,11 @@ def read_dump(path: Path) -> list[Played]:
     ]
 
 
-def rows(results: Sequence[Result]) -> list[SuccessRow]:
-    """One row for each unit, in the order of arms and seeds."""
-    base = {each.seed: each.held_out for each in results if each.arm == BASE}
-    return [_row(each, base) for each in sorted(results, key=lambda each: (ARMS.index(each.arm), each.seed))]
+def success_rows(results: Sequence[Result], arms: Sequence[str]) -> list[SuccessRow]:
+    """One row for each unit, in the order of arms and seeds; the first of the arms is the base policy."""
+    base = {each.seed: each.held_out for each in results if each.arm == arms[0]}
+    ordered = sorted(results, key=lambda each: (arms.index(each.arm), each.seed))
+    return [_row(each, {} if each.arm == arms[0] else base) for each in ordered]
 
 
 def _row(result: Result, base: Mapping[int, Sequence[Played]]) -> SuccessRow:
@@ -74,13 +74,12 @@ def _row(result: Result, base: Mapping[int, Sequence[Played]]) -> SuccessRow:
     if not played:
         raise SystemExit(f"{result.arm}, seed {result.seed}: no trajectory on a held-out task was decided")
     success = sum(each.em for each in played) / len(played)
-    has_base = result.arm != BASE and result.seed in base
     return SuccessRow(
         arm=result.arm,
         seed=result.seed,
         success=success,
         interval=wilson_interval(success, len(played)),
-        over_base=gain(base[result.seed], played) if has_base else None,
+        over_base=gain(base[result.seed], played) if result.seed in base else None,
         calls=sum(each.num_calls for each in played) / len(played),
     )
 

@@ -1,0 +1,93 @@
+"""Tokens/s that a real SGLang server writes for `synthesize`, beside a bare loop that sends the same requests.
+
+Run by `make bench-synthesis`, or with other sizes by `python -m benchmarks.bench_writer --help`. Both take turns, each
+with the same number of questions at a time and answers of the same length, and the server's cache is flushed between.
+"""
+
+import asyncio
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated
+
+import aiohttp
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.bench_profile import NEVER_END
+from benchmarks.bench_synthesis import measured
+from tests.support.tiny_model import write_model
+from verl_pivot.engines.retries import Retries
+from verl_pivot.engines.server import sglang_server
+from verl_pivot.synthesis.writer import EndpointWriter
+from verl_pivot.types import JsonObject
+
+TARGET_SHARE = 0.9
+_NUM_TOKENS = 1024
+"""Tokens of each answer, which `Workshop.ask` allows."""
+
+
+async def bare_loop(url: str, num_calls: int, concurrency: int) -> float:
+    """Seconds of aiohttp alone, with bodies that are encoded already and answers that are read and thrown away."""
+    bodies = [_body(number) for number in range(num_calls)]
+    slots = asyncio.Semaphore(concurrency)
+    headers = {"Content-Type": "application/json"}
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), headers=headers) as session:
+
+        async def send(body: bytes) -> None:
+            async with slots, session.post(f"{url}/v1/chat/completions", data=body) as response:
+                assert response.status == 200, await response.text()
+                await response.read()
+
+        began = time.perf_counter()
+        await asyncio.gather(*map(send, bodies))
+        return time.perf_counter() - began
+
+
+def _body(number: int) -> bytes:
+    """A request like those of the recipe `bench_questions`."""
+    message: JsonObject = {"role": "user", "content": f"Question {number % 10} about item {number // 10}. " * 20}
+    body = {"model": "default", "messages": [message], "temperature": 1.0, "seed": number, "max_tokens": _NUM_TOKENS}
+    return msgspec.json.encode(body)
+
+
+async def flush(url: str) -> None:
+    """Empty the server's prefix cache."""
+    async with aiohttp.ClientSession() as session, session.post(f"{url}/flush_cache") as response:
+        assert response.status == 200, await response.text()
+
+
+def main(
+    calls: Annotated[int, typer.Option(min=10, help="Answers of each round, in tens.")] = 100,
+    concurrency: Annotated[int, typer.Option(min=1, help="Questions at a time.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 3,
+) -> None:
+    """Print output tokens/s of `synthesize` and of a bare loop, on one SGLang server."""
+    console = Console()
+    bare, ours = [], []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        model = write_model(folder / "model", corpus=["Question about item. " * 20])
+        with sglang_server(str(model), log=folder / "server.log", extra_flags=NEVER_END, console=console) as url:
+            writer = EndpointWriter(url, str(model), answer_format="text", retries=Retries())
+            for number in range(rounds):
+                console.print(f"round {number + 1} of {rounds}")
+                asyncio.run(flush(url))
+                bare.append(asyncio.run(bare_loop(url, calls, concurrency)))
+                asyncio.run(flush(url))
+                ours.append(measured(writer, calls // 10, 10, concurrency).seconds)
+    table = Table("what", "tokens/s", "of the bare loop", "range", title=f"{calls} answers of {_NUM_TOKENS} tokens")
+    shares = [theirs / own for own, theirs in zip(ours, bare, strict=True)]
+    for what, seconds, of_bare in (("bare loop of aiohttp", bare, [1.0]), ("verl-pivot synthesize", ours, shares)):
+        rate = f"{calls * _NUM_TOKENS / statistics.median(seconds):,.0f}"
+        table.add_row(what, rate, f"{statistics.median(of_bare):.2f}", f"{min(of_bare):.2f} to {max(of_bare):.2f}")
+    reached = statistics.median(shares) >= TARGET_SHARE
+    table.caption = f"target: synthesize >= {TARGET_SHARE:.2f} of the bare loop: {'yes' if reached else 'NO'}"
+    console.print(table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
