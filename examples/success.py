@@ -1,7 +1,7 @@
 """Evaluations of units on whole tasks -> a table of successes with intervals, and summary.json."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from examples.comparison import UnitResult, difference_as_json, gain, shown_difference
-from verl_pivot.data.rollout_dumps import read_rollouts
+from verl_pivot.data.rollout_dumps import DumpedOutcome, read_rollouts
 from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
 from verl_pivot.types import JsonObject
 
@@ -53,12 +53,21 @@ class SuccessRow:
         }
 
 
-def read_dump(path: Path) -> list[Played]:
-    """All decided trajectories of a dump."""
+def _score(row: DumpedOutcome) -> float | None:
+    return row.score
+
+
+def read_dump(path: Path, outcome: Callable[[DumpedOutcome], float | None] = _score) -> list[Played]:
+    """All decided trajectories of a dump.
+
+    Args:
+        path: The dump.
+        outcome: 1 if a trajectory did its task, 0 if not, None if that is undecided; the default is its score.
+    """
     return [
-        Played(prompt_id=row.record.prompt_id, em=row.score, num_calls=row.record.num_calls)
+        Played(prompt_id=row.record.prompt_id, em=success, num_calls=row.record.num_calls)
         for row in read_rollouts(path)
-        if row.score is not None and row.record is not None and not row.record.is_masked
+        if (success := outcome(row)) is not None and row.record is not None and not row.record.is_masked
     ]
 
 
