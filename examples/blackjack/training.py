@@ -1,40 +1,36 @@
-"""The base policy's evaluation and the training, each by its stock command."""
+"""The base policy's evaluation and the training, as arms."""
 
-from dataclasses import dataclass
+from pathlib import Path
 
-from examples.evaluated_training import EvaluatedTraining
-from examples.machine import machine_overrides
+from examples.arms import Lengths, ToolArm
+from examples.blackjack.hands import write_hands
+from examples.blackjack.transcripts import TOOLS
 
 BASE, TRAINED = "base", "grpo"
 ARMS = (BASE, TRAINED)
-MAX_PROMPT_TOKENS = 96
-MAX_TURN_TOKENS = 24
-MAX_RESPONSE_TOKENS = 512
-"""Tokens of a whole trajectory, observations included."""
-MAX_TURNS = 12
+LENGTHS = Lengths(max_turns=12, prompt=96, turn=24, response=512)
+HELD_OUT = range(100_000, 101_000)
+"""Seeds of the held-out hands."""
+_FIRST_SEED, _SEEDS_OF_A_TRAINING = 200_000, 10_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm(EvaluatedTraining):
-    """One arm with one seed: GRPO on hands, and the evaluation of its policy on the held-out hands."""
-
-    @property
-    def is_trained(self) -> bool:
-        return self.name != BASE
-
-    @property
-    def command(self) -> list[str]:
-        return [
-            *("python", "-m", "verl.trainer.main_ppo", "+method=tool_rollout"),
-            *machine_overrides(),
-            f"pivot.rollout.tools={self.tools}",
-            f"pivot.rollout.max_turns={MAX_TURNS}",
-            f"pivot.rollout.max_turn_tokens={MAX_TURN_TOKENS}",
-            *self.sizes,
-            f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
-            f"data.max_response_length={MAX_RESPONSE_TOKENS}",
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={self.batch_size}",
-            *self.dumps_and_evaluation,
-            f"trainer.test_freq={self.num_steps}",
-            "trainer.project_name=blackjack",
-        ]
+def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int) -> ToolArm:
+    """One arm of a seed, whose training deals each hand once."""
+    first = _FIRST_SEED + _SEEDS_OF_A_TRAINING * seed
+    return ToolArm(
+        name=name,
+        model=policy,
+        rows=write_hands(folder / "hands.parquet", range(first, first + _SEEDS_OF_A_TRAINING)),
+        held_out=write_hands(folder / "held_out.parquet", HELD_OUT),
+        tools=TOOLS,
+        folder=folder / name,
+        seed=seed,
+        num_steps=num_steps,
+        learning_rate=5e-4,
+        batch_size=32,
+        group_size=8,
+        project="blackjack",
+        overrides=("+method=tool_rollout",),
+        is_base=name == BASE,
+        lengths=LENGTHS,
+    )

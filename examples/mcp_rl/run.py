@@ -1,31 +1,29 @@
 """MCP-RL in a shop behind an MCP server, with a judge in the place of labels: `python -m examples.mcp_rl --help`."""
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
+from examples.arms import ToolArm, console, train_arms  # noqa: E402
 from examples.evaluated_training import train_and_evaluate  # noqa: E402
 from examples.mcp_rl.tasks import make_tasks, write_rows, write_tools  # noqa: E402
-from examples.mcp_rl.training import ARMS, RULER, Arm  # noqa: E402
+from examples.mcp_rl.training import ARMS, BASE, RULER, overrides_of  # noqa: E402
 from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
-from examples.quickstart.run import FIRST_EXPERT_SEED, phase  # noqa: E402
+from examples.quickstart.run import FIRST_EXPERT_SEED  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
 from examples.success import Result, read_dump, show, success_rows, write  # noqa: E402
-from examples.units import Unit, finish, gaps  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 NUM_TASKS = 2000
 NUM_HELD_OUT = 300
-console = Console()
 
 
 def main(
@@ -44,32 +42,30 @@ def main(
 
     Example: python -m examples.mcp_rl --arms base,ruler --seeds 1 --out outputs/mcp-rl-1
     """
-    chosen = chosen_names(arms, ARMS)
-    seconds: dict[str, float] = {}
-    units: list[Unit] = []
     results: list[Result] = []
-    for seed in range(seeds):
-        folder = out / f"seed-{seed}"
-        with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that a careless clerk taught bad habits", seconds):
-            policy = make_policy(folder / "policy", SftConfig(seed=seed))
-        for name in chosen:
-            arm = make_arm(name, policy, folder, seed, steps)
-            settings = {**arm.settings, "sft": asdict(SftConfig(seed=seed)), "wrong_share": wrong_share}
-            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=settings))
-            with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
-                finish(units[-1], partial(_train, arm, wrong_share))
-            results.append(Result(arm=name, seed=seed, held_out=read_dump(arm.evaluated), training={}))
-            found = success_rows(results, ARMS)
-            write(found, gaps(units), out)  # after each unit, since all take hours
-    show(found, gaps(units), console)
+    missing: list[str] = []
+    for arm, missing in train_arms(
+        chosen_names(arms, ARMS),
+        seeds,
+        out,
+        about_policy="a tiny Qwen2 that a careless clerk taught bad habits",
+        sft_config=lambda seed: SftConfig(seed=seed),
+        make_policy=make_policy,
+        make_arm=partial(make_arm, num_steps=steps),
+        train=partial(_train, wrong_share=wrong_share),
+        settings=lambda arm: {"wrong_share": wrong_share},
+    ):
+        results.append(Result(arm=arm.name, seed=arm.seed, held_out=read_dump(arm.evaluated), training={}))
+        write(success_rows(results, ARMS), missing, out)  # after each unit, since all take hours
+    show(success_rows(results, ARMS), missing, console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 
 
-def make_arm(name: str, policy: Path, folder: Path, seed: int, num_steps: int) -> Arm:
+def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int) -> ToolArm:
     """One arm of a seed; all arms of a seed start from one policy and see the same tasks."""
     tasks = make_tasks(_seeds(seed))
     rows = folder / ("unlabelled.parquet" if name == RULER else "labelled.parquet")
-    return Arm(
+    return ToolArm(
         name=name,
         model=policy,
         rows=write_rows(rows, tasks, labelled=name != RULER),
@@ -81,6 +77,9 @@ def make_arm(name: str, policy: Path, folder: Path, seed: int, num_steps: int) -
         learning_rate=2e-4,
         batch_size=16,
         group_size=8,
+        project="mcp_rl",
+        overrides=overrides_of(name),
+        is_base=name == BASE,
     )
 
 
@@ -90,7 +89,7 @@ def _seeds(seed: int) -> range:
     return range(first, first + NUM_TASKS)
 
 
-def _train(arm: Arm, wrong_share: float) -> None:
+def _train(arm: ToolArm, wrong_share: float) -> None:
     """Run the training command, while the judge is served if the arm has one."""
     if arm.name != RULER:
         train_and_evaluate(arm, console)
@@ -98,7 +97,7 @@ def _train(arm: Arm, wrong_share: float) -> None:
     seeds = _seeds(arm.seed)
     arguments = (str(seeds.start), str(len(seeds)), str(wrong_share))
     with served("ruler", "examples.mcp_rl.judge", *arguments, log=arm.folder / "judge.log") as url:
-        train_and_evaluate(replace(arm, judge_url=url), console)
+        train_and_evaluate(replace(arm, overrides=overrides_of(arm.name, url)), console)
 
 
 def start() -> None:

@@ -1,29 +1,24 @@
 """Search-R1 with GRPO over facts of which half were taught: `python -m examples.search --help`."""
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.evaluated_training import train_and_evaluate  # noqa: E402
+from examples.arms import console, train_arms  # noqa: E402
+from examples.evaluated_training import EvaluatedTraining  # noqa: E402
 from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
-from examples.quickstart.run import phase  # noqa: E402
 from examples.search import report  # noqa: E402
 from examples.search.measures import read_dump, read_training  # noqa: E402
 from examples.search.policy import make_policy, sft_config  # noqa: E402
 from examples.search.questions import Corpus, make_corpus  # noqa: E402
 from examples.search.training import ARMS, Arm  # noqa: E402
-from examples.units import Unit, finish, gaps  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
-
-console = Console()
 
 
 def main(
@@ -39,29 +34,27 @@ def main(
 
     Example: python -m examples.search --arms base,search,cost --seeds 1 --out outputs/search-1
     """
-    chosen = chosen_names(arms, ARMS)
-    seconds: dict[str, float] = {}
-    with phase("corpus", "The world: an index for each kind of search, and questions", seconds):
-        corpus = make_corpus(out / "world")
-    units: list[Unit] = []
+    corpus = make_corpus(out / "world")
     results: list[report.Result] = []
-    for seed in range(seeds):
-        with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that knows half of the facts", seconds):
-            policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed))
-        for name in chosen:
-            arm = make_arm(name, policy, corpus, out / f"seed-{seed}" / name, seed, steps)
-            settings = {**arm.settings, "sft": asdict(sft_config(seed))}
-            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=settings))
-            with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
-                finish(units[-1], partial(train_and_evaluate, arm, console))
-            results.append(_result(arm))
-            found = report.rows(results, corpus.taught)
-            report.write(results, found, gaps(units), corpus.taught, out)  # after each unit, since all take hours
-    report.show(found, gaps(units), console)
+    missing: list[str] = []
+    for arm, missing in train_arms(
+        chosen_names(arms, ARMS),
+        seeds,
+        out,
+        about_policy="a tiny Qwen2 that knows half of the facts",
+        sft_config=sft_config,
+        make_policy=make_policy,
+        make_arm=partial(make_arm, corpus=corpus, num_steps=steps),
+    ):
+        results.append(_result(arm))
+        report.write(
+            results, report.rows(results, corpus.taught), missing, corpus.taught, out
+        )  # after each unit, since all take hours
+    report.show(report.rows(results, corpus.taught), missing, console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 
 
-def make_arm(name: str, policy: Path, corpus: Corpus, folder: Path, seed: int, num_steps: int) -> Arm:
+def make_arm(name: str, policy: Path, folder: Path, seed: int, *, corpus: Corpus, num_steps: int) -> Arm:
     """One arm of a seed; all arms of a seed start from one policy and see the same questions."""
     return Arm(
         name=name,
@@ -69,7 +62,7 @@ def make_arm(name: str, policy: Path, corpus: Corpus, folder: Path, seed: int, n
         rows=corpus.training,
         held_out=corpus.held_out,
         tools=corpus.tools[ARMS[name].kind],
-        folder=folder,
+        folder=folder / name,
         seed=seed,
         num_steps=num_steps,
         learning_rate=3e-4,
@@ -78,7 +71,7 @@ def make_arm(name: str, policy: Path, corpus: Corpus, folder: Path, seed: int, n
     )
 
 
-def _result(arm: Arm) -> report.Result:
+def _result(arm: EvaluatedTraining) -> report.Result:
     return report.Result(
         arm=arm.name, seed=arm.seed, held_out=read_dump(arm.evaluated), training=read_training(arm.rollouts)
     )

@@ -1,16 +1,12 @@
-"""The study's arms: what a turn costs and who pays it, as files of `pivot.rewards`, and the stock command of each."""
+"""The study's arms: what a turn costs and who pays it, as files of `pivot.rewards`."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import yaml
 
-from examples.evaluated_training import EvaluatedTraining
-from examples.machine import machine_overrides
-from examples.quickstart.policy import MAX_NEW_TOKENS
-from examples.tool_rollout.training import MAX_RESPONSE_TOKENS, MAX_TURNS
+from examples.arms import ToolArm, shop_arm
 from verl_pivot.types import JsonObject
 
 OUTCOME = "task"
@@ -48,29 +44,17 @@ def write_rewards(path: Path, cost: TurnCost) -> Path:
     return path
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arm(EvaluatedTraining):
-    """One arm with one seed: GRPO on whole tasks, and the evaluation of its policy on the held-out tasks."""
-
-    rewards: Path
-
-    @property
-    def is_trained(self) -> bool:
-        return self.name != BASE
-
-    @property
-    def command(self) -> list[str]:
-        return [
-            *("python", "-m", "verl.trainer.main_ppo", "+method=tool_rollout"),
-            *machine_overrides(),
-            f"pivot.rollout.tools={self.tools}",
-            f"pivot.rollout.max_turns={MAX_TURNS}",
-            f"pivot.rollout.max_turn_tokens={MAX_NEW_TOKENS}",
-            f"pivot.rewards={self.rewards}",
-            *self.sizes,
-            f"data.max_response_length={MAX_RESPONSE_TOKENS}",
-            f"actor_rollout_ref.actor.ppo_mini_batch_size={self.batch_size}",
-            *self.dumps_and_evaluation,
-            f"trainer.test_freq={self.num_steps}",
-            "trainer.project_name=turn_cost",
-        ]
+def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int, num_held_out: int) -> ToolArm:
+    """One arm of a seed."""
+    rewards = write_rewards(folder / f"{name}.yaml", ARMS[name])
+    return shop_arm(
+        name,
+        policy,
+        folder,
+        seed,
+        project="turn_cost",
+        overrides=("+method=tool_rollout", f"pivot.rewards={rewards}"),
+        is_base=name == BASE,
+        num_steps=num_steps,
+        num_held_out=num_held_out,
+    )

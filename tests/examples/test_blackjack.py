@@ -16,8 +16,7 @@ from hydra import compose, initialize_config_module  # noqa: E402
 from examples.blackjack import report  # noqa: E402
 from examples.blackjack.hands import Hand, best_move, hand_text, play  # noqa: E402
 from examples.blackjack.policy import _BETWEEN_PHRASES, _VALUES  # noqa: E402
-from examples.blackjack.run import HELD_OUT, make_arm  # noqa: E402
-from examples.blackjack.training import ARMS, MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, MAX_TURN_TOKENS  # noqa: E402
+from examples.blackjack.training import ARMS, HELD_OUT, LENGTHS, make_arm  # noqa: E402
 from examples.blackjack.transcripts import record_transcripts  # noqa: E402
 from examples.quickstart.policy import END, encode, learn_tokenizer  # noqa: E402
 from examples.success import Played, Result  # noqa: E402
@@ -66,9 +65,9 @@ def test_limits_hold_all_transcripts() -> None:
     for each in TRANSCRIPTS:
         example = encode(tokenizer, each)
         turns = [sum(label != -100 for label in example.labels)]
-        assert example.input_ids.index(end) < MAX_PROMPT_TOKENS
-        assert len(example.input_ids) < MAX_PROMPT_TOKENS + MAX_RESPONSE_TOKENS
-        assert turns[0] <= MAX_TURN_TOKENS * sum(message.role is Role.ASSISTANT for message in each.messages)
+        assert example.input_ids.index(end) < LENGTHS.prompt
+        assert len(example.input_ids) < LENGTHS.prompt + LENGTHS.response
+        assert turns[0] <= LENGTHS.turn * sum(message.role is Role.ASSISTANT for message in each.messages)
 
 
 def played(prompt_id: str, value: float) -> Played:
@@ -95,7 +94,7 @@ def test_a_report_has_mean_returns_beside_those_of_other_players(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ARMS)
 def test_every_command_composes(name: str, tmp_path: Path) -> None:
-    arm = make_arm(name, tmp_path / "policy", tmp_path, 1, 10)
+    arm = make_arm(name, tmp_path / "policy", tmp_path, 1, num_steps=10)
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=arm.command[3:])
 

@@ -20,7 +20,7 @@ from examples.mcp_rl.judge import DONE, NOT_DONE, PER_CALL, answering  # noqa: E
 from examples.mcp_rl.outcome import is_done, outcome  # noqa: E402
 from examples.mcp_rl.run import make_arm  # noqa: E402
 from examples.mcp_rl.tasks import make_tasks, write_rows, write_tools  # noqa: E402
-from examples.mcp_rl.training import ARMS, JUDGE, RULER  # noqa: E402
+from examples.mcp_rl.training import ARMS, JUDGE, RULER, overrides_of  # noqa: E402
 from examples.quickstart.shop import TOOLS  # noqa: E402
 from examples.quickstart.tasks import Task, make_task, record  # noqa: E402
 from examples.scripted_judge import endpoint  # noqa: E402
@@ -175,8 +175,8 @@ async def test_the_endpoint_of_the_judge_refuses_a_task_that_it_does_not_know() 
 
 @pytest.mark.parametrize("name", ARMS)
 def test_every_command_composes(name: str, tmp_path: Path) -> None:
-    arm = make_arm(name, tmp_path / "policy", tmp_path, 1, 10)
-    launched = replace(arm, judge_url="http://127.0.0.1:7/v1")
+    arm = make_arm(name, tmp_path / "policy", tmp_path, 1, num_steps=10)
+    launched = replace(arm, overrides=overrides_of(name, "http://127.0.0.1:7/v1"))
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=launched.command[3:])
     training, held_out = (pyarrow.parquet.read_table(path).to_pylist() for path in (arm.rows, arm.held_out))

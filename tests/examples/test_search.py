@@ -118,7 +118,7 @@ def test_every_command_composes(name: str, tmp_path: Path) -> None:
     files = {kind: tmp_path / f"{kind}.parquet" for kind in ("training", "held_out")}
     tools = {kind: tmp_path / f"{kind}.yaml" for kind in (SearchKind.BM25, SearchKind.HYBRID)}
     corpus = Corpus(tools=tools, questions={}, taught=frozenset(), **files)
-    arm = make_arm(name, tmp_path / "policy", corpus, tmp_path / name, 1, 10)
+    arm = make_arm(name, tmp_path / "policy", tmp_path, 1, corpus=corpus, num_steps=10)
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=arm.command[3:])
 

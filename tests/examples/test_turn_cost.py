@@ -12,8 +12,8 @@ activate_shims()  # before transformers, which looks for torchvision
 from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.success import Played, Result, success_rows  # noqa: E402
-from examples.turn_cost.run import draw, make_arm, outcome  # noqa: E402
-from examples.turn_cost.training import ARMS  # noqa: E402
+from examples.turn_cost.run import draw, outcome  # noqa: E402
+from examples.turn_cost.training import ARMS, make_arm  # noqa: E402
 from verl_pivot.data.rollout_dumps import DumpedOutcome  # noqa: E402
 
 
@@ -35,7 +35,7 @@ def test_the_plot_has_a_point_for_each_unit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ARMS)
 def test_every_command_composes_with_rewards_that_charge_as_the_arm_says(name: str, tmp_path: Path) -> None:
-    arm = make_arm(name, tmp_path / "policy", tmp_path, 1, 20, 5)
+    arm = make_arm(name, tmp_path / "policy", tmp_path, 1, num_steps=20, num_held_out=5)
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=arm.command[3:])
     terms = yaml.safe_load(Path(config.pivot.rewards).read_text())["terms"]

@@ -1,0 +1,174 @@
+"""Arms of a study with their seeds, trained one after the other; and an arm that is GRPO on rollouts with tools."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+from rich.console import Console
+
+from examples.evaluated_training import EvaluatedTraining, train_and_evaluate
+from examples.machine import machine_overrides
+from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS, SftConfig
+from examples.quickstart.run import FIRST_EXPERT_SEED
+from examples.tool_rollout.training import MAX_RESPONSE_TOKENS, MAX_TURNS, TOOLS, write_tasks
+from examples.units import Unit, finish, gaps
+from verl_pivot.types import JsonObject
+
+_NUM_TASKS = 2000
+"""Training tasks of a seed."""
+console = Console()
+
+
+class Lengths(NamedTuple):
+    """Limits of a trajectory."""
+
+    max_turns: int
+    prompt: int
+    """Tokens of the prompt."""
+    turn: int
+    """Tokens of one turn."""
+    response: int
+    """Tokens behind the prompt, observations included."""
+
+
+WHOLE_TASKS = Lengths(max_turns=MAX_TURNS, prompt=MAX_PROMPT_TOKENS, turn=MAX_NEW_TOKENS, response=MAX_RESPONSE_TOKENS)
+"""Those of whole tasks in the shop."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolArm(EvaluatedTraining):
+    """One arm with one seed: GRPO on trajectories with tools, and evaluations of its policy on held-out rows."""
+
+    project: str
+    """Name of the study."""
+    overrides: tuple[str, ...]
+    """What this arm has that others may lack, the method first."""
+    is_base: bool
+    """Whether it is the base policy, which is evaluated alone."""
+    lengths: Lengths = WHOLE_TASKS
+    evaluated_every: int | None = None
+    """Steps between two evaluations; None: one at the end."""
+
+    @property
+    def is_trained(self) -> bool:
+        return not self.is_base
+
+    @property
+    def command(self) -> list[str]:
+        return [
+            *("python", "-m", "verl.trainer.main_ppo"),
+            *self.overrides,
+            *machine_overrides(),
+            f"pivot.rollout.tools={self.tools}",
+            f"pivot.rollout.max_turns={self.lengths.max_turns}",
+            f"pivot.rollout.max_turn_tokens={self.lengths.turn}",
+            *self.sizes,
+            f"data.max_prompt_length={self.lengths.prompt}",
+            f"data.max_response_length={self.lengths.response}",
+            f"actor_rollout_ref.actor.ppo_mini_batch_size={self.batch_size}",
+            *self.dumps_and_evaluation,
+            f"trainer.test_freq={self.evaluated_every or self.num_steps}",
+            f"trainer.project_name={self.project}",
+        ]
+
+
+def shop_arm(
+    name: str,
+    policy: Path,
+    folder: Path,
+    seed: int,
+    *,
+    project: str,
+    overrides: Sequence[str],
+    is_base: bool,
+    num_steps: int,
+    num_held_out: int,
+    evaluated_every: int | None = None,
+) -> ToolArm:
+    """An arm on whole tasks in the shop; all arms of a seed start from one policy and see the same tasks.
+
+    Args:
+        name: Name of the arm.
+        policy: The base policy.
+        folder: Folder of the seed.
+        seed: The seed.
+        project: Name of the study.
+        overrides: What the arm has that others may lack, the method first.
+        is_base: Whether it is the base policy, which is evaluated alone.
+        num_steps: Training steps.
+        num_held_out: Tasks of an evaluation.
+        evaluated_every: Steps between two evaluations; None: one at the end.
+    """
+    first = FIRST_EXPERT_SEED * (seed + 1)
+    return ToolArm(
+        name=name,
+        model=policy,
+        rows=write_tasks(folder / "tasks.parquet", range(first, first + _NUM_TASKS)),
+        held_out=write_tasks(folder / "held_out.parquet", range(num_held_out), held_out=True),
+        tools=TOOLS,
+        folder=folder / name,
+        seed=seed,
+        num_steps=num_steps,
+        learning_rate=2e-4,
+        batch_size=16,
+        group_size=8,
+        project=project,
+        overrides=tuple(overrides),
+        is_base=is_base,
+        evaluated_every=evaluated_every,
+    )
+
+
+ArmT = TypeVar("ArmT", bound=EvaluatedTraining)
+
+
+class TrainedArm(NamedTuple):
+    """An arm that is trained and evaluated."""
+
+    arm: EvaluatedTraining
+    missing: list[str]
+    """One sentence for each unit so far that is not whole."""
+
+
+def train_arms(
+    names: Sequence[str],
+    num_seeds: int,
+    out: Path,
+    *,
+    about_policy: str,
+    sft_config: Callable[[int], SftConfig],
+    make_policy: Callable[[Path, SftConfig], Path],
+    make_arm: Callable[[str, Path, Path, int], ArmT],
+    train: Callable[[ArmT], None] | None = None,
+    settings: Callable[[ArmT], JsonObject] = lambda arm: {},
+) -> Iterator[TrainedArm]:
+    """Train the arms of each seed, all from its base policy, and yield each once it is evaluated.
+
+    An arm with a seed is a unit: one that is finished is not repeated, and one that was ended goes on.
+
+    Args:
+        names: Names of the arms.
+        num_seeds: Seeds, from 0.
+        out: Folder of the study; each seed has one in it.
+        about_policy: What the base policy is, for the heading.
+        sft_config: Settings of the base policy of a seed.
+        make_policy: Makes the base policy in a folder.
+        make_arm: Makes an arm by its name, the policy, the folder of the seed and the seed.
+        train: Trains and evaluates an arm; None: its command alone does.
+        settings: What its command does not show and decides its result, such as what its files hold.
+    """
+    units: list[Unit] = []
+    work = train or (lambda arm: train_and_evaluate(arm, console))
+    for seed in range(num_seeds):
+        folder = out / f"seed-{seed}"
+        console.rule(f"Seed {seed}: {about_policy}", align="left")
+        policy = make_policy(folder / "policy", sft_config(seed))
+        for name in names:
+            arm = make_arm(name, policy, folder, seed)
+            own = {**arm.settings, "sft": asdict(sft_config(seed)), **settings(arm)}
+            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=own))
+            console.rule(f"Seed {seed}: {name}, in the stock trainer", align="left")
+            finish(units[-1], partial(work, arm))
+            yield TrainedArm(arm, gaps(units))
