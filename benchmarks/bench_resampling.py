@@ -8,11 +8,12 @@ pairs whose order is turned from one round to the next, so that a machine that s
 rounds are shown, and the ratio of the medians with a dump to those without. No round begins that would probably end
 after `--max-seconds`. CPU seconds are those of the trainer's process, from the beginning of the selection to the dump's
 file. The share of a step is the CPU time that the dump adds, in a step that takes no longer than its rollouts and the
-selection took here. Agent loops encode the lines; the last line of the output has the share of one core that this takes
-in the same step, as if one process had all agent loops.
+selection took here. Agent loops encode the lines; a line of the output has the share of one core that this takes
+in the same step, as if one process had all agent loops. The last line has the memory of the trainer's process.
 """
 
 import random
+import resource
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -92,6 +93,7 @@ def main(
     sizes = Sizes(prompts, rollouts, keep)
     found: dict[Case, list[Measured]] = {}
     with transfer_queue():
+        before = peak_mib()
         began = time.monotonic()
         for number in range(rounds):
             spent = time.monotonic() - began
@@ -108,6 +110,12 @@ def main(
     seconds = encode_seconds(characters, record)
     share = seconds * prompts * rollouts / spread_seconds if spread_seconds else 0.0
     console.print(f"encoding in the agent loops: {seconds * 1e6:.0f} us of a rollout, {share:.1%} of a core in a step")
+    console.print(f"memory of the trainer's process: {before:.0f} MiB before the first step, {peak_mib():.0f} at most")
+
+
+def peak_mib() -> float:
+    """The most memory that this process has had at a time."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def round_order(number: int, spread_seconds: float) -> list[Case]:

@@ -72,12 +72,12 @@ def main(
         folder = Path(name)
         model = write_model(folder / "model", corpus=["Question about item. " * 20])
         with sglang_server(str(model), log=folder / "server.log", extra_flags=NEVER_END, console=console) as url:
-            writer = EndpointWriter(url, str(model), answer_format="text", retries=Retries())
             for number in range(rounds):
                 console.print(f"round {number + 1} of {rounds}")
                 asyncio.run(flush(url))
                 bare.append(asyncio.run(bare_loop(url, calls, concurrency)))
                 asyncio.run(flush(url))
+                writer = EndpointWriter(url, str(model), answer_format="text", retries=Retries())
                 ours.append(measured(writer, calls, 1, concurrency).seconds)
     table = Table("what", "tokens/s", "of the bare loop", "range", title=f"{calls} answers of {_NUM_TOKENS} tokens")
     shares = [theirs / own for own, theirs in zip(ours, bare, strict=True)]

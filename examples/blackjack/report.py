@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import NamedTuple
 
 import matplotlib.pyplot as plt
 from rich.console import Console
@@ -14,8 +15,8 @@ from examples.blackjack.hands import MOVES, Hand, best_move, play
 from examples.blackjack.training import BASE
 from examples.comparison import difference_as_json, draw_curve, gain, shown_difference
 from examples.success import Played, Result
-from verl_pivot.statistics import bootstrap_means, percentile_interval
-from verl_pivot.types import JsonObject
+from verl_pivot.statistics import Interval, PairedDifference, bootstrap_means, percentile_interval
+from verl_pivot.types import Json
 
 
 def returns_of(seeds: range, move_of: Callable[[Hand], str]) -> list[float]:
@@ -32,25 +33,48 @@ def players(seeds: range) -> dict[str, list[float]]:
     }
 
 
-def summary(results: Sequence[Result], others: Mapping[str, Sequence[float]], gaps: Sequence[str]) -> JsonObject:
-    """Mean returns with their intervals over hands, of each unit and of the other players."""
+class PlayerRow(NamedTuple):
+    """One player on the held-out hands."""
+
+    player: str
+    """An arm, or one of the other players."""
+    seed: int | None
+    """None for players that nobody trained."""
+    mean: float
+    """Mean return of a hand."""
+    interval: Interval
+    """Bootstrap over the hands."""
+    over_base: PairedDifference | None
+
+
+def rows(results: Sequence[Result], others: Mapping[str, Sequence[float]]) -> list[PlayerRow]:
+    """The other players, and then each unit."""
     base = {each.seed: each.held_out for each in results if each.arm == BASE}
-    rows: list[JsonObject] = []
+    found = [PlayerRow(name, None, fmean(returns), _interval(returns), None) for name, returns in others.items()]
     for each in results:
         over_base = gain(base[each.seed], each.held_out) if each.arm != BASE and each.seed in base else None
-        found = _mean([hand.em for hand in each.held_out])
-        rows.append({"arm": each.arm, "seed": each.seed, **found, "over base": difference_as_json(over_base)})
-    return {"rows": [*rows], "players": {name: _mean(returns) for name, returns in others.items()}, "gaps": [*gaps]}
+        returns = [hand.em for hand in each.held_out]
+        found.append(PlayerRow(each.arm, each.seed, fmean(returns), _interval(returns), over_base))
+    return found
 
 
-def _mean(returns: Sequence[float]) -> JsonObject:
-    low, high = percentile_interval(bootstrap_means([[each] for each in returns])[:, 0])
-    return {"return": fmean(returns), "interval": [low, high], "hands": len(returns)}
+def _interval(returns: Sequence[float]) -> Interval:
+    return percentile_interval(bootstrap_means([[each] for each in returns])[:, 0])
 
 
 def write(results: Sequence[Result], others: Mapping[str, Sequence[float]], gaps: Sequence[str], folder: Path) -> None:
     """Write summary.json, and blackjack.png if anything was trained."""
-    (folder / "summary.json").write_text(json.dumps(summary(results, others, gaps), indent=1) + "\n")
+    found: list[Json] = [
+        {
+            "player": row.player,
+            "seed": row.seed,
+            "return": row.mean,
+            "interval": [*row.interval],
+            "over base": difference_as_json(row.over_base),
+        }
+        for row in rows(results, others)
+    ]
+    (folder / "summary.json").write_text(json.dumps({"rows": found, "gaps": [*gaps]}, indent=1) + "\n")
     trained = [each for each in results if each.training]
     if not trained:
         return
@@ -72,19 +96,10 @@ def show(
     results: Sequence[Result], others: Mapping[str, Sequence[float]], gaps: Sequence[str], console: Console
 ) -> None:
     """Print the table, and what is missing."""
-    base = {each.seed: each.held_out for each in results if each.arm == BASE}
     table = Table("player", "seed", "return of a hand", "over base", title="Held-out hands", title_justify="left")
-    for name, returns in others.items():
-        table.add_row(name, "", _shown(returns), "")
-    for each in results:
-        over_base = gain(base[each.seed], each.held_out) if each.arm != BASE and each.seed in base else None
-        returns = [hand.em for hand in each.held_out]
-        table.add_row(each.arm, str(each.seed), _shown(returns), shown_difference(over_base))
+    for row in rows(results, others):
+        mean = f"{row.mean:+.3f} [{row.interval.low:+.3f}, {row.interval.high:+.3f}]"
+        table.add_row(row.player, "" if row.seed is None else str(row.seed), mean, shown_difference(row.over_base))
     console.print(table)
     for gap in gaps:
         console.print(gap, highlight=False)
-
-
-def _shown(returns: Sequence[float]) -> str:
-    low, high = percentile_interval(bootstrap_means([[each] for each in returns])[:, 0])
-    return f"{fmean(returns):+.3f} [{low:+.3f}, {high:+.3f}]"

@@ -85,9 +85,10 @@ def test_a_report_has_mean_returns_beside_those_of_other_players(tmp_path: Path)
     report.show(results, {"a coin": [-1.0, 0.0]}, ["gap."], console)
 
     found = json.loads((tmp_path / "summary.json").read_text())
-    assert [(row["return"], row["hands"]) for row in found["rows"]] == [(-1.0, 2), (0.5, 2)]
-    assert found["rows"][1]["over base"]["value"] == 1.5
-    assert found["players"]["a coin"]["return"] == -0.5
+    assert [(row["player"], row["seed"], row["return"]) for row in found["rows"]] == [
+        ("a coin", None, -0.5), ("base", 0, -1.0), ("grpo", 0, 0.5),
+    ]  # fmt: skip
+    assert found["rows"][2]["over base"]["value"] == 1.5
     assert (tmp_path / "blackjack.png").stat().st_size > 0
     assert "gap." in console.export_text()
 
