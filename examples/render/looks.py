@@ -1,0 +1,41 @@
+"""Variants of the tool `look`, each without one rule of ReLook."""
+
+import re
+from typing import Annotated
+
+from pydantic import Field
+
+from verl_pivot.tools.contract import Observation, tool
+from verl_pivot.tools.look import LookEnvironment
+from verl_pivot.types import JsonObject, Message, Verdict
+from verl_pivot.verifiers.verdicts import graded
+
+_SCRIPT = re.compile(r"<script>.*?</script>", re.DOTALL)
+Html = Annotated[str, Field(description="The whole page, as HTML.")]
+
+
+class LastPage(LookEnvironment):
+    """Without Forced Optimization: the last page that was looked at counts, however good those before it were."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        super().__init__(metadata)
+        self._last: float | None = None
+
+    @tool
+    async def look(self, html: Html) -> Observation:
+        """Render a page without a network and read what is wrong with it."""
+        observation = await super().look(html)
+        self._last = observation.reward
+        return observation
+
+    async def score(self, answer: Message | None) -> Verdict:
+        return await super().score(answer) if self._last is None else graded(self._last, "the last page")
+
+
+class BrokenPagesPaid(LookEnvironment):
+    """Without the rule that an invalid page is 0: scripts are not run, so that their errors cost nothing."""
+
+    @tool
+    async def look(self, html: Html) -> Observation:
+        """Render a page without a network and read what is wrong with it."""
+        return await super().look(_SCRIPT.sub("", html))
