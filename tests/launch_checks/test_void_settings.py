@@ -120,6 +120,10 @@ PROCESS = {
         "rewards/test_checklist_rewards.py",
         "test_several_answers_are_asked_with_seeds_of_their_own_and_averaged",
     ),
+    "pivot.process.best_of": (
+        "rollout/test_best_of.py",
+        "test_the_turn_with_the_most_progress_is_done_and_of_equal_ones_the_first",
+    ),
     "pivot.process.base_url": (
         "launch_checks/test_process.py",
         "test_a_launch_with_a_judge_passes_and_mode_outcome_needs_none",

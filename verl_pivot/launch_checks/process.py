@@ -24,6 +24,8 @@ def check_process(config: DictConfig) -> None:
         settings.check_for_launch()
         if not settings.has_checklist:
             settings.principle_set()
+    if settings.best_of > 1:
+        _check_draws_differ(config, settings.best_of)
     estimator = str(config.algorithm.adv_estimator)
     if estimator in _OUTCOME_ALONE and settings.mode != "outcome":
         raise ConfigError(
@@ -35,6 +37,21 @@ def check_process(config: DictConfig) -> None:
         raise ConfigError(
             "critic.enable=False leaves algorithm.adv_estimator=gae without values: leave it out, or choose an "
             "estimator without a critic, such as grpo"
+        )
+
+
+def _check_draws_differ(config: DictConfig, best_of: int) -> None:
+    """Refuse to choose among draws that are all the same.
+
+    Raises:
+        ConfigError: If validation is greedy.
+    """
+    sampling = config.actor_rollout_ref.rollout.val_kwargs
+    if not sampling.do_sample or not sampling.temperature:
+        raise ConfigError(
+            f"pivot.process.best_of={best_of} chooses among equal turns, since validation is greedy: set "
+            "actor_rollout_ref.rollout.val_kwargs.do_sample=True and "
+            "actor_rollout_ref.rollout.val_kwargs.temperature above 0"
         )
 
 

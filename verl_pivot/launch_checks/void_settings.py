@@ -273,7 +273,7 @@ VOID_SETTINGS = (
     ),
     VoidSetting(
         section=_PROCESS,
-        names=("checklist_from", "progress_by", "samples"),
+        names=("checklist_from", "progress_by", "samples", "best_of"),
         beside="a pivot.process.form without a checklist",
         remedy="set pivot.process.form=checklist",
         is_void=lambda config: not _has_checklist(config),

@@ -10,7 +10,8 @@ from verl_pivot.data.json_values import equal
 from verl_pivot.data.rollout_records import SearchRecord
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.rollout.played_rollout import PlayedRollout, ToolLoopParts
-from verl_pivot.rollout.tool_rollout import RolloutSoFar, ToolRollout
+from verl_pivot.rollout.rollout_so_far import RolloutSoFar
+from verl_pivot.rollout.tool_rollout import ToolRollout
 from verl_pivot.rollout.tree_search import search
 from verl_pivot.rollout.tree_search_settings import ScoredBy, TreeSearchSettings
 from verl_pivot.rollout.workflows import RankedWorkflows

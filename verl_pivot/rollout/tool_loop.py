@@ -11,6 +11,7 @@ from verl_pivot.browser.settings import use_browser_of
 from verl_pivot.data.rollout_records import WORKFLOWS_COLUMN
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.best_of import TurnChoice, best_of_turns
 from verl_pivot.rollout.driven_rows import driven_rows
 from verl_pivot.rollout.group_rewards import FinishedRollout, group_rewards_of
 from verl_pivot.rollout.played_rollout import PlayedRollout, ToolLoopParts
@@ -54,6 +55,7 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         )
         self._group_rewards = group_rewards_of(self.config, self.tokenizer)
         self._rubric_rewards = rubric_rewards_of(self.config, self.tokenizer)
+        self._best_of = best_of_turns(self.config, self.tokenizer)
 
     def _added_prefix(self, prefix: str) -> str:
         """The prefix of turns; empty if the chat template ends its generation prompt with it."""
@@ -84,8 +86,14 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         """Play a rollout to its end, and close its tools."""
         async with self._opened_tools(row) as tools:
             rollout = ToolRollout(self._parts, tools, sampling_params, self._workflows_for(row))
-            played = await rollout.play(row["raw_prompt"])
+            played = await rollout.play(row["raw_prompt"], await self._choice(row, tools))
             return await self._finished(played, tools, row)
+
+    async def _choice(self, row: dict[str, Any], tools: RolloutTools) -> TurnChoice | None:
+        """What chooses the turns of a row of validation; None where each turn is the policy's first draw."""
+        if self._best_of is None or not is_for_validation(row, "pivot.process.best_of", "ppr"):
+            return None
+        return (await self._best_of.get()).choice(row, tools.opening)
 
     def _opened_tools(self, row: dict[str, Any]) -> RolloutTools:
         """New tools of a row, to be entered."""

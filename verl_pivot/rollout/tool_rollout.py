@@ -1,20 +1,21 @@
 """Prompt -> PlayedRollout: the loop in which the policy and its tools take turns, token for token, and its steps."""
 
-import math
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any
 
-from verl_pivot.data.prompts import prompt_id
-from verl_pivot.data.rollout_records import CallRecord, CallStatus, RoutingCost, SearchRecord, StopReason
+from verl_pivot.all_at_once import all_at_once
+from verl_pivot.data.rollout_records import CallRecord, CallStatus, RoutingCost, StopReason
 from verl_pivot.engines.rendering import action_text
+from verl_pivot.rollout.best_of import TurnChoice
 from verl_pivot.rollout.conversation_tokens import prompt_tokens, with_messages, with_sampled_turn
 from verl_pivot.rollout.observations import with_opening
 from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe
 from verl_pivot.rollout.played_rollout import PlayedRollout, PolicyTurn, ToolLoopParts
+from verl_pivot.rollout.rollout_so_far import RolloutSoFar, TurnContext
 from verl_pivot.rollout.token_record import TokenRecord
-from verl_pivot.rollout.turn_sampler import EngineReport, SampledTurn, TurnSampler
+from verl_pivot.rollout.turn_sampler import SampledTurn, TurnSampler
 from verl_pivot.rollout.workflow_prompt import ShownWorkflows, shown_workflows, with_workflows
 from verl_pivot.rollout.workflows import RankedWorkflows
 from verl_pivot.tools.calls import Toolbox
@@ -23,52 +24,6 @@ from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
 _MESSAGE_TOKENS = 32
 """Tokens at most that chat templates write around a system message."""
-
-
-class _Context(NamedTuple):
-    """Tokens and messages that the next turn of the policy follows."""
-
-    tokens: TokenRecord
-    messages: list[JsonObject]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolloutSoFar:
-    """A rollout up to the end of a turn, or of the observations after it; the next turn gives another one."""
-
-    context: _Context
-    """What the next turn follows."""
-    tokens: TokenRecord
-    """Tokens up to the end of the last turn, which are those of a rollout that ends with it."""
-    messages: list[JsonObject]
-    """Messages up to the same turn."""
-    turns: tuple[PolicyTurn, ...] = ()
-    observed: tuple[ObservedTurn, ...] = ()
-    """[num_turns or num_turns - 1] observations after each turn."""
-    engine: EngineReport = field(default_factory=EngineReport)
-    deadline: float = math.inf
-    """Time of `time.monotonic` after which no turn and no call begins; infinite before the first turn."""
-    stop: StopReason | None = None
-    """Why the rollout has ended; None if it goes on."""
-    workflows: ShownWorkflows | None = None
-    """Workflows that the prompt shows; None where `pivot.rollout.workflows` is off."""
-
-    def played(
-        self, prompt: Sequence[JsonObject], journey: RoutingCost | None, searched: SearchRecord | None = None
-    ) -> PlayedRollout:
-        """The rollout at its end.
-
-        Args:
-            prompt: The row's prompt.
-            journey: What the router counted.
-            searched: Figures of the search that chose the rollout; None if it is the policy's own draw.
-        """
-        assert self.stop is not None, self
-        return PlayedRollout(
-            prompt_id=prompt_id(prompt), stop_reason=self.stop, tokens=self.tokens, messages=self.messages,
-            turns=[*self.turns], observed=[*self.observed], engine=self.engine, journey=journey, searched=searched,
-            workflows=self.workflows,
-        )  # fmt: skip
 
 
 class ToolRollout:
@@ -103,11 +58,15 @@ class ToolRollout:
         )
         self._sampler = TurnSampler(parts, sampling_params)
 
-    async def play(self, prompt: Sequence[JsonObject]) -> PlayedRollout:
+    async def play(self, prompt: Sequence[JsonObject], choice: TurnChoice | None = None) -> PlayedRollout:
         """Let the policy and its tools take turns until there is a reason to stop.
 
         The rollout ends with a turn of the policy, so that its outcome lies on a sampled token: observations that no
         turn follows are in the record, and not among the tokens.
+
+        Args:
+            prompt: The row's prompt.
+            choice: Chooses each turn among several draws; None to take the first draw.
 
         Raises:
             DataError: If the prompt is too long, or holds anything but text.
@@ -115,12 +74,17 @@ class ToolRollout:
         rollout = await self.begun(prompt)
         try:
             while rollout.stop is None:
-                rollout = await self.with_turn(rollout)
+                rollout = await self._with_chosen_turn(rollout, choice)
                 if rollout.stop is None:
                     rollout = await self.with_observations(rollout, self._tools.toolbox)
         finally:
             journey = await self.end(rollout)
-        return rollout.played(prompt, journey)
+        return rollout.played(prompt, journey, None if choice is None else choice.record)
+
+    async def _with_chosen_turn(self, rollout: RolloutSoFar, choice: TurnChoice | None) -> RolloutSoFar:
+        if choice is None:
+            return await self.with_turn(rollout)
+        return await choice.chosen(await all_at_once(self.with_turn(rollout) for _ in range(choice.num_candidates)))
 
     async def begun(self, prompt: Sequence[JsonObject]) -> RolloutSoFar:
         """The rollout before its first turn.
@@ -134,7 +98,7 @@ class ToolRollout:
         if shown is not None and shown.text:
             messages = with_workflows(messages, shown.text)
             tokens = await self._render(messages)
-        return RolloutSoFar(context=_Context(tokens, messages), tokens=tokens, messages=messages, workflows=shown)
+        return RolloutSoFar(context=TurnContext(tokens, messages), tokens=tokens, messages=messages, workflows=shown)
 
     def _shown_workflows(self, num_prompt_tokens: int) -> ShownWorkflows | None:
         """The workflows that fit into a prompt, so that none makes it too long; None where they are off.
@@ -254,14 +218,14 @@ class ToolRollout:
 
     async def _append_observations(
         self, tokens: TokenRecord, messages: list[JsonObject], turn: PolicyTurn, texts: Sequence[str]
-    ) -> _Context:
+    ) -> TurnContext:
         """Tokens and messages with the observations added."""
         if self._settings.parser == "tags":  # the policy goes on in the same message
-            return _Context(tokens.with_text(self._parts.encode("".join(texts))), messages)
+            return TurnContext(tokens.with_text(self._parts.encode("".join(texts))), messages)
         added = self._messages_of(turn, texts)
         merged = await with_messages(self._parts, tokens, messages, added, self._schemas)
         prefix = self._parts.encode(self._parts.added_prefix)
-        return _Context(merged.with_text(prefix), [*messages, *added])
+        return TurnContext(merged.with_text(prefix), [*messages, *added])
 
     def _messages_of(self, turn: PolicyTurn, texts: Sequence[str]) -> list[JsonObject]:
         if not turn.calls or self._settings.observation_role == "user":
