@@ -251,6 +251,21 @@ async def test_the_outcome_is_the_sum_or_the_last_reward_also_where_the_policy_e
     )
 
 
+async def test_leaving_early_is_charged_and_an_end_of_the_environment_is_not() -> None:
+    charged = {"unfinished_reward": -5.0}
+
+    assert await played(counting(**charged), 1, 1) == EnvironmentReturn(
+        score=-3.0, reason="environment_unfinished", of_no_call=-5.0
+    )
+    assert await played(counting(reward="last", **charged), 0, 2) == EnvironmentReturn(
+        score=-3.0, reason="environment_unfinished", of_no_call=-5.0
+    )
+    assert await played(counting(reward="turns", **charged)) == EnvironmentReturn(
+        score=-5.0, reason="environment_unfinished", is_paid_by_turn=True, of_no_call=-5.0
+    )
+    assert await played(counting(**charged), 1, 1, 1) == await played(counting(), 1, 1, 1)
+
+
 async def test_an_illegal_action_is_read_by_the_policy_and_leaves_the_environment_as_it_is() -> None:
     async with counting().open({}) as tools:
         outcomes = [await step(tools, action) for action in (3, "up", None, 1.5)]

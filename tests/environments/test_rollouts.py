@@ -73,7 +73,11 @@ async def test_rewards_of_calls_stand_on_the_last_tokens_of_their_turns(tmp_path
     ended = make_loop([*counted(0), two, *counted(2)], named)
     given_up = make_loop([*counted(2), "Enough."], named)
 
-    for loop, rewards in ((ended, [0.0, 2.0, 2.0]), (given_up, [2.0, 0.0])):
+    (tmp_path / "charged").mkdir()
+    leaving = tools_file(tmp_path / "charged", options="  reward: turns\n  unfinished_reward: 7\n")
+    charged = make_loop([*counted(2), "Enough."], leaving)
+
+    for loop, rewards in ((ended, [0.0, 2.0, 2.0]), (given_up, [2.0, 0.0]), (charged, [2.0, 7.0])):
         output = await play(loop)
         output.reward_score = (await scored(loop, output))["reward_score"]
         placed = output.as_dict()["rm_scores"].tolist()

@@ -49,6 +49,8 @@ class SteppedOptions(Options):
     description: str | None = None
     """Description of that tool for the policy, such as what each action means; None: a sentence with the name."""
     reward: RewardRule = RewardRule.SUM
+    unfinished_reward: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    """Added to the reward of a rollout that ends before its environment; below 0 where leaving must not pay."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
     """Seconds of one step, of the beginning, and of the end, which has 10 at most."""
     max_characters: Annotated[int, Field(ge=16)] = 16384
@@ -186,15 +188,17 @@ class SteppedEnvironment:
         return text if step.end is None else f"{text}\nThe environment has ended: {_ENDINGS[step.end]}."
 
     async def score(self, answer: Message | None) -> Verdict:
-        """The sum of the rewards, or the last one; undecided if the environment failed."""
+        """The sum of the rewards, or the last one, and what leaving early adds; undecided if the environment failed."""
         if self._is_lost:
             return Verdict.undecided("environment_failed", f"{self._place} failed")
         rule, rewards = self._options.reward, self._rewards
-        outcome = sum(rewards[-1:]) if rule is RewardRule.LAST else math.fsum(rewards)
+        added = self._options.unfinished_reward if self._end is None else 0.0
+        outcome = (sum(rewards[-1:]) if rule is RewardRule.LAST else math.fsum(rewards)) + added
         if not math.isfinite(outcome):
             return Verdict.undecided("environment_failed", f"{self._place} gave rewards whose sum is no finite number")
         reason = "environment_unfinished" if self._end is None else self._end.value
-        return EnvironmentReturn(score=outcome, reason=reason, is_paid_by_turn=rule is RewardRule.TURNS)
+        is_paid_by_turn = rule is RewardRule.TURNS
+        return EnvironmentReturn(score=outcome, reason=reason, is_paid_by_turn=is_paid_by_turn, of_no_call=added)
 
     def progress(self) -> float | None:
         """The sum of the rewards so far; None if the state is unknown."""
