@@ -26,7 +26,7 @@ def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int
         folder=folder / name,
         seed=seed,
         num_steps=num_steps,
-        learning_rate=5e-4,
+        learning_rate=2e-4,
         batch_size=32,
         group_size=8,
         project="blackjack",
