@@ -75,6 +75,11 @@ def test_a_folder_that_is_no_run_is_refused_with_the_remedy(tmp_path: Path) -> N
         TrainingRun(tmp_path / "none").check()
 
 
+def test_a_run_that_cannot_be_read_is_refused_with_the_remedy() -> None:
+    with pytest.raises(DataError, match=r"^x+ cannot be read: File name too long; give a run that can be read$"):
+        TrainingRun(Path(300 * "x")).check()
+
+
 def test_a_broken_configuration_hides_nothing_else(tmp_path: Path) -> None:
     run = configure(write_run(tmp_path, {1: [make_line()]}))
     (tmp_path / ".hydra" / "config.yaml").write_text("trainer: [")

@@ -62,6 +62,7 @@ def report_command(
         raise ConfigError(f"{len(runs)} runs are given: a report compares at most {_MAX_RUNS}; write several")
     if trajectories is not None and profile is None:
         raise ConfigError("--trajectories was given without --profile: name the profile, too")
+    _refuse_earlier_stages(runs)
     from verl_pivot.inspect.queries import RunIndex
     from verl_pivot.runs.run import TrainingRun
 
@@ -101,6 +102,22 @@ def _read(
 
     numbers, pivots = read_pivots(index, profile, trajectories, num_shown)
     return msgspec.structs.replace(report, profile=numbers), pivots
+
+
+def _refuse_earlier_stages(paths: list[Path]) -> None:
+    """Stop where a file is of the stages before training, whose lines are no rollouts.
+
+    Raises:
+        ConfigError: With the command that shows it.
+    """
+    from verl_pivot.inspect.candidate_files import kind_of
+
+    for path in paths:
+        if (kind := kind_of(path)) is not None:
+            raise ConfigError(
+                f"{path} is of the stages before training ({kind}), and a report is of runs: give a run, with "
+                f"--profile for its pivots, or look at the file with `verl-pivot inspect {path}`"
+            )
 
 
 def _several(number: int, what: str) -> str:

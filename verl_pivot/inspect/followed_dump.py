@@ -29,12 +29,12 @@ class _FileState(NamedTuple):
     number: int
     size: int
     changed: int
-    """Nanoseconds since 1970."""
+    """Nanoseconds since 1970 of the last change, also of who may read it."""
 
     @classmethod
     def of(cls, path: Path) -> "_FileState":
         status = path.stat()
-        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
+        return cls(status.st_ino, status.st_size, status.st_ctime_ns)
 
 
 class FollowedDump:
@@ -66,14 +66,20 @@ class FollowedDump:
             return False
 
     @property
-    def problem(self) -> str | None:
-        """Sentence about lines that are no rollouts; None if all are."""
-        if not (bad := self._bad_lines):
-            return None
-        return (
-            f"{self.dump.path}: {len(bad)} lines are no rollouts, and left out; the first one is line "
-            f"{bad[0].number} ({bad[0].why})"
-        )
+    def problems(self) -> list[str]:
+        """Sentences about lines that are no rollouts, or rollouts of a form that is not known."""
+        found = []
+        if bad := self._bad_lines:
+            found.append(
+                f"{self.dump.path}: {len(bad)} lines are no rollouts, and left out; the first one is line "
+                f"{bad[0].number} ({bad[0].why})"
+            )
+        if number := self._rows.num_strange:
+            found.append(
+                f"{self.dump.path}: {number} lines have neither a uid nor a score, and are listed with what they have; "
+                "look whether the file is a dump of rollouts, and of which version of verl"
+            )
+        return found
 
     def read(self, group_numbers: Iterator[int]) -> ReadPart:
         """The next part.
@@ -84,8 +90,9 @@ class FollowedDump:
         Raises:
             OSError: If the file cannot be read.
         """
+        # Until it is known better, so that a file that is gone or cannot be read is not tried for ever:
+        self._is_all, self._state = True, None
         self._state = _FileState.of(self.dump.path)
-        self._is_all = True  # until it is known better, so that a file that cannot be read is not tried for ever
         lines, is_replaced, self._is_all = self._lines.read()
         if is_replaced:
             self._bad_lines.clear()

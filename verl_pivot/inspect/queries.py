@@ -96,7 +96,8 @@ class RunIndex:
         self._group_numbers = count(1)
         self._spent_seconds = 0.0
         """Seconds that all calls of `refresh` took to read dumps."""
-        self._failures: dict[str, str] = {}
+        self._failures: dict[tuple[str, Path], str] = {}
+        """{what was read from which file or folder: the sentence why it cannot be read}"""
 
     # ---- reading
 
@@ -104,20 +105,16 @@ class RunIndex:
         """Read a part of what is new; whether there is more to read at once."""
         is_changed = False
         for run, series in zip(self.runs, self.metrics, strict=True):
-            is_changed |= self._guarded(run.metrics, partial(series.read, run.metrics))
+            is_changed |= self._guarded("metrics", run.path, partial(self._read_metrics, run, series))
         for number, run in enumerate(self.runs):
-            for dump in run.dumps:
-                if (number, dump.path) not in self._files:
-                    followed = FollowedDump(len(self._by_number), number, dump)
-                    self._files[number, dump.path] = followed
-                    self._by_number.append(followed)
+            is_changed |= self._guarded("dumps", run.path, partial(self._find_dumps, number, run))
         began = time.monotonic()
         first, longest = _READING_SECONDS
         end = began + min(max(first, self._spent_seconds / 4), longest)
         for file in (each for each in self._by_number if each.is_unread):
             if time.monotonic() > end:
                 break
-            is_changed |= self._guarded(file.dump.path, partial(self._read, file))
+            is_changed |= self._guarded("dump", file.dump.path, partial(self._read, file))
         self._table.add(self._waiting)
         self._waiting.clear()
         self._spent_seconds += time.monotonic() - began
@@ -137,23 +134,36 @@ class RunIndex:
     def problems(self) -> list[str]:
         """Sentences about what could not be read."""
         found = list(self._failures.values())
-        for run, series in zip(self.runs, self.metrics, strict=True):
+        for series in self.metrics:
             if series.num_unreadable:
-                found.append(f"{run.metrics}: {series.num_unreadable} lines are no metrics of a step, and left out")
-        found += [file.problem for file in self._by_number if file.problem is not None]
-        return found
+                found.append(f"{series.path}: {series.num_unreadable} lines are no metrics of a step, and left out")
+        return [*found, *(problem for file in self._by_number for problem in file.problems)]
 
-    def _guarded(self, path: Path | None, read: Callable[[], bool]) -> bool:
-        """Whether reading changed anything; a file that cannot be read becomes a problem until it can."""
-        key = str(path)
+    def _guarded(self, what: str, path: Path, read: Callable[[], bool]) -> bool:
+        """Whether reading changed anything; what cannot be read becomes a problem until it can."""
+        key = (what, path)
         try:
             is_changed = read()
         except OSError as error:
-            sentence = f"{path} cannot be read: {error.strerror}; what was read before is still shown"
+            what_failed = f"{error.filename or path} cannot be read: {error.strerror}"
+            sentence = f"{what_failed}; all else is shown, and this too once it can be read"
             is_new = self._failures.get(key) != sentence
             self._failures[key] = sentence
             return is_new
         return self._failures.pop(key, None) is not None or is_changed
+
+    @staticmethod
+    def _read_metrics(run: TrainingRun, series: MetricSeries) -> bool:
+        return series.read(run.metrics)
+
+    def _find_dumps(self, number: int, run: TrainingRun) -> bool:
+        """Follow dumps that are new; False, since nothing of them is read."""
+        for dump in run.dumps:
+            if (number, dump.path) not in self._files:
+                followed = FollowedDump(len(self._by_number), number, dump)
+                self._files[number, dump.path] = followed
+                self._by_number.append(followed)
+        return False
 
     def _read(self, file: FollowedDump) -> bool:
         part = file.read(self._group_numbers)
@@ -207,9 +217,10 @@ class RunIndex:
         return self._rows(f"group_number = ? ORDER BY id LIMIT {_MAX_SHOWN_GROUP}", group_number)
 
     def earlier(self, found: ListedRollout) -> Iterator[RowPlace]:
-        """[at most 200] places of rollouts of the same group before one, the nearest first."""
-        where = f"group_number = ? AND id < ? ORDER BY id DESC LIMIT {_MAX_SHOWN_GROUP}"
-        yield from map(self.row_place, self._rows(where, found.group_number, found.id))
+        """[at most 201] places of rollouts of the same group before one: the nearest ones, then the group's first."""
+        before = "group_number = ? AND id < ? ORDER BY id"
+        for order in (f"{before} DESC LIMIT {_MAX_SHOWN_GROUP}", f"{before} LIMIT 1"):
+            yield from map(self.row_place, self._rows(order, found.group_number, found.id))
 
     def find(self, place: RolloutPlace) -> ListedRollout:
         """The rollout at a place.

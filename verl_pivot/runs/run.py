@@ -123,11 +123,18 @@ class TrainingRun:
         """Look whether there is anything to see.
 
         Raises:
-            DataError: If there is no such file or folder, or the folder is that of no run.
+            DataError: If there is no such file or folder, it may not be read, or the folder is that of no run.
         """
-        if not self.path.exists():
+        try:
+            is_there = self.path.exists()
+            is_run = bool(self.config or self.metrics or self.dumps)
+        except OSError as error:
+            raise DataError(
+                f"{error.filename or self.path} cannot be read: {error.strerror}; give a run that can be read"
+            ) from error
+        if not is_there:
             raise DataError(f"there is no {self.path}: give the folder of a run, or a dump of rollouts")
-        if not (self.config or self.metrics or self.dumps):
+        if not is_run:
             raise DataError(
                 f"{self.path} holds neither Hydra's configuration nor metrics nor dumps of rollouts: give the folder "
                 "of a run, or of its trainer.rollout_data_dir"
