@@ -285,7 +285,7 @@ def test_a_dump_whose_bytes_are_of_another_encoding_has_no_rollouts(tmp_path: Pa
     index = read_index(write_run(tmp_path, {1: [text.encode("utf-16")], 2: [make_line("b_0_0")]}))
 
     assert uids(index) == ["b_0_0"]
-    assert "1.jsonl: 3 lines are no rollouts, and left out; the first one is line 1 ('utf-8' codec" in index.problems[0]
+    assert "1.jsonl: 2 lines are no rollouts, and left out; the first one is line 1 ('utf-8' codec" in index.problems[0]
 
 
 def test_dumps_of_another_version_are_listed_with_what_they_have_and_said(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dumped_runs import make_line, write_run
+from tests.support.dumped_runs import make_line, read_index, write_run
 from verl_pivot.errors import DataError
 from verl_pivot.runs.metrics import MetricSeries
 from verl_pivot.runs.run import RunPart, TrainingRun, differing_settings, run_names
@@ -86,6 +86,9 @@ def test_a_broken_configuration_hides_nothing_else(tmp_path: Path) -> None:
 
     run.check()
     assert (run.config, len(run.dumps)) == ({}, 1)
+    assert run.config_problem is not None
+    assert run.config_problem.startswith(f"{tmp_path}/.hydra/config.yaml is no YAML (while parsing a flow")
+    assert read_index(tmp_path).problems == [run.config_problem]
 
 
 @pytest.mark.parametrize(

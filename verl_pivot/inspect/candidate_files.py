@@ -54,7 +54,7 @@ def kind_of(path: Path) -> CandidateKind | None:
         with path.open("rb") as file:
             first = msgspec.json.decode(file.readline())
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        raise DataError(f"{path} cannot be read: {error.strerror}; give a file that can be read") from error
     except _BROKEN_LINE:
         return None
     fields = first if isinstance(first, dict) else {}

@@ -133,7 +133,8 @@ class RunIndex:
     @property
     def problems(self) -> list[str]:
         """Sentences about what could not be read."""
-        found = list(self._failures.values())
+        found = [run.config_problem for run in self.runs if run.config_problem is not None]
+        found += self._failures.values()
         for series in self.metrics:
             if series.num_unreadable:
                 found.append(f"{series.path}: {series.num_unreadable} lines are no metrics of a step, and left out")

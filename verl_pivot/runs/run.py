@@ -46,6 +46,13 @@ class DumpFile(NamedTuple):
         return self.path.absolute().parent.name in _FOLDERS
 
 
+class _ReadConfig(NamedTuple):
+    """What Hydra's file of a run holds."""
+
+    config: JsonObject
+    problem: str | None
+
+
 @dataclass(frozen=True)
 class TrainingRun:
     """Files of one training, found as they are at the time of asking.
@@ -61,14 +68,29 @@ class TrainingRun:
     def folder(self) -> Path:
         return self.path if self.path.is_dir() else self.path.parent
 
-    @cached_property
+    @property
     def config(self) -> JsonObject:
         """Configuration that Hydra wrote for the launch; empty if it is not there or cannot be read."""
+        return self._read_config.config
+
+    @property
+    def config_problem(self) -> str | None:
+        """Sentence why the configuration cannot be read; None if it was, or is not there."""
+        return self._read_config.problem
+
+    @cached_property
+    def _read_config(self) -> "_ReadConfig":
+        path = self.folder / ".hydra" / "config.yaml"
         try:
-            found = yaml.load((self.folder / ".hydra" / "config.yaml").read_text(), Loader=_LOADER)
-        except (OSError, ValueError, yaml.YAMLError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+            found = yaml.load(path.read_text(), Loader=_LOADER)
+        except (FileNotFoundError, NotADirectoryError):
+            return _ReadConfig({}, None)
+        except OSError as error:
+            return _ReadConfig({}, f"{path} cannot be read: {error.strerror}; all but the settings is shown")
+        except (ValueError, yaml.YAMLError, RecursionError) as error:
+            why = str(error).partition("\n")[0]
+            return _ReadConfig({}, f"{path} is no YAML ({why}); all but the settings is shown")
+        return _ReadConfig(found if isinstance(found, dict) else {}, None)
 
     @cached_property
     def settings(self) -> dict[str, str]:
