@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _MAX_RUNS = 12
 """Runs whose curves can be told apart: six colours, with and without dashes."""
 
+_MAX_QUERY_SECONDS = 120.0
+"""Seconds after which counting is given up: more than a page has, since a report is written once."""
+
 
 def report_command(
     runs: Annotated[
@@ -69,7 +72,7 @@ def report_command(
     found = [TrainingRun(run) for run in runs]
     for run in found:
         run.check()
-    index = RunIndex(found)
+    index = RunIndex(found, _MAX_QUERY_SECONDS)
     report, pivots = _read(index, rollouts, profile, trajectories)
     if out is None:
         typer.echo(report.as_json())

@@ -78,17 +78,18 @@ class RolloutPlace(msgspec.Struct, frozen=True):
 class RunIndex:
     """Rollouts and metrics of one run or several, as they are at present."""
 
-    def __init__(self, runs: Sequence[TrainingRun]) -> None:
+    def __init__(self, runs: Sequence[TrainingRun], max_seconds: float | None = None) -> None:
         """Read nothing yet.
 
         Args:
             runs: [num_runs] what is looked at.
+            max_seconds: Seconds after which a query is ended; None takes those of a view.
         """
         self.runs = tuple(runs)
         self.metrics = [MetricSeries() for _ in runs]
         self.generation = 0
         """Number of changes so far."""
-        self._table = RolloutTable()
+        self._table = RolloutTable(max_seconds)
         self._waiting: list[pyarrow.RecordBatch] = []
         """Rows that one call of `refresh` has read, and adds at its end."""
         self._files: dict[tuple[int, Path], FollowedDump] = {}
