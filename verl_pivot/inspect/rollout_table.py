@@ -147,8 +147,8 @@ class RolloutTable:
             return self._answer(query, values)
         except (duckdb.InterruptException, duckdb.OutOfMemoryException) as error:
             raise DataError(
-                f"the rollouts are too many to be counted within {self._max_seconds:g} s and {LIMITS['memory_limit']}: give "
-                "fewer runs, or a dump of one step"
+                f"the rollouts are too many to be counted within {self._max_seconds:g} s and {LIMITS['memory_limit']}: "
+                "give fewer runs, or a dump of one step"
             ) from error
 
     @property
