@@ -19,7 +19,7 @@
 #   make bench-mcp        a call of an MCP server's tool beside the SDK's client, first calls, and leaks
 #   make bench-browser    episodes of MiniWoB++ per second in a real browser, and what 2,000 of them leave behind
 #   make bench-gateway    a request of a program that drives the policy, alone and with 256 conversations at once
-#   make bench-inspect  first screen, filters and keys of the page over 100,000 rollouts
+#   make bench-inspect  first screen, filters and keys of the page over 100,000 rollouts, and a report of 500,000
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
 #   make bench-render     a page of HTML in the browser, with one screenshot, alone and eight at a time
 #   make bench-rubrics    a group of 16 reports with 10 criteria by a judge that takes 0.2 s, beside the ideal
@@ -69,6 +69,7 @@ docs: .venv/ready
 	$(BIN)/python docs/reference.py
 	$(BIN)/python docs/site_pages.py
 	.venv/docs/bin/mkdocs build --strict
+	@echo "The site is in outputs/site. Its search needs a server: python3 -m http.server --bind 127.0.0.1 --directory outputs/site"
 
 screenshots: .venv/ready
 	mkdir -p docs/images
@@ -121,6 +122,7 @@ bench-notebook: .venv/ready
 
 bench-inspect: .venv/ready
 	$(BIN)/python -m benchmarks.bench_inspect
+	$(BIN)/python -m benchmarks.bench_report
 
 bench-judge: .venv/ready
 	$(BIN)/python -m benchmarks.bench_judge

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,25 @@ def test_every_form_for_issues_has_a_name_a_description_and_fields_with_their_ow
     assert set(form) == {"name", "description", "body"}
     assert len(ids) == len(set(ids))
     assert all(field["attributes"]["label"] for field in form["body"])
+
+
+PAGES = sorted({*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/README.md"), *ROOT.glob("[CR]*.md")})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_page_begins_with_sentences_that_say_what_the_reader_gets(page: Path) -> None:
+    if page.name == "CHANGELOG.md":
+        pytest.skip("its title says it")
+    title, blank, first, *_ = page.read_text().split("\n")
+
+    assert title.startswith("# ")
+    assert blank == ""
+    assert re.match(r"[A-Z`\[*]", first), first
+    assert not first.startswith("```"), "a page does not begin with a command"
+
+
+def test_the_page_of_installing_says_what_each_extra_is_for() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (ROOT / "docs" / "installing.md").read_text().partition("## Extras")[2].partition("\n## ")[0]
+
+    assert {*re.findall(r"`([a-z]+)`", table)} >= {*extras} - {"dev"}

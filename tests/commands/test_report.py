@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from tests.support.dumped_runs import make_line, write_run
 from verl_pivot.cli import app
+from verl_pivot.profiling.profiles import KIND
 
 
 def test_it_writes_one_file_and_says_what_it_read(tmp_path: Path) -> None:
@@ -39,6 +40,11 @@ def test_the_numbers_alone_are_one_json_object(tmp_path: Path) -> None:
         (["empty", "--json"], "{folder}/empty holds neither Hydra's configuration nor metrics nor dumps of rollouts"),
         (["blank", "--json"], "{folder}/blank has nothing to report, neither settings nor metrics nor rollouts"),
         (["notes.txt", "--json"], "{folder}/notes.txt has nothing to report, neither settings nor metrics nor rollout"),
+        (
+            ["profile.jsonl", "--json"],
+            "{folder}/profile.jsonl is of the stages before training (profile), and a report",
+        ),
+        (["run", "pivots.parquet", "--json"], "look at the file with `verl-pivot inspect {folder}/pivots.parquet`"),
         (["run", "run/../run", "--json"], "a RUN is given twice: each must be another one"),
         (["run"], "give --out report.html, the file to write, or --json for the numbers alone"),
         (["run", "--json", "--out", "r.html"], "--json prints the numbers and writes no file: leave out --json, or"),
@@ -53,6 +59,8 @@ def test_what_cannot_be_reported_is_refused_with_the_remedy(
     write_run(tmp_path / "blank", {1: []})
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("no rollouts\n")
+    (tmp_path / "profile.jsonl").write_text(json.dumps({"kind": KIND}) + "\n")
+    (tmp_path / "pivots.parquet").touch()
 
     words = [each if each.startswith("--") else str(tmp_path / each) for each in arguments]
     result = CliRunner().invoke(app, ["report", *words])

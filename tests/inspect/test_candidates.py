@@ -281,7 +281,7 @@ def test_a_broken_line_is_named(folder: Path, tmp_path: Path, line: bytes, sente
 def test_a_parquet_of_something_else_and_two_files_of_a_kind_are_refused(folder: Path, tmp_path: Path) -> None:
     other = tmp_path / "other.parquet"
     other.write_bytes(b"PAR1 no parquet")
-    with pytest.raises(DataError, match=r"holds no pivots .*write it with `verl-pivot select`"):
+    with pytest.raises(DataError, match=r"holds no pivots .*wait until `verl-pivot select` has written it"):
         CandidateFiles([other])
     pyarrow.parquet.write_table(pyarrow.table({"trajectory_id": ["a"]}), other)
     with pytest.raises(DataError, match=r"holds no pivots .*lacks num_prompt_tokens, pass_rate"):

@@ -51,3 +51,15 @@ def test_a_rollout_has_the_prompt_of_its_group_and_the_spans_of_its_mask(tmp_pat
     assert [each.prompt for each in opened] == [prompts[0], prompts[0], prompts[1], prompts[1], []]
     assert opened[1].rows == [OpenedRow(num_turns=1, sampled_spans=[(0, 2), (3, 4)], turn_ends=[2])]
     assert opened[1].turns[0].seconds == 0.5
+
+
+def test_a_rollout_of_a_large_group_has_the_prompt_of_its_first_line(tmp_path: Path) -> None:
+    prompt = [{"role": "user", "content": "2 + 3?"}]
+    lines = [
+        make_line(f"a_{number}_0", mask=[1], turn_ends=[1], prompt=None if number else prompt) for number in range(300)
+    ]
+    index = read_index(write_run(tmp_path, {1: lines}))
+
+    opened = open_rollout(index, index.find(RolloutPlace(0, "rollouts/pivot/1.jsonl", 300)))
+
+    assert [message["content"] for message in opened.prompt] == ["2 + 3?"]

@@ -245,9 +245,10 @@ def test_what_is_no_rollout_is_said_and_the_rest_is_shown(tmp_path: Path) -> Non
     assert uids(index) == ["nan_0_0", "huge_0_0", "lone \\ud800_0_0", None, "good_0_0"]
     assert [each.row.step for each in index.rows(range(9))] == [1, 7, 7, 7, 1]
     assert [each.row.tools for each in index.rows(range(9))] == ["", "", "\\udfff", "", ""]
-    (problem,) = index.problems
-    assert "1.jsonl" not in problem
-    assert "7.jsonl: 4 lines are no rollouts, and left out; the first one is line 1 (" in problem
+    bad, strange = index.problems
+    assert "1.jsonl" not in bad
+    assert "7.jsonl: 4 lines are no rollouts, and left out; the first one is line 1 (" in bad
+    assert "7.jsonl: 1 lines have neither a uid nor a score, and are listed with what they have; look" in strange
 
 
 def test_a_dump_that_cannot_be_read_is_said_once_and_tried_again_when_it_changes(tmp_path: Path) -> None:
@@ -258,7 +259,56 @@ def test_a_dump_that_cannot_be_read_is_said_once_and_tried_again_when_it_changes
 
     assert uids(index) == ["a_0_0"]
     assert index.problems == [
-        f"{folder}/rollouts/pivot/2.jsonl cannot be read: Is a directory; what was read before is still shown"
+        f"{folder}/rollouts/pivot/2.jsonl cannot be read: Is a directory; all else is shown, and this too once it can "
+        "be read"
+    ]
+
+
+def test_a_dump_that_is_gone_is_said_and_is_read_once_it_comes_back(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, {1: [make_line("a_0_0")]})
+    missing = tmp_path / "elsewhere.jsonl"
+    (folder / "rollouts" / "pivot" / "2.jsonl").symlink_to(missing)
+
+    index = read_index(folder)
+
+    assert (uids(index), index.num_unread) == (["a_0_0"], 0)
+    assert [each.partition(";")[0] for each in index.problems] == [
+        f"{folder}/rollouts/pivot/2.jsonl cannot be read: No such file or directory"
+    ]
+    missing.write_bytes(make_line("b_0_0", step=2))
+    index.refresh()
+    assert (uids(index), index.problems) == (["a_0_0", "b_0_0"], [])
+
+
+def test_a_dump_whose_bytes_are_of_another_encoding_has_no_rollouts(tmp_path: Path) -> None:
+    text = (make_line("a_0_0") + make_line("a_1_0")).decode()
+    index = read_index(write_run(tmp_path, {1: [text.encode("utf-16")], 2: [make_line("b_0_0")]}))
+
+    assert uids(index) == ["b_0_0"]
+    assert "1.jsonl: 2 lines are no rollouts, and left out; the first one is line 1 ('utf-8' codec" in index.problems[0]
+
+
+def test_dumps_of_another_version_are_listed_with_what_they_have_and_said(tmp_path: Path) -> None:
+    folder = tmp_path / "rollouts"
+    folder.mkdir()
+    (folder / "1.jsonl").write_text(2 * '{"prompt": "2 + 3?", "response": "5", "reward": 1.0, "step": 4}\n')
+
+    index = read_index(tmp_path)
+
+    assert [each.row.step for each in index.rows(range(9))] == [4, 4]
+    assert "1.jsonl: 2 lines have neither a uid nor a score" in index.problems[0]
+
+
+def test_a_folder_that_cannot_be_listed_hides_nothing_else(tmp_path: Path) -> None:
+    write_run(tmp_path, {}, [{"step": 1, "critic/score/mean": 0.5}])
+    (tmp_path / ".hydra").mkdir()
+    (tmp_path / ".hydra" / "config.yaml").write_text(f"trainer: {{validation_data_dir: {300 * 'x'}}}")
+
+    index = read_index(tmp_path)
+
+    assert index.metrics[0].points("critic/score/mean") == [(1, 0.5)]
+    assert index.problems == [
+        f"{300 * 'x'}/pivot cannot be read: File name too long; all else is shown, and this too once it can be read"
     ]
 
 

@@ -181,3 +181,20 @@ async def test_events_tell_of_what_is_new(tmp_path: Path) -> None:
             write_run(folder, {2: [make_line("b_0_0", step=2)]})
             assert int((await events.content.readline()).removeprefix(b"data: ")) == before + 1
         assert (await ask(url, "run"))["num_rollouts"] == 2
+
+
+async def test_a_browser_that_is_closed_in_mid_stream_leaves_the_page_running_without_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = write_run(tmp_path, {1: [make_line("a_0_0")]})
+    async with page(folder) as url:
+        for step in (2, 3):
+            async with aiohttp.ClientSession() as client, client.get(f"{url}/api/events?token={TOKEN}") as events:
+                await events.content.readline()
+                events.close()
+            write_run(folder, {step: [make_line(f"{step}_0_0", step=step)]})
+        async with aiohttp.ClientSession() as client, client.get(f"{url}/api/events?token={TOKEN}") as events:
+            while (await ask(url, "run"))["num_rollouts"] < 3:
+                await events.content.readline()
+
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []

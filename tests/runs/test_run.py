@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dumped_runs import make_line, write_run
+from tests.support.dumped_runs import make_line, read_index, write_run
 from verl_pivot.errors import DataError
 from verl_pivot.runs.metrics import MetricSeries
 from verl_pivot.runs.run import RunPart, TrainingRun, differing_settings, run_names
@@ -75,12 +75,20 @@ def test_a_folder_that_is_no_run_is_refused_with_the_remedy(tmp_path: Path) -> N
         TrainingRun(tmp_path / "none").check()
 
 
+def test_a_run_that_cannot_be_read_is_refused_with_the_remedy() -> None:
+    with pytest.raises(DataError, match=r"^x+ cannot be read: File name too long; give a run that can be read$"):
+        TrainingRun(Path(300 * "x")).check()
+
+
 def test_a_broken_configuration_hides_nothing_else(tmp_path: Path) -> None:
     run = configure(write_run(tmp_path, {1: [make_line()]}))
     (tmp_path / ".hydra" / "config.yaml").write_text("trainer: [")
 
     run.check()
     assert (run.config, len(run.dumps)) == ({}, 1)
+    assert run.config_problem is not None
+    assert run.config_problem.startswith(f"{tmp_path}/.hydra/config.yaml is no YAML (while parsing a flow")
+    assert read_index(tmp_path).problems == [run.config_problem]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _MAX_RUNS = 12
 """Runs whose curves can be told apart: six colours, with and without dashes."""
 
+_MAX_QUERY_SECONDS = 120.0
+"""Seconds after which counting is given up: more than a page has, since a report is written once."""
+
 
 def report_command(
     runs: Annotated[
@@ -62,13 +65,14 @@ def report_command(
         raise ConfigError(f"{len(runs)} runs are given: a report compares at most {_MAX_RUNS}; write several")
     if trajectories is not None and profile is None:
         raise ConfigError("--trajectories was given without --profile: name the profile, too")
+    _refuse_earlier_stages(runs)
     from verl_pivot.inspect.queries import RunIndex
     from verl_pivot.runs.run import TrainingRun
 
     found = [TrainingRun(run) for run in runs]
     for run in found:
         run.check()
-    index = RunIndex(found)
+    index = RunIndex(found, _MAX_QUERY_SECONDS)
     report, pivots = _read(index, rollouts, profile, trajectories)
     if out is None:
         typer.echo(report.as_json())
@@ -101,6 +105,22 @@ def _read(
 
     numbers, pivots = read_pivots(index, profile, trajectories, num_shown)
     return msgspec.structs.replace(report, profile=numbers), pivots
+
+
+def _refuse_earlier_stages(paths: list[Path]) -> None:
+    """Stop where a file is of the stages before training, whose lines are no rollouts.
+
+    Raises:
+        ConfigError: With the command that shows it.
+    """
+    from verl_pivot.inspect.candidate_files import kind_of
+
+    for path in paths:
+        if (kind := kind_of(path)) is not None:
+            raise ConfigError(
+                f"{path} is of the stages before training ({kind}), and a report is of runs: give a run, with "
+                f"--profile for its pivots, or look at the file with `verl-pivot inspect {path}`"
+            )
 
 
 def _several(number: int, what: str) -> str:

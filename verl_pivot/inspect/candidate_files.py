@@ -46,15 +46,15 @@ def kind_of(path: Path) -> CandidateKind | None:
     Raises:
         DataError: If it cannot be read.
     """
-    if not path.is_file():
-        return None
-    if path.suffix == ".parquet":
-        return CandidateKind.PIVOTS
     try:
+        if not path.is_file():
+            return None
+        if path.suffix == ".parquet":
+            return CandidateKind.PIVOTS
         with path.open("rb") as file:
             first = msgspec.json.decode(file.readline())
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from error
+        raise DataError(f"{path} cannot be read: {error.strerror}; give a file that can be read") from error
     except _BROKEN_LINE:
         return None
     fields = first if isinstance(first, dict) else {}
@@ -201,7 +201,9 @@ class CandidateFiles:
         try:
             table = _read_columns(path, _PIVOT_COLUMNS)
         except (OSError, pyarrow.ArrowException) as error:
-            raise DataError(f"{path} holds no pivots ({error}); write it with `verl-pivot select`") from error
+            raise DataError(
+                f"{path} holds no pivots ({error}); wait until `verl-pivot select` has written it, or write it anew"
+            ) from error
         if self.selection is None:
             self.selection = _selection_beside(path)
         for number, row in enumerate(table.to_pylist()):

@@ -6,6 +6,7 @@ The texts stay in the dumps, and are read there by their place (`opened.py`).
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,10 +17,10 @@ import pyarrow.compute
 from verl_pivot.errors import DataError
 from verl_pivot.inspect.filter_values import refuse_impossible
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
-from verl_pivot.inspect.rollout_rows import BadLine, RolloutRow, RowReader
-from verl_pivot.inspect.rollout_table import RolloutTable, RowOrigin, row_batch
+from verl_pivot.inspect.followed_dump import FollowedDump
+from verl_pivot.inspect.rollout_rows import RolloutRow
+from verl_pivot.inspect.rollout_table import RolloutTable
 from verl_pivot.inspect.texts import RowPlace, rows_with_words
-from verl_pivot.runs.growing_lines import GrowingLines
 from verl_pivot.runs.metrics import MetricSeries
 from verl_pivot.runs.run import DumpFile, TrainingRun
 from verl_pivot.types import JsonObject
@@ -74,56 +75,30 @@ class RolloutPlace(msgspec.Struct, frozen=True):
     line: int
 
 
-class _FileState(NamedTuple):
-    """What changes when a file is written or replaced."""
-
-    number: int
-    size: int
-    changed: int
-    """Nanoseconds since 1970."""
-
-    @classmethod
-    def of(cls, path: Path) -> "_FileState":
-        status = path.stat()
-        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-class _ReadFile:
-    """One dump that is read as it grows."""
-
-    def __init__(self, number: int, run: int, dump: DumpFile) -> None:
-        self.number, self.run, self.dump = number, run, dump
-        self.lines, self.rows = GrowingLines(dump.path), RowReader()
-        self.groups: dict[str, int] = {}
-        """{name of a group: its number}"""
-        self.is_all = False
-        self.state: _FileState | None = None
-        """State of the file when it was read last."""
-        self.bad_lines: list[BadLine] = []
-
-
 class RunIndex:
     """Rollouts and metrics of one run or several, as they are at present."""
 
-    def __init__(self, runs: Sequence[TrainingRun]) -> None:
+    def __init__(self, runs: Sequence[TrainingRun], max_seconds: float | None = None) -> None:
         """Read nothing yet.
 
         Args:
             runs: [num_runs] what is looked at.
+            max_seconds: Seconds after which a query is ended; None takes those of a view.
         """
         self.runs = tuple(runs)
         self.metrics = [MetricSeries() for _ in runs]
         self.generation = 0
         """Number of changes so far."""
-        self._table = RolloutTable()
+        self._table = RolloutTable(max_seconds)
         self._waiting: list[pyarrow.RecordBatch] = []
         """Rows that one call of `refresh` has read, and adds at its end."""
-        self._files: dict[tuple[int, Path], _ReadFile] = {}
-        self._by_number: list[_ReadFile] = []
-        self._next_group = 0
+        self._files: dict[tuple[int, Path], FollowedDump] = {}
+        self._by_number: list[FollowedDump] = []
+        self._group_numbers = count(1)
         self._spent_seconds = 0.0
         """Seconds that all calls of `refresh` took to read dumps."""
-        self._failures: dict[str, str] = {}
+        self._failures: dict[tuple[str, Path], str] = {}
+        """{what was read from which file or folder: the sentence why it cannot be read}"""
 
     # ---- reading
 
@@ -131,20 +106,16 @@ class RunIndex:
         """Read a part of what is new; whether there is more to read at once."""
         is_changed = False
         for run, series in zip(self.runs, self.metrics, strict=True):
-            is_changed |= self._guarded(run.metrics, partial(series.read, run.metrics))
+            is_changed |= self._guarded("metrics", run.path, partial(self._read_metrics, run, series))
         for number, run in enumerate(self.runs):
-            for dump in run.dumps:
-                if (number, dump.path) not in self._files:
-                    read_file = _ReadFile(len(self._by_number), number, dump)
-                    self._files[number, dump.path] = read_file
-                    self._by_number.append(read_file)
+            is_changed |= self._guarded("dumps", run.path, partial(self._find_dumps, number, run))
         began = time.monotonic()
         first, longest = _READING_SECONDS
         end = began + min(max(first, self._spent_seconds / 4), longest)
-        for file in filter(self._is_unread, self._by_number):
+        for file in (each for each in self._by_number if each.is_unread):
             if time.monotonic() > end:
                 break
-            is_changed |= self._guarded(file.dump.path, partial(self._read, file))
+            is_changed |= self._guarded("dump", file.dump.path, partial(self._read, file))
         self._table.add(self._waiting)
         self._waiting.clear()
         self._spent_seconds += time.monotonic() - began
@@ -154,7 +125,7 @@ class RunIndex:
     @property
     def num_unread(self) -> int:
         """Dumps that were not read to their present end."""
-        return sum(map(self._is_unread, self._by_number))
+        return sum(file.is_unread for file in self._by_number)
 
     @property
     def num_files(self) -> int:
@@ -163,60 +134,46 @@ class RunIndex:
     @property
     def problems(self) -> list[str]:
         """Sentences about what could not be read."""
-        found = list(self._failures.values())
-        for run, series in zip(self.runs, self.metrics, strict=True):
+        found = [run.config_problem for run in self.runs if run.config_problem is not None]
+        found += self._failures.values()
+        for series in self.metrics:
             if series.num_unreadable:
-                found.append(f"{run.metrics}: {series.num_unreadable} lines are no metrics of a step, and left out")
-        for file in self._by_number:
-            if bad := file.bad_lines:
-                found.append(
-                    f"{file.dump.path}: {len(bad)} lines are no rollouts, and left out; the first one is line "
-                    f"{bad[0].number} ({bad[0].why})"
-                )
-        return found
+                found.append(f"{series.path}: {series.num_unreadable} lines are no metrics of a step, and left out")
+        return [*found, *(problem for file in self._by_number for problem in file.problems)]
 
-    def _guarded(self, path: Path | None, read: Callable[[], bool]) -> bool:
-        """Whether reading changed anything; a file that cannot be read becomes a problem until it can."""
-        key = str(path)
+    def _guarded(self, what: str, path: Path, read: Callable[[], bool]) -> bool:
+        """Whether reading changed anything; what cannot be read becomes a problem until it can."""
+        key = (what, path)
         try:
             is_changed = read()
         except OSError as error:
-            sentence = f"{path} cannot be read: {error.strerror}; what was read before is still shown"
+            what_failed = f"{error.filename or path} cannot be read: {error.strerror}"
+            sentence = f"{what_failed}; all else is shown, and this too once it can be read"
             is_new = self._failures.get(key) != sentence
             self._failures[key] = sentence
             return is_new
         return self._failures.pop(key, None) is not None or is_changed
 
     @staticmethod
-    def _is_unread(file: _ReadFile) -> bool:
-        try:
-            return not file.is_all or _FileState.of(file.dump.path) != file.state
-        except OSError:  # removed: what was read stays until it comes back
-            return False
+    def _read_metrics(run: TrainingRun, series: MetricSeries) -> bool:
+        return series.read(run.metrics)
 
-    def _read(self, file: _ReadFile) -> bool:
-        file.state = _FileState.of(file.dump.path)
-        file.is_all = True  # until it is known better, so that a file that cannot be read is not tried for ever
-        lines, is_replaced, file.is_all = file.lines.read()
-        if is_replaced:
+    def _find_dumps(self, number: int, run: TrainingRun) -> bool:
+        """Follow dumps that are new; False, since nothing of them is read."""
+        for dump in run.dumps:
+            if (number, dump.path) not in self._files:
+                followed = FollowedDump(len(self._by_number), number, dump)
+                self._files[number, dump.path] = followed
+                self._by_number.append(followed)
+        return False
+
+    def _read(self, file: FollowedDump) -> bool:
+        part = file.read(self._group_numbers)
+        if part.is_replaced:
             self._table.remove(file.number)
-            file.bad_lines.clear()
-            file.rows = RowReader()
-        columns, bad_lines = file.rows.read(lines, is_all=file.is_all)
-        file.bad_lines += bad_lines
-        if groups := [self._group_number(file, name) for name in columns["group_name"]]:
-            origin = RowOrigin(file.run, file.dump.part.value, file.number, file.dump.step)
-            self._waiting.append(row_batch(origin, columns, groups))
-        return is_replaced or bool(lines)
-
-    def _group_number(self, file: _ReadFile, name: str | None) -> int:
-        """Number of a group of the dump; a rollout without a group is alone in one."""
-        if name is None or name not in file.groups:
-            self._next_group += 1
-            if name is None:
-                return self._next_group
-            file.groups[name] = self._next_group
-        return file.groups[name]
+        if part.rows is not None:
+            self._waiting.append(part.rows)
+        return part.is_changed
 
     # ---- asking
 
@@ -262,9 +219,10 @@ class RunIndex:
         return self._rows(f"group_number = ? ORDER BY id LIMIT {_MAX_SHOWN_GROUP}", group_number)
 
     def earlier(self, found: ListedRollout) -> Iterator[RowPlace]:
-        """[at most 200] places of rollouts of the same group before one, the nearest first."""
-        where = f"group_number = ? AND id < ? ORDER BY id DESC LIMIT {_MAX_SHOWN_GROUP}"
-        yield from map(self.row_place, self._rows(where, found.group_number, found.id))
+        """[at most 201] places of rollouts of the same group before one: the nearest ones, then the group's first."""
+        before = "group_number = ? AND id < ? ORDER BY id"
+        for order in (f"{before} DESC LIMIT {_MAX_SHOWN_GROUP}", f"{before} LIMIT 1"):
+            yield from map(self.row_place, self._rows(order, found.group_number, found.id))
 
     def find(self, place: RolloutPlace) -> ListedRollout:
         """The rollout at a place.
@@ -319,9 +277,9 @@ class RunIndex:
         return self._by_number[file].dump
 
     def file_name(self, file: int) -> str:
-        read_file = self._by_number[file]
-        folder = self.runs[read_file.run].folder
-        path = read_file.dump.path
+        followed = self._by_number[file]
+        folder = self.runs[followed.run].folder
+        path = followed.dump.path
         return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)
 
     def _rows(self, where: str, *values: Any) -> list[ListedRollout]:

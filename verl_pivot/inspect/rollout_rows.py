@@ -118,6 +118,8 @@ class RowReader:
     def __init__(self) -> None:
         self._parts: list[_Part] = []
         """Lines of the last rollout, which the next line may belong to."""
+        self.num_strange = 0
+        """Lines so far that have neither a uid nor a field of a score, as of another version of verl."""
 
     def read(self, lines: Iterable[PlacedLine], *, is_all: bool) -> ReadRows:
         """The rollouts that are whole with these lines.
@@ -134,6 +136,7 @@ class RowReader:
             except (ValueError, RecursionError) as error:
                 bad_lines.append(BadLine(line.number, str(error)))
                 continue
+            self.num_strange += found.uid is None and found.score is None and b'"score"' not in line.text
             part = _Part(line, found, _rollout_id(found.uid))
             if self._parts and (part.id is None or part.id != self._parts[0].id):
                 rollouts.append(self._parts)
@@ -162,7 +165,7 @@ def _decoded(text: bytes) -> _ListedLine:
         return _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
         # What Python's json writes and msgspec refuses, such as NaN, and fields of other types than ours.
-        fields = json.loads(text)
+        fields = json.loads(text.decode())  # of bytes, it would guess the encoding
     if not isinstance(fields, dict):
         raise ValueError("the line is no JSON object")  # noqa: TRY004  what is wrong is the text
     return _ListedLine(**dict(_usable(fields)))

@@ -16,7 +16,7 @@ with extra("data"):
     import duckdb
 
 MAX_SECONDS = 5.0
-"""Seconds after which a query is ended."""
+"""Seconds after which a query of a view is ended, for whose answer somebody waits."""
 LIMITS: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "autoinstall_known_extensions": False,
@@ -88,7 +88,13 @@ def row_batch(origin: RowOrigin, columns: Mapping[str, Sequence[Any]], groups: S
 class RolloutTable:
     """The table; each call may come from a thread of its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_seconds: float | None = None) -> None:
+        """An empty table.
+
+        Args:
+            max_seconds: Seconds after which a query is ended; None takes those of a view.
+        """
+        self._own_seconds = max_seconds
         self._database = duckdb.connect(config=LIMITS)
         columns = ", ".join(f"{field.name} {_SQL_TYPES[field.type]}" for field in _SCHEMA)
         self._database.execute(f"CREATE TABLE rollouts ({columns})")
@@ -126,7 +132,7 @@ class RolloutTable:
             return self._answer(query, values)
         except duckdb.InterruptException as error:
             raise ConfigError(
-                f"the condition takes longer than {MAX_SECONDS:g} s: write one that looks at less"
+                f"the condition takes longer than {self._max_seconds:g} s: write one that looks at less"
             ) from error
         except duckdb.Error as error:
             raise ConfigError(f"the condition cannot be used: {str(error).partition(chr(10))[0]}") from error
@@ -141,13 +147,17 @@ class RolloutTable:
             return self._answer(query, values)
         except (duckdb.InterruptException, duckdb.OutOfMemoryException) as error:
             raise DataError(
-                f"the rollouts are too many to be counted within {MAX_SECONDS:g} s and {LIMITS['memory_limit']}: give "
-                "fewer runs, or a dump of one step"
+                f"the rollouts are too many to be counted within {self._max_seconds:g} s and {LIMITS['memory_limit']}: "
+                "give fewer runs, or a dump of one step"
             ) from error
+
+    @property
+    def _max_seconds(self) -> float:
+        return MAX_SECONDS if self._own_seconds is None else self._own_seconds
 
     def _answer(self, query: str, values: Sequence[Any]) -> pyarrow.Table:
         with self._database.cursor() as cursor:
-            timer = threading.Timer(MAX_SECONDS, cursor.interrupt)
+            timer = threading.Timer(self._max_seconds, cursor.interrupt)
             timer.start()
             try:
                 return cursor.sql(query, params=list(values)).to_arrow_table()

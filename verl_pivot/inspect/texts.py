@@ -51,7 +51,7 @@ def read_lines(place: RowPlace) -> list[JsonObject]:
 
 def _parsed(data: bytes) -> list[JsonObject]:
     lines = [
-        json.loads(line, parse_constant=lambda _: None, parse_float=_finite)
+        json.loads(line.decode(), parse_constant=lambda _: None, parse_float=_finite)
         for line in data.split(b"\n")
         if line.strip()
     ]

@@ -308,7 +308,7 @@ def parse_header(line: bytes, path: Path) -> ProfileSettings:
     Raises:
         DataError: If the file is no profile of this version, or holds published scores.
     """
-    settings = _parse_any_header(line, path)
+    settings = _parse_any_header(line, path, remedy="choose another --out, or write it with `verl-pivot profile`")
     if isinstance(settings, PublishedSettings):
         raise DataError(
             f"{path} holds scores that were published with the trajectories, which `verl-pivot profile` cannot "
@@ -317,7 +317,9 @@ def parse_header(line: bytes, path: Path) -> ProfileSettings:
     return settings
 
 
-def _parse_any_header(line: bytes, path: Path) -> ProfileSettings | PublishedSettings:
+def _parse_any_header(
+    line: bytes, path: Path, remedy: str = "write it with `verl-pivot profile`"
+) -> ProfileSettings | PublishedSettings:
     try:
         header = as_object(decode_json(line), "the first line")
         if header.get("kind") != KIND or header.get("version") != VERSION:
@@ -325,7 +327,4 @@ def _parse_any_header(line: bytes, path: Path) -> ProfileSettings | PublishedSet
         settings = as_object(header.get("settings"), "settings")
         return PublishedSettings.parse(settings) if "published" in settings else ProfileSettings.parse(settings)
     except DataError as error:
-        raise DataError(
-            f"{path} is no profile of version {VERSION} ({error}); choose another --out, or write it with "
-            "`verl-pivot profile`"
-        ) from error
+        raise DataError(f"{path} is no profile of version {VERSION} ({error}); {remedy}") from error

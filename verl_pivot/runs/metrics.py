@@ -18,6 +18,11 @@ class MetricSeries:
         """Lines that are no JSON with a step."""
 
     @property
+    def path(self) -> Path | None:
+        """The file that was read last; None before any was."""
+        return None if self._reader is None else self._reader.path
+
+    @property
     def names(self) -> list[str]:
         return sorted({name for metrics in self._steps.values() for name in metrics})
 
@@ -64,7 +69,7 @@ class MetricSeries:
                 self._steps.setdefault(logged.number, {}).update(logged.metrics)
             return
         try:
-            fields = json.loads(line.text)
+            fields = json.loads(line.text.decode())
             step = int(fields["step"])
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             self.num_unreadable += 1

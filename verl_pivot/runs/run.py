@@ -46,6 +46,13 @@ class DumpFile(NamedTuple):
         return self.path.absolute().parent.name in _FOLDERS
 
 
+class _ReadConfig(NamedTuple):
+    """What Hydra's file of a run holds."""
+
+    config: JsonObject
+    problem: str | None
+
+
 @dataclass(frozen=True)
 class TrainingRun:
     """Files of one training, found as they are at the time of asking.
@@ -61,14 +68,29 @@ class TrainingRun:
     def folder(self) -> Path:
         return self.path if self.path.is_dir() else self.path.parent
 
-    @cached_property
+    @property
     def config(self) -> JsonObject:
         """Configuration that Hydra wrote for the launch; empty if it is not there or cannot be read."""
+        return self._read_config.config
+
+    @property
+    def config_problem(self) -> str | None:
+        """Sentence why the configuration cannot be read; None if it was, or is not there."""
+        return self._read_config.problem
+
+    @cached_property
+    def _read_config(self) -> "_ReadConfig":
+        path = self.folder / ".hydra" / "config.yaml"
         try:
-            found = yaml.load((self.folder / ".hydra" / "config.yaml").read_text(), Loader=_LOADER)
-        except (OSError, ValueError, yaml.YAMLError, RecursionError):
-            return {}
-        return found if isinstance(found, dict) else {}
+            found = yaml.load(path.read_text(), Loader=_LOADER)
+        except (FileNotFoundError, NotADirectoryError):
+            return _ReadConfig({}, None)
+        except OSError as error:
+            return _ReadConfig({}, f"{path} cannot be read: {error.strerror}; all but the settings is shown")
+        except (ValueError, yaml.YAMLError, RecursionError) as error:
+            why = str(error).partition("\n")[0]
+            return _ReadConfig({}, f"{path} is no YAML ({why}); all but the settings is shown")
+        return _ReadConfig(found if isinstance(found, dict) else {}, None)
 
     @cached_property
     def settings(self) -> dict[str, str]:
@@ -123,11 +145,18 @@ class TrainingRun:
         """Look whether there is anything to see.
 
         Raises:
-            DataError: If there is no such file or folder, or the folder is that of no run.
+            DataError: If there is no such file or folder, it may not be read, or the folder is that of no run.
         """
-        if not self.path.exists():
+        try:
+            is_there = self.path.exists()
+            is_run = bool(self.config or self.metrics or self.dumps)
+        except OSError as error:
+            raise DataError(
+                f"{error.filename or self.path} cannot be read: {error.strerror}; give a run that can be read"
+            ) from error
+        if not is_there:
             raise DataError(f"there is no {self.path}: give the folder of a run, or a dump of rollouts")
-        if not (self.config or self.metrics or self.dumps):
+        if not is_run:
             raise DataError(
                 f"{self.path} holds neither Hydra's configuration nor metrics nor dumps of rollouts: give the folder "
                 "of a run, or of its trainer.rollout_data_dir"
