@@ -325,6 +325,26 @@ def test_a_prompt_is_followed_through_training_with_two_steps_side_by_side(page:
     wait_until(page, "document.querySelector('.count')?.innerText.startsWith('8 of 46')")
 
 
+def test_two_runs_tell_which_of_their_prompts_became_better_and_which_worse(browser: "Browser", tmp_path: Path) -> None:
+    """Of 12 prompts the second run scores one higher and two lower, so that it is 1 / 12 behind."""
+    for name, right in (("before", {0, 1, 2, 3}), ("after", {2, 3, 4})):
+        lines = [make_line(f"p{n}_0_0", float(n in right), ["Text."], prompt_id=f"prompt {n}") for n in range(12)]
+        write_run(tmp_path / name, {1: lines})
+    with inspecting(tmp_path / "before", tmp_path / "after") as address:
+        page = browser.new_page()
+        page.goto(address)
+        page.wait_for_selector(".changes details")
+        told = page.locator(".changes").inner_text()
+        assert "Training, step 1, 12 prompts: after has 0.25 where before has 0.3333, -0.08333 [" in told
+        assert "1 prompt became better" in told
+        page.get_by_text("2 prompts became worse").click()
+        worse = page.locator(".changes details").last
+        assert worse.locator("tbody tr").all_inner_texts() == ["prompt 0\t1\t0", "prompt 1\t1\t0"]
+        page.get_by_role("link", name="prompt 1", exact=True).click()
+        wait_until(page, "document.querySelector('h1').innerText === 'Prompt prompt 1'")
+        page.close()
+
+
 def test_a_rollout_that_cannot_be_opened_beside_others_is_told_in_a_sentence(
     browser: "Browser", tmp_path: Path
 ) -> None:

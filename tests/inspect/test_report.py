@@ -231,7 +231,7 @@ def test_only_steps_that_both_runs_have_are_compared(tmp_path: Path) -> None:
 def test_prompts_beyond_the_most_are_not_compared_and_the_page_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("verl_pivot.inspect.report_counts.MAX_PAIRED", 2)
+    monkeypatch.setattr("verl_pivot.inspect.prompt_changes.MAX_PAIRED", 2)
     first = write_scores(tmp_path / "first", {"a": [0.0], "b": [0.0], "c": [0.0]})
     second = write_scores(tmp_path / "second", {"a": [1.0], "b": [0.0], "c": [1.0]})
     (found,) = report_of(first, second).differences
@@ -446,7 +446,7 @@ def test_rollouts_that_take_too_long_to_count_are_refused_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "verl_pivot.inspect.report_counts._IS_DECIDED", "(SELECT count(*) FROM range(1000000000000)) > 0"
+        "verl_pivot.inspect.report_counts.IS_DECIDED", "(SELECT count(*) FROM range(1000000000000)) > 0"
     )
     monkeypatch.setattr("verl_pivot.inspect.rollout_table.MAX_SECONDS", 0.3)
 

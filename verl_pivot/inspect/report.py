@@ -8,8 +8,9 @@ import yaml
 from verl_pivot import __version__
 from verl_pivot.errors import DataError
 from verl_pivot.inspect.opened import OpenedRollout, open_rollout
+from verl_pivot.inspect.prompt_changes import prompt_difference
 from verl_pivot.inspect.queries import RolloutPlace, RunIndex
-from verl_pivot.inspect.report_counts import choose_rollouts, count_outcomes, count_parts, prompt_difference
+from verl_pivot.inspect.report_counts import choose_rollouts, count_outcomes, count_parts
 from verl_pivot.inspect.report_numbers import ChosenRollout, ReportedRun, TrainingReport
 from verl_pivot.runs.run import RunPart, TrainingRun, differing_settings, run_names
 

@@ -4,17 +4,13 @@ import math
 
 import msgspec
 
+from verl_pivot.inspect.prompt_changes import IS_DECIDED
 from verl_pivot.inspect.queries import RunIndex
-from verl_pivot.inspect.report_numbers import ChosenRollout, OutcomeCounts, PartSummary, PromptDifference
+from verl_pivot.inspect.report_numbers import ChosenRollout, OutcomeCounts, PartSummary
 from verl_pivot.runs.run import RunPart
-from verl_pivot.statistics import paired_difference
 
 MAX_VALUES = 12
 """Most frequent reasons, ends or kinds of errors of a run's part that are counted each; all others are one number."""
-MIN_PAIRED = 10
-"""Fewest prompts with which an interval is told; that of a bootstrap over fewer is too narrow."""
-MAX_PAIRED = 10_000
-"""Prompts of which a difference is told; the bootstrap draws 10,000 numbers for each."""
 _MAX_VALUE = 80
 """Characters of a reason, end or kind."""
 _COUNTED = {
@@ -24,8 +20,6 @@ _COUNTED = {
     "left out": "left_out",
 }
 """{what is counted over the steps: its column}"""
-_IS_DECIDED = "isfinite(score) AND coalesce(stop_reason, '') NOT IN ('tool_failure', 'engine_failure')"
-"""Condition of the rollouts that say something about the policy."""
 _OF_ROW = tuple(name for name in ChosenRollout.__struct_fields__ if name not in ("run", "is_best", "part", "file"))
 """Fields that are columns of the table too."""
 
@@ -34,7 +28,7 @@ def count_parts(index: RunIndex) -> list[list[PartSummary]]:
     """[num_runs] parts that have rollouts."""
     scores: dict[tuple[int, str], dict[int, float]] = {}
     for run, part, step, score in index.count(
-        f"SELECT run, part, step, avg(score) FROM rollouts WHERE {_IS_DECIDED} AND step IS NOT NULL "
+        f"SELECT run, part, step, avg(score) FROM rollouts WHERE {IS_DECIDED} AND step IS NOT NULL "
         "GROUP BY ALL ORDER BY ALL",
     ):
         if math.isfinite(score):
@@ -44,7 +38,7 @@ def count_parts(index: RunIndex) -> list[list[PartSummary]]:
         "SELECT run, part, count(*), count(DISTINCT prompt_id), count(*) FILTER (score IS NULL), "
         "count(*) FILTER (stop_reason IN ('tool_failure', 'engine_failure')), "
         "CASE WHEN count(kept) > 0 THEN count(*) FILTER (kept) END, "
-        f"avg(score) FILTER ({_IS_DECIDED}), avg(sampled_tokens), avg(num_calls) "
+        f"avg(score) FILTER ({IS_DECIDED}), avg(sampled_tokens), avg(num_calls) "
         "FROM rollouts GROUP BY ALL ORDER BY ALL",
     ):
         num_rollouts, num_prompts, num_undecided, num_masked, num_kept, *means = numbers
@@ -87,45 +81,6 @@ def count_outcomes(index: RunIndex) -> list[OutcomeCounts]:
     return list(found.values())
 
 
-def prompt_difference(index: RunIndex, part: RunPart, run: int) -> PromptDifference:
-    """The difference of a run from the first one."""
-    steps = [
-        step
-        for (step,) in index.count(
-            "SELECT step FROM rollouts WHERE part = ? AND run = 0 AND step IS NOT NULL INTERSECT "
-            "SELECT step FROM rollouts WHERE part = ? AND run = ? ORDER BY 1",
-            part.value, part.value, run,
-        )
-    ]  # fmt: skip
-    if part is RunPart.VALIDATION:
-        steps = steps[-1:]
-    pairs = index.count(
-        "WITH scores AS (SELECT run, prompt_id, avg(score) AS score FROM rollouts WHERE part = ? AND run IN (0, ?) "
-        f"AND step IN (SELECT unnest(?::BIGINT[])) AND prompt_id IS NOT NULL AND {_IS_DECIDED} GROUP BY ALL) "
-        "SELECT one.score, other.score FROM scores one JOIN scores other ON one.prompt_id = other.prompt_id "
-        "WHERE one.run = 0 AND other.run = ? AND isfinite(one.score) AND isfinite(other.score) ORDER BY one.prompt_id",
-        part.value, run, steps, run,
-    )  # fmt: skip
-    if not pairs:
-        return PromptDifference(run=run, part=part, steps=steps, num_shared=0)
-    first, own = zip(*pairs[:MAX_PAIRED], strict=True)
-    value, interval = paired_difference(first, own)
-    return PromptDifference(
-        run=run,
-        part=part,
-        steps=steps,
-        num_shared=len(pairs),
-        num_paired=len(own),
-        num_higher=sum(mine > theirs for theirs, mine in zip(first, own, strict=True)),
-        num_lower=sum(mine < theirs for theirs, mine in zip(first, own, strict=True)),
-        first_mean=_finite(sum(first) / len(first)),
-        mean=_finite(sum(own) / len(own)),
-        difference=_finite(value),
-        low=_finite(interval.low) if len(own) >= MIN_PAIRED else None,
-        high=_finite(interval.high) if len(own) >= MIN_PAIRED else None,
-    )
-
-
 def choose_rollouts(index: RunIndex, run: int, num_rollouts: int) -> list[ChosenRollout]:
     """The worst and the best rollouts of different prompts, late ones first; those of training if there are any."""
     for part in RunPart:
@@ -140,7 +95,7 @@ def _ranked(index: RunIndex, run: int, part: RunPart, order: str, number: int) -
     ids = [
         each
         for (each,) in index.count(
-            f"SELECT id FROM rollouts WHERE run = ? AND part = ? AND {_IS_DECIDED} QUALIFY row_number() OVER "
+            f"SELECT id FROM rollouts WHERE run = ? AND part = ? AND {IS_DECIDED} QUALIFY row_number() OVER "
             f"(PARTITION BY coalesce(prompt_id, group_name, CAST(id AS VARCHAR)) ORDER BY {order}) = 1 "
             f"ORDER BY {order} LIMIT ?",
             run, part.value, number,

@@ -15,6 +15,7 @@ from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.guarded_page import GuardedPage, answered, converted, in_thread
 from verl_pivot.inspect.history import FollowedPrompt, history
 from verl_pivot.inspect.opened import open_rollout
+from verl_pivot.inspect.prompt_changes import prompt_changes
 from verl_pivot.inspect.queries import RolloutPlace, RunIndex
 from verl_pivot.inspect.rollout_table import COLUMNS
 from verl_pivot.inspect.texts import read_lines
@@ -62,6 +63,7 @@ class InspectPage(GuardedPage):
             ("/api/find", self._find),
             ("/api/rollout", self._rollout),
             ("/api/history", self._history),
+            ("/api/changes", self._changes),
             ("/api/marks", self._marks),
         ):
             app.router.add_get(path, in_thread(answer))
@@ -185,6 +187,10 @@ class InspectPage(GuardedPage):
 
     def _history(self, query: JsonObject) -> object:
         return [each._asdict() for each in history(self._index, converted(query, FollowedPrompt))]
+
+    def _changes(self, query: JsonObject) -> object:
+        """How each run but the first compares with it on the prompts that both have."""
+        return [msgspec.to_builtins(each) for each in prompt_changes(self._index)]
 
     def _marks(self, query: JsonObject) -> object:
         """[num_runs] verdicts that were marked as wrong, and the files that they stand in."""

@@ -1,6 +1,7 @@
 // A run, or several over each other: metrics as curves, and how their settings differ.
 
 import { get } from "./api.js";
+import { Changes } from "./changes.js";
 import { el, number, svg, visible } from "./dom.js";
 import { go, note } from "./place.js";
 import { disputeFiles } from "./verdicts.js";
@@ -41,10 +42,12 @@ class RunView {
     this.shown = el("p", { class: "count", role: "status" });
     this.facts = el("section", { "aria-label": "Run" });
     this.problems = el("section", { "aria-label": "Problems" });
+    this.changes = new Changes(info);
     main.replaceChildren(
       el("h1", {}, info.runs.map((run) => visible(run.name)).join(" and ")),
       this.facts,
       this.problems,
+      ...(this.changes.isShown ? [this.changes.section] : []),
       el("form", { class: "filters", role: "search", on: { submit: (event) => event.preventDefault() } },
         el("label", {}, "Metrics whose name holds", this.wanted)),
       this.shown,
@@ -57,6 +60,7 @@ class RunView {
   async refresh(info) {
     this.info = info;
     this.drawFacts();
+    this.changes.refresh(info);
     const all = [...new Set(info.runs.flatMap((run) => run.metrics))];
     const wanted = (this.params.metrics ?? "").trim().toLowerCase();
     const names = wanted ? all.filter((name) => name.toLowerCase().includes(wanted)) : first(all);
