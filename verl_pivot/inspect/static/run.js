@@ -192,7 +192,7 @@ function settings(info) {
   const names = info.runs.map((run) => run.name);
   if (info.runs.length > 1) {
     return el("details", { open: differing.length > 0 && differing.length <= 20 },
-      el("summary", {}, `${differing.length} settings differ`), table(["setting", ...names], differing));
+      el("summary", {}, differing.length === 1 ? "1 setting differs" : `${differing.length} settings differ`), table(["setting", ...names], differing));
   }
   const all = Object.entries(info.runs[0].settings).map(([name, value]) => [name, [value]]);
   return all.length ? el("details", {}, el("summary", {}, `${all.length} settings`), table(["setting", "value"], all)) : null;
