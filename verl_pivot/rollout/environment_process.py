@@ -3,13 +3,13 @@
 import asyncio
 import math
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
 import msgspec
 
+from verl_pivot.child_process import ChildProcess, start_child
 from verl_pivot.engines.server import no_proxy_for_loopback
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.rollout.model_gateway import PolicyEndpoint
@@ -54,11 +54,8 @@ async def run_environment(
         "OPENAI_BASE_URL": endpoint.base_url,
         "OPENAI_API_KEY": endpoint.api_key,
     }
-    pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=variables, start_new_session=True
-        )
+        process = await start_child(command, env=variables)
     except OSError as error:
         raise ToolFailureError(f"the environment {command[0]} does not start: {error}") from error
     try:
@@ -66,9 +63,9 @@ async def run_environment(
         output, errors = await ended(finishing, command[0], is_stuck)
     finally:
         finishing.cancel()
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        process.kill_group()
         await process.wait()
+        process.close()
     if process.returncode:
         detail = f"ended with exit code {process.returncode}{last_line(errors)}"
         raise ToolFailureError(f"the environment {command[0]} {detail}")
@@ -87,11 +84,8 @@ async def ended(waiting: "asyncio.Future[ResultT]", name: str, is_stuck: Callabl
     return await waiting
 
 
-async def _exchanged(process: asyncio.subprocess.Process, task: bytes) -> tuple[bytes, bytes]:
+async def _exchanged(process: ChildProcess, task: bytes) -> tuple[bytes, bytes]:
     """Hand over the task and read both outputs to their ends: (last line of stdout, end of stderr)."""
-    assert process.stdin is not None
-    assert process.stdout is not None
-    assert process.stderr is not None
     with suppress(OSError):  # the process may read no task
         process.stdin.write(task)
         await process.stdin.drain()

@@ -3,13 +3,13 @@
 import asyncio
 import itertools
 import os
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from verl_pivot.child_process import ChildProcess, start_child
 from verl_pivot.engines.server import no_proxy_for_loopback
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.rollout.environment_process import (
@@ -46,7 +46,7 @@ class EnvironmentWorker:
             label: Name of the environment in messages.
         """
         self._command, self._label = tuple(command), label
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: ChildProcess | None = None
         self._reading: asyncio.Task[None] | None = None
         self._pending: dict[int, asyncio.Future[EnvironmentReport]] = {}
         self._errors = b""
@@ -87,29 +87,24 @@ class EnvironmentWorker:
                 reported.cancel()
                 self._tell(process, {"cancel": number})
 
-    async def _running(self) -> asyncio.subprocess.Process:
+    async def _running(self) -> ChildProcess:
         async with self._starting:
             if self._process is None:
-                pipe = asyncio.subprocess.PIPE
+                variables = {**os.environ, **no_proxy_for_loopback(os.environ)}
                 try:
-                    self._process = await asyncio.create_subprocess_exec(
-                        *self._command, stdin=pipe, stdout=pipe, stderr=pipe, limit=REPORT_BYTES,
-                        start_new_session=True, env={**os.environ, **no_proxy_for_loopback(os.environ)},
-                    )  # fmt: skip
+                    self._process = await start_child(self._command, env=variables, limit=REPORT_BYTES)
                 except OSError as error:
                     raise ToolFailureError(f"the environment {self._label} does not start: {error}") from error
                 self._errors = b""
                 self._reading = asyncio.create_task(self._read(self._process))
             return self._process
 
-    def _tell(self, process: asyncio.subprocess.Process, message: Mapping[str, Any]) -> None:
-        assert process.stdin is not None
+    def _tell(self, process: ChildProcess, message: Mapping[str, Any]) -> None:
         with suppress(OSError, RuntimeError):  # the process ended, and its readers say so
             process.stdin.write(msgspec.json.encode(message) + b"\n")
 
-    async def _read(self, process: asyncio.subprocess.Process) -> None:
+    async def _read(self, process: ChildProcess) -> None:
         """Hand out the answers until the process ends; then whoever waits learns why."""
-        assert process.stdout is not None
         listening = asyncio.create_task(self._listen(process))
         reason = ""
         with suppress(asyncio.CancelledError):
@@ -124,6 +119,7 @@ class EnvironmentWorker:
         self._kill()
         await asyncio.wait({listening})
         await process.wait()
+        process.close()
         said = last_line(self._errors)
         reason = reason or f"its process ended with exit code {process.returncode}"
         failure = ToolFailureError(f"the environment {self._label} failed: {reason}{said}")
@@ -132,12 +128,10 @@ class EnvironmentWorker:
             if not waiting.done():
                 waiting.set_exception(failure)
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        assert process.stderr is not None
+    async def _listen(self, process: ChildProcess) -> None:
         while chunk := await process.stderr.read(1 << 16):
             self._errors = (self._errors + chunk)[-ERROR_BYTES:]
 
     def _kill(self) -> None:
         if self._process is not None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.kill_group()

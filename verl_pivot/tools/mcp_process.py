@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 from pydantic import ValidationError
 
+from verl_pivot.child_process import ChildProcess, start_child
 from verl_pivot.extras import extra
 
 with extra("mcp"):
@@ -88,12 +89,8 @@ async def _running(
     output: ServerOutput,
     own_fds: Sequence[int],
 ) -> AsyncIterator[Streams]:
-    pipe = asyncio.subprocess.PIPE
     try:
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=pipe, stdout=pipe, stderr=pipe, env=dict(variables), start_new_session=True,
-            limit=max_bytes, pass_fds=own_fds,
-        )  # fmt: skip
+        process = await start_child(command, env=variables, limit=max_bytes, pass_fds=own_fds)
     finally:
         for fd in own_fds:
             os.close(fd)
@@ -115,21 +112,21 @@ async def _running(
                 await _has_ended(process)
             output.exit_code = process.returncode
         finally:
-            _kill_group(process, signal.SIGKILL)
+            process.kill_group(signal.SIGKILL)
             for task in tasks:
                 task.cancel()
             await _reap(process)
 
 
-async def _reap(process: asyncio.subprocess.Process) -> None:
+async def _reap(process: ChildProcess) -> None:
     try:
         await _has_ended(process)
     finally:
-        process._transport.close()  # type: ignore[attr-defined]  # closes the pipes, which a descendant may hold
+        process.close()
 
 
 async def _end_gently(
-    process: asyncio.subprocess.Process,
+    process: ChildProcess,
     outgoing: Any,
     to_send: Any,
     incoming: Any,
@@ -140,45 +137,32 @@ async def _end_gently(
     to_send.close()
     incoming.close()
     tasks[0].cancel()
-    assert process.stdin is not None
     process.stdin.close()
     drain = asyncio.create_task(_drain(process))
     try:
         if not await _has_ended(process):
-            _kill_group(process, signal.SIGTERM)
+            process.kill_group(signal.SIGTERM)
             await _has_ended(process)
     finally:
         drain.cancel()
 
 
-async def _has_ended(process: asyncio.subprocess.Process) -> bool:
-    """Whether the process ends in time. `process.wait` would wait for descendants that hold its pipes, too."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + _GRACE_SECONDS
-    while process.returncode is None:
-        if loop.time() > deadline:
-            return False
-        await asyncio.sleep(0.01)
+async def _has_ended(process: ChildProcess) -> bool:
+    """Whether the process ends in time."""
+    try:
+        await asyncio.wait_for(process.wait(), _GRACE_SECONDS)
+    except TimeoutError:
+        return False
     return True
 
 
-async def _drain(process: asyncio.subprocess.Process) -> None:
-    assert process.stdout is not None
+async def _drain(process: ChildProcess) -> None:
     with suppress(RuntimeError):  # the reading task has not ended yet
         while await process.stdout.read(65536):
             pass
 
 
-def _kill_group(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send a signal to the process and its descendants; those of an ended process may live on."""
-    with suppress(ProcessLookupError, PermissionError):  # all have ended; one of them changed its user
-        os.killpg(process.pid, number)
-
-
-async def _read_messages(
-    process: asyncio.subprocess.Process, received: Any, max_bytes: int, output: ServerOutput
-) -> None:
-    assert process.stdout is not None
+async def _read_messages(process: ChildProcess, received: Any, max_bytes: int, output: ServerOutput) -> None:
     since_answer = 0
     async with received:
         with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):  # the session has ended
@@ -200,7 +184,7 @@ async def _read_messages(
                 if message is not None:
                     await received.send(message)
     if output.broken:
-        _kill_group(process, signal.SIGKILL)
+        process.kill_group(signal.SIGKILL)
 
 
 def _message(line: bytes, output: ServerOutput) -> SessionMessage | None:
@@ -218,8 +202,7 @@ def _message(line: bytes, output: ServerOutput) -> SessionMessage | None:
     return None
 
 
-async def _write_messages(process: asyncio.subprocess.Process, to_send: Any, received: Any) -> None:
-    assert process.stdin is not None
+async def _write_messages(process: ChildProcess, to_send: Any, received: Any) -> None:
     try:
         async with to_send:
             async for each in to_send:
@@ -230,7 +213,6 @@ async def _write_messages(process: asyncio.subprocess.Process, to_send: Any, rec
         received.close()
 
 
-async def _read_stderr(process: asyncio.subprocess.Process, output: ServerOutput) -> None:
-    assert process.stderr is not None
+async def _read_stderr(process: ChildProcess, output: ServerOutput) -> None:
     while chunk := await process.stderr.read(65536):
         output.stderr = (output.stderr + chunk)[-_TAIL_BYTES:]
