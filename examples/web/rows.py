@@ -6,15 +6,15 @@ from pathlib import Path
 
 from examples.web.agent import WebHabits
 from examples.web.episodes import TOOLS, Episode, recorded
-from examples.web.tasks import SEEN, TASKS
+from examples.web.tasks import SEEN, TASKS, UNSEEN
 from verl_pivot.environments.verifiers_rows import write_rows
 from verl_pivot.rewards.process_rewards import CHECKLIST_COLUMN
 from verl_pivot.types import JsonObject
 
 SOURCE = "miniwob/"
 """What a row's `data_source` begins with; the name of the task follows."""
-NUM_TRAINING_SEEDS, NUM_HELD_OUT_SEEDS = 60, 20
-"""Seeds of each task."""
+NUM_TRAINING, NUM_HELD_OUT, NUM_UNSEEN = 40, 12, 32
+"""Seeds of each task: of seen ones in training and held out, and of unseen ones."""
 _FIRST_TRAINING, _FIRST_HELD_OUT = 10_000, 0
 _STOPS = WebHabits(early=1.0)
 """An agent that only opens the page."""
@@ -34,8 +34,9 @@ class WebRows:
 def make_rows(folder: Path) -> WebRows:
     """Write the files into a folder; those that are there already are the same."""
     folder = folder.resolve()  # the trainer's processes run elsewhere
-    training = episodes_of(SEEN, _FIRST_TRAINING, NUM_TRAINING_SEEDS)
-    held_out = episodes_of(TASKS, _FIRST_HELD_OUT, NUM_HELD_OUT_SEEDS)
+    training = episodes_of(SEEN, _FIRST_TRAINING, NUM_TRAINING)
+    unseen = episodes_of(UNSEEN, _FIRST_HELD_OUT, NUM_UNSEEN)
+    held_out = [*episodes_of(SEEN, _FIRST_HELD_OUT, NUM_HELD_OUT), *unseen]
     return WebRows(
         tools=TOOLS,
         training=_written(folder / "training.parquet", training),

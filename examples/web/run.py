@@ -82,7 +82,7 @@ def make_arm(
         seed=seed,
         num_steps=num_steps,
         learning_rate=3e-4,
-        batch_size=16,
+        batch_size=8,
         group_size=8,
     )
 

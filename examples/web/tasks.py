@@ -174,6 +174,6 @@ TASKS: Mapping[str, WebTask] = {
         WebTask(name="login-user-popup", sentence=_LOGIN, steps_of=_login_with_popup, is_seen=False),
     )
 }
-"""{name: task}; the unseen ones ask in the sentences of seen ones for other texts, or have another button and popups."""
+"""{name: task}; unseen ones ask in the sentences of seen ones for other texts, or have another button or popups."""
 SEEN = tuple(name for name, task in TASKS.items() if task.is_seen)
 UNSEEN = tuple(name for name, task in TASKS.items() if not task.is_seen)

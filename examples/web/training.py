@@ -16,7 +16,7 @@ from examples.web.policy import (
     WORKFLOW_TOKENS,
 )
 
-EVALUATION_STEPS = 5
+EVALUATION_STEPS = 10
 """Steps between two evaluations on the held-out rows."""
 JUDGE = "rules"
 """Name under which the judge is served."""
