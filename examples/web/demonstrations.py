@@ -20,13 +20,11 @@ _NUM_OF_WORKFLOWS, _NUM_CAREFUL, _NUM_CARELESS = 8, 96, 64
 _FIRST_OF_WORKFLOWS, _FIRST_CAREFUL, _FIRST_CARELESS = 1_000_000, 2_000_000, 3_000_000
 _PER_TEMPLATE = 16
 """Workflows of one order of tools, of which the tasks of a single click have the same."""
-_FAILED = "Tool call failure"
-"""What the agent reads where an element was not ready in time: on a busy machine, and no lesson."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstrations:
-    """What was recorded of the agent, as far as nothing but itself decided it."""
+    """What was recorded of the agent."""
 
     of_workflows: Sequence[Trajectory]
     careful: Sequence[Trajectory]
@@ -39,7 +37,7 @@ def make_demonstrations(folder: Path) -> Demonstrations:
     """Record the demonstrations in the real browser, unless they are there already."""
     folder = folder.resolve()
     of_workflows, careful, careless = (
-        [each for each in recorded(folder / name, episodes_of(SEEN, first, number), habits) if _is_undisturbed(each)]
+        recorded(folder / name, episodes_of(SEEN, first, number), habits)
         for name, first, number, habits in (
             ("workflows", _FIRST_OF_WORKFLOWS, _NUM_OF_WORKFLOWS, WebHabits()),
             ("careful", _FIRST_CAREFUL, _NUM_CAREFUL, WebHabits()),
@@ -85,7 +83,3 @@ def _line(trajectory: Trajectory) -> bytes:
     uid = f"{trajectory.id.replace(' ', '-')}_0_0"
     outcome = DumpedOutcome(uid=uid, step=0, score=1.0 if trajectory.passed else -1.0, is_kept=True)
     return encode_line(outcome, encode_transcript({}, record, ()), encode_prompt(prompt))
-
-
-def _is_undisturbed(trajectory: Trajectory) -> bool:
-    return not any(each.content.startswith(_FAILED) for each in trajectory.messages if each.role is Role.TOOL)

@@ -29,6 +29,8 @@ _BLOCK = 64
 _TRIES = 5
 """Times that an episode is played until the browser does not fail."""
 _TASK = "Task: "
+_LATE = "Timeout"
+"""Word of the error where an element is not ready in time, which with these pages is a busy machine's doing."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,6 +58,9 @@ async def play(episode: Episode, habits: WebHabits) -> Trajectory:
     """One episode of the agent; equal episodes and habits give equal trajectories.
 
     The trajectory has passed if the page says that the task is solved.
+
+    Raises:
+        ToolFailureError: If the browser failed, or the machine was too busy for it.
     """
     async with load_toolset(str(TOOLS)).open({"metadata": episode.metadata}) as tools:
         sentence = sentence_of(tools.opening)
@@ -69,6 +74,8 @@ async def play(episode: Episode, habits: WebHabits) -> Trajectory:
                 break
             (outcome,) = await tools.toolbox.run([call])
             observation = outcome.observed()
+            if observation.error is not None and _LATE in observation.text:
+                raise ToolFailureError(f"{episode.task}, seed {episode.seed}: {observation.text}")
             if observation.end is not None:
                 break
             messages.append(Message(role=Role.TOOL, content=observation.text))
@@ -96,12 +103,15 @@ async def _played(episode: Episode, habits: WebHabits) -> Trajectory:
     """The episode, played again where the system failed: a page that a busy machine shows too late, a dead browser.
 
     Raises:
-        ToolFailureError: If it fails every time.
+        SystemExit: If it fails every time.
     """
     for _ in range(_TRIES - 1):
         with suppress(ToolFailureError):
             return await play(episode, habits)
-    return await play(episode, habits)
+    try:
+        return await play(episode, habits)
+    except ToolFailureError as error:
+        raise SystemExit(f"the browser failed {_TRIES} times in a row ({error}): run the command again") from error
 
 
 async def play_all(episodes: Sequence[Episode], habits: WebHabits) -> list[Trajectory]:

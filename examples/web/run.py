@@ -24,6 +24,8 @@ from examples.web.policy import make_policy, sft_config  # noqa: E402
 from examples.web.rows import WebRows, make_rows  # noqa: E402
 from examples.web.training import ARMS, Arm  # noqa: E402
 from verl_pivot.browser.settings import find_browser  # noqa: E402
+from verl_pivot.environments.miniwob import pages_folder  # noqa: E402
+from verl_pivot.errors import ConfigError  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
@@ -44,7 +46,7 @@ def main(
     Example: python -m examples.web --arms base,outcome,gain --seeds 1 --out outputs/web-1
     """
     chosen = chosen_names(arms, ARMS)
-    find_browser()
+    _check_browser()
     seconds: dict[str, float] = {}
     with phase("rows", "Tasks of MiniWoB++ in the real browser: their sentences and checklists", seconds):
         tasks = make_rows(out / "rows")
@@ -65,6 +67,19 @@ def main(
             report.write(results, found, gaps(units), out)  # after each unit, since all of them take hours
     report.show(found, gaps(units), console)
     console.print(f"\nWrote {out / 'summary.json'}.")
+
+
+def _check_browser() -> None:
+    """Refuse to begin without a browser or the pages of MiniWoB++.
+
+    Raises:
+        SystemExit: With the command that installs them.
+    """
+    try:
+        find_browser()
+        pages_folder()
+    except ConfigError as error:
+        raise SystemExit(str(error)) from error
 
 
 def make_arm(

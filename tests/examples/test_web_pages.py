@@ -104,13 +104,16 @@ async def test_a_demonstration_has_the_tokens_that_the_agent_loop_makes(
     demonstrated = next(each for each in careful if each.metadata["task"] == "enter-password")
     calls = [each for message in demonstrated.messages for each in message.tool_calls]
     said = [Said(call(each.name, **each.arguments)) for each in calls]
-    loop = loop_of(ToolLoop, rollout_config(tmp_path, f"pivot.rollout.tools={TOOLS}"), said)
     asked = row(goal_of(demonstrated), metadata=Episode("enter-password", 41).metadata)
-
-    output = await loop.run({"temperature": 1.0}, **asked)
-
     shown = encode(tokenizer, demonstrated).input_ids
-    played = [*output.prompt_ids, *output.response_ids]
+
+    for _ in range(5):  # on a busy machine an element is not ready in time, and the loop shows that
+        loop = loop_of(ToolLoop, rollout_config(tmp_path, f"pivot.rollout.tools={TOOLS}"), said)
+        output = await loop.run({"temperature": 1.0}, **asked)
+        played = [*output.prompt_ids, *output.response_ids]
+        if "Timeout" not in tokenizer.decode(played):
+            break
+
     assert tokenizer.decode(played) == tokenizer.decode(shown[: len(played)])
     assert played == shown[: len(played)]
     assert tokenizer.decode(shown[len(played) :]) == "\n"
