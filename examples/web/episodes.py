@@ -12,6 +12,7 @@ from rich.progress import Progress
 
 from examples.web.agent import STOPPED, WebAgent, WebHabits
 from examples.web.tasks import TASKS
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.configuration import configs_dir
 from verl_pivot.data.files import replacing
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
@@ -103,35 +104,39 @@ async def _played(episode: Episode, habits: WebHabits) -> Trajectory:
     """The episode, played again where the system failed: a page that a busy machine shows too late, a dead browser.
 
     Raises:
-        SystemExit: If it fails every time.
+        ToolFailureError: If it fails every time.
     """
     for _ in range(_TRIES - 1):
         with suppress(ToolFailureError):
             return await play(episode, habits)
-    try:
-        return await play(episode, habits)
-    except ToolFailureError as error:
-        raise SystemExit(f"the browser failed {_TRIES} times in a row ({error}): run the command again") from error
+    return await play(episode, habits)
 
 
 async def play_all(episodes: Sequence[Episode], habits: WebHabits) -> list[Trajectory]:
-    """Many episodes in one browser, in their order."""
+    """Many episodes in one browser, in their order.
+
+    Raises:
+        ToolFailureError: If the system failed an episode each time that it was played.
+    """
     room = asyncio.Semaphore(_AT_ONCE)
 
     async def one(episode: Episode) -> Trajectory:
         async with room:
             return await _played(episode, habits)
 
-    return list(await asyncio.gather(*map(one, episodes)))
+    return await all_at_once(map(one, episodes))
 
 
 def recorded(folder: Path, episodes: Sequence[Episode], habits: WebHabits) -> list[Trajectory]:
     """The trajectories of these episodes; what a folder has of them already is not played again.
 
     Raises:
-        SystemExit: If the folder has those of other episodes or habits.
+        SystemExit: If the folder has those of other episodes or habits, or the browser keeps failing.
     """
-    return asyncio.run(_recorded(folder, episodes, habits))
+    try:
+        return asyncio.run(_recorded(folder, episodes, habits))
+    except ToolFailureError as error:
+        raise SystemExit(f"the browser failed {_TRIES} times in a row ({error}): run the command again") from error
 
 
 async def _recorded(folder: Path, episodes: Sequence[Episode], habits: WebHabits) -> list[Trajectory]:
