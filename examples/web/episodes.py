@@ -13,14 +13,13 @@ from rich.progress import Progress
 from examples.web.agent import STOPPED, WebAgent, WebHabits
 from examples.web.tasks import TASKS
 from verl_pivot.all_at_once import all_at_once
-from verl_pivot.configuration import configs_dir
 from verl_pivot.data.files import replacing
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
-from verl_pivot.errors import ToolFailureError
+from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
 
-TOOLS = configs_dir() / "tools" / "miniwob.yaml"
+TOOLS = Path(__file__).with_name("tools.yaml")
 MAX_TURNS = 6
 """Turns of a trajectory; no task takes more than three without a mistake, and five with a popup and an idle turn."""
 _AT_ONCE = 8
@@ -131,10 +130,13 @@ def recorded(folder: Path, episodes: Sequence[Episode], habits: WebHabits) -> li
     """The trajectories of these episodes; what a folder has of them already is not played again.
 
     Raises:
-        SystemExit: If the folder has those of other episodes or habits, or the browser keeps failing.
+        SystemExit: If the folder has those of other episodes or habits, the browser keeps failing, or this machine has
+            none.
     """
     try:
         return asyncio.run(_recorded(folder, episodes, habits))
+    except ConfigError as error:
+        raise SystemExit(str(error)) from error
     except ToolFailureError as error:
         raise SystemExit(f"the browser failed {_TRIES} times in a row ({error}): run the command again") from error
 

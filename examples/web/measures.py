@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -26,6 +26,8 @@ class Played:
     is_solved: bool
     num_actions: int
     """Calls, those that failed among them."""
+    num_failed: int
+    """Calls that the policy read an error of, also where an element was not ready in time on a busy machine."""
     reward: float
     """Sum of the rewards of its turns."""
 
@@ -56,7 +58,7 @@ def _mean(values: Sequence[float]) -> float:
 MEASURES: Mapping[str, Callable[[Sequence[Played]], float]] = {
     "success": success,
     "actions of a success": actions_per_success,
-    "actions": lambda played: _mean([each.num_actions for each in played]),
+    "failed calls": lambda played: _mean([each.num_failed for each in played]),
     "reward": lambda played: _mean([each.reward for each in played]),
 }
 """{name: measure}; NaN where no trajectory has what is measured."""
@@ -82,15 +84,7 @@ def numbered(played: Iterable[Played]) -> list[Played]:
     counts: Counter[str] = Counter()
     found = []
     for each in played:
-        found.append(
-            Played(
-                prompt_id=f"{each.prompt_id} {counts[each.prompt_id]}",
-                task=each.task,
-                is_solved=each.is_solved,
-                num_actions=each.num_actions,
-                reward=each.reward,
-            )
-        )
+        found.append(replace(each, prompt_id=f"{each.prompt_id} {counts[each.prompt_id]}"))
         counts[each.prompt_id] += 1
     return found
 
@@ -111,5 +105,6 @@ def _played(row: DumpedRollout) -> Played:
         task=task,
         is_solved=row.score > 0.0,
         num_actions=row.record.num_calls,
+        num_failed=row.record.num_tool_errors,
         reward=row.score if process is None else sum(process.rewards),
     )

@@ -20,21 +20,21 @@ from verl_pivot.rollout.workflow_ranking import WorkflowRanking
 from verl_pivot.rollout.workflows import Workflow, WorkflowTask
 from verl_pivot.types import Message, Role, Trajectory
 
-MAX_PROMPT_TOKENS = 320
+MAX_PROMPT_TOKENS = 272
 """Tokens of the tools, the workflows, the task and the first page."""
 MAX_TURN_TOKENS = 48
 MAX_OBSERVATION_TOKENS = 256
 MAX_RESPONSE_TOKENS = 640
 """Tokens of a whole trajectory behind its prompt, observations included."""
-WORKFLOW_TOKENS = 160
-"""Tokens of the workflows in a prompt: the heading, and two or three of them."""
+WORKFLOW_TOKENS = 96
+"""Tokens of the workflows in a prompt: the heading, and three of them that log in, or more that are shorter."""
 _SHOWN_SHARE = 0.5
 """Share of the demonstrations whose prompt shows workflows, so that the policy has read some."""
 _PAIRS = tuple(f"{first}{second}" for first, second in product(ascii_lowercase + ascii_uppercase, ascii_lowercase))
 _VALUES = (*_PAIRS, *(str(number) for number in range(100)))
 """Texts that are one token each; names and other words of pages consist of pairs of letters."""
 _BETWEEN_PHRASES = re.compile(
-    r"<[^>]*>|(?<=assistant\n)|(?<=\}\))|(?=\n\nWorkflow: )|(?<=\nWorkflow: )|(?=\nTools:)"
+    r"<[^>]*>|(?<=assistant\n)|(?<=system\n)|(?<=\}\))|(?=\n\nWorkflow: )|(?<=\nWorkflow: )|(?=\nTools:)"
     rf"|(?<![A-Za-z0-9])(?!(?:{'|'.join(KNOWN)})(?![A-Za-z0-9]))[A-Za-z0-9]+"
 )
 """Marks of the chat template, and words that differ from page to page; each text between these is one token, so that a

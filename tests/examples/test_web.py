@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +25,7 @@ from examples.web.episodes import TOOLS, Episode, sentence_of  # noqa: E402
 from examples.web.judge import UnknownItemError, answering, last_page, state_of  # noqa: E402
 from examples.web.measures import MEASURES, Played, numbered, of_part, read_dump  # noqa: E402
 from examples.web.page import Element, read_page  # noqa: E402
+from examples.web.policy import lessons, sft_config  # noqa: E402
 from examples.web.rows import WebRows, row_of  # noqa: E402
 from examples.web.run import make_arm  # noqa: E402
 from examples.web.tasks import SEEN, TASKS, UNSEEN  # noqa: E402
@@ -31,14 +33,18 @@ from examples.web.training import ARMS, Arm  # noqa: E402
 from tests.support.rollout_records import make_record  # noqa: E402
 from verl_pivot.data.rollout_dumps import DumpedOutcome, encode_line, encode_transcript  # noqa: E402
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason  # noqa: E402
+from verl_pivot.environments.web_actions import WEB_ACTIONS  # noqa: E402
 from verl_pivot.rewards.checklist import ItemState, checked_items, checking_question, progress  # noqa: E402
 from verl_pivot.rewards.checklist_answers import states_of_answer  # noqa: E402
 from verl_pivot.rewards.principles import ShownTurn  # noqa: E402
 from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord  # noqa: E402
 from verl_pivot.rewards.process_settings import parse_process  # noqa: E402
 from verl_pivot.rollout.dumped_successes import read_successes  # noqa: E402
+from verl_pivot.rollout.workflow_files import write_workflows  # noqa: E402
 from verl_pivot.rollout.workflow_memory import workflows_by_rule  # noqa: E402
+from verl_pivot.rollout.workflow_prompt import HEADING  # noqa: E402
 from verl_pivot.rollout.workflow_settings import WorkflowSettings  # noqa: E402
+from verl_pivot.rollout.workflows import Workflow, step_of  # noqa: E402
 from verl_pivot.types import Message, Role, ToolCall, Trajectory  # noqa: E402
 from verl_pivot.validation import validated  # noqa: E402
 
@@ -302,13 +308,39 @@ def demonstration(sentence: str, calls: Sequence[ToolCall], *, passed: bool = Tr
             Message(role=Role.TOOL, content=login_page()),
         ]
     return Trajectory(
-        id=f"login-user {len(calls)}", messages=tuple(messages[:-1]), passed=passed, metadata={"sentence": sentence}
+        id=f"login-user {len(calls)}",
+        messages=tuple(messages[:-1]),
+        tools=(WEB_ACTIONS["click"].schema, WEB_ACTIONS["fill"].schema),
+        passed=passed,
+        metadata={"sentence": sentence},
     )
 
 
+LOGIN_CALLS = (call("fill", number=3, text="vina"), call("fill", number=5, text="US"), call("click", number=6))
+
+
+def test_half_of_the_lessons_stand_below_workflows_that_the_policy_has_tools_for(tmp_path: Path) -> None:
+    steps = tuple(step_of(each.name, each.arguments) for each in LOGIN_CALLS)
+    chosen = Workflow(goal="Select AU from the list.", steps=(step_of("select", {"number": 2, "option": "AU"}),))
+    write_workflows(tmp_path / "workflows.jsonl", [Workflow(goal=LOGIN, steps=steps), chosen])
+    some = [demonstration(LOGIN, LOGIN_CALLS)] * 40
+    shown = Demonstrations(of_workflows=some[:1], careful=some, careless=some, workflows=tmp_path / "workflows.jsonl")
+
+    taught = lessons(shown, replace(sft_config(3), num_logs=30))
+
+    below = [each.messages[0].content for each in taught.careful if each.messages[0].role is Role.SYSTEM]
+    assert (len(taught.careful), len(taught.careless)) == (30, 30)
+    assert 8 < len(below) < 22
+    assert {text.removeprefix(HEADING) for text in below} == {f"\n\n{Workflow(goal=LOGIN, steps=steps).text}"}
+    ids = taught.tokenizer.encode('\n{"name": "fill", "arguments": {"number": 3, "text": "vina"}}\n')
+    assert [taught.tokenizer.decode([each]) for each in ids] == [
+        '\n{"name": "fill", "arguments": {"number": ', "3", ', "text": "', "vi", "na", '"}}\n',
+    ]  # fmt: skip
+
+
 def test_workflows_are_induced_from_demonstrations_that_solved_their_task(tmp_path: Path) -> None:
-    calls = [call("fill", number=3, text="vina"), call("fill", number=5, text="US"), call("click", number=6)]
-    write_dump(tmp_path / "dump.jsonl", [demonstration(LOGIN, calls), demonstration("Other.", calls[:1], passed=False)])
+    failed = demonstration("Other.", LOGIN_CALLS[:1], passed=False)
+    write_dump(tmp_path / "dump.jsonl", [demonstration(LOGIN, LOGIN_CALLS), failed])
 
     (found,) = workflows_by_rule(read_successes([tmp_path / "dump.jsonl"], None, 1.0).rollouts)
 
@@ -325,6 +357,7 @@ def played(task: str, is_solved: bool, num_actions: int = 2, sentence: str = "a"
         task=task,
         is_solved=is_solved,
         num_actions=num_actions,
+        num_failed=num_actions - 2,
         reward=1.0 if is_solved else -1.0,
     )
 
@@ -336,7 +369,7 @@ def test_measures_by_hand() -> None:
     assert found == {
         "success": 2 / 3,
         "actions of a success": 3.0,
-        "actions": 11 / 3,
+        "failed calls": 5 / 3,
         "reward": 1 / 3,
     }
     assert all(measure([]) != measure([]) for measure in MEASURES.values())
@@ -351,6 +384,7 @@ def test_trajectories_with_one_sentence_are_paired_in_their_order() -> None:
 
 def test_a_dump_is_read_without_what_the_system_failed(tmp_path: Path) -> None:
     done = CallRecord(turn=0, name="click", arguments={"number": 2}, status=CallStatus.OK)
+    failed = CallRecord(turn=1, name="click", arguments={"number": 99}, status=CallStatus.TOOL_ERROR)
     process = ProcessRecord(rewards=(0.5, 1.0), scores=(0.5,))
     lines = []
     for uid, score, stop, info in (
@@ -358,15 +392,24 @@ def test_a_dump_is_read_without_what_the_system_failed(tmp_path: Path) -> None:
         ("b", -1.0, StopReason.ANSWERED, {}),
         ("c", None, StopReason.TOOL_FAILURE, {}),
     ):
-        record = make_record(prompt_id="ab", stop_reason=stop, calls=(done, done))
+        record = make_record(prompt_id="ab", stop_reason=stop, calls=(done, failed))
         transcript = encode_transcript({"data_source": "miniwob/click-button"}, record, ())
         outcome = DumpedOutcome(uid=f"{uid}_0_0", score=score, is_kept=score is not None, reward_info=info)
         lines.append(encode_line(outcome, transcript))
     (tmp_path / "5.jsonl").write_bytes(b"".join(lines))
 
     assert read_dump(tmp_path / "5.jsonl") == [
-        Played(prompt_id="click-button ab 0", task="click-button", is_solved=True, num_actions=2, reward=1.5),
-        Played(prompt_id="click-button ab 1", task="click-button", is_solved=False, num_actions=2, reward=-1.0),
+        Played(
+            prompt_id="click-button ab 0", task="click-button", is_solved=True, num_actions=2, num_failed=1, reward=1.5
+        ),
+        Played(
+            prompt_id="click-button ab 1",
+            task="click-button",
+            is_solved=False,
+            num_actions=2,
+            num_failed=1,
+            reward=-1.0,
+        ),
     ]
 
 
