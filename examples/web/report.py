@@ -11,10 +11,16 @@ from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
-from examples.comparison import difference_as_json, draw_curve, shown_difference
+from examples.comparison import (
+    difference_as_json,
+    difference_of_means,
+    draw_curve,
+    means_by_question,
+    shown_difference,
+)
 from examples.web.measures import MEASURES, PARTS, SEEN, Played, actions_per_success, of_part, success
 from examples.web.training import ARMS, BASE, BASE_WORKFLOWS, OUTCOME
-from verl_pivot.statistics import Interval, PairedDifference, paired_difference, wilson_interval
+from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
 from verl_pivot.types import Json, JsonObject
 
 
@@ -83,7 +89,7 @@ def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
     by_row = _success_by_row(group, part)
     share = _mean(list(by_row.values()))
     over = {
-        name: _difference(_success_by_row(other, part), by_row)
+        name: difference_of_means(_success_by_row(other, part), by_row)
         for name, other in others.items()
         if name != arm and len(other) == len(group)
     }
@@ -102,19 +108,11 @@ def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
 
 def _success_by_row(group: Sequence[Result], part: str) -> dict[str, float]:
     """{prompt_id: mean success over the seeds}"""
-    outcomes: dict[str, list[float]] = {}
-    for each in (each for result in group for each in of_part(result.held_out, part)):
-        outcomes.setdefault(each.prompt_id, []).append(each.em)
-    return {name: fmean(values) for name, values in outcomes.items()}
+    return means_by_question(each for result in group for each in of_part(result.held_out, part))
 
 
 def _mean(values: Sequence[float]) -> float:
     return fmean(values) if values else float("nan")
-
-
-def _difference(baseline: Mapping[str, float], arm: Mapping[str, float]) -> PairedDifference:
-    shared = sorted(baseline.keys() & arm.keys())
-    return paired_difference([baseline[each] for each in shared], [arm[each] for each in shared])
 
 
 def _steps_to(outcome: Sequence[Result], group: Sequence[Result]) -> int | None:
