@@ -48,8 +48,8 @@ def sft_config(seed: int) -> SftConfig:
         num_logs=768,
         num_copy_steps=150,
         num_far_copy_steps=150,
-        num_careful_steps=600,
-        num_careless_steps=200,
+        num_careful_steps=900,
+        num_careless_steps=400,
         head_size=32,
     )
 
