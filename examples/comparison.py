@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Generic, Protocol, TypeVar
 
 import numpy as np
@@ -58,6 +59,20 @@ def gain(
     before, after = ({each.prompt_id: value(each) for each in played} for played in (baseline, arm))
     shared = sorted(before.keys() & after.keys())
     return paired_difference([before[each] for each in shared], [after[each] for each in shared])
+
+
+def means_by_question(played: Iterable[Answered]) -> dict[str, float]:
+    """{prompt_id: mean EM of the trajectories on it, such as those of several seeds}"""
+    values: dict[str, list[float]] = {}
+    for each in played:
+        values.setdefault(each.prompt_id, []).append(each.em)
+    return {name: fmean(of_question) for name, of_question in values.items()}
+
+
+def difference_of_means(baseline: Mapping[str, float], arm: Mapping[str, float]) -> PairedDifference:
+    """The arm's means minus the baseline's, on the questions that both have."""
+    shared = sorted(baseline.keys() & arm.keys())
+    return paired_difference([baseline[each] for each in shared], [arm[each] for each in shared])
 
 
 def shown_difference(difference: PairedDifference | None) -> str:

@@ -11,11 +11,17 @@ from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
 
-from examples.comparison import difference_as_json, draw_curve, shown_difference
+from examples.comparison import (
+    difference_as_json,
+    difference_of_means,
+    draw_curve,
+    means_by_question,
+    shown_difference,
+)
 from examples.ppr.measures import EM, MEASURES, SEARCHES, TOKENS, TURNS, VALID_SEARCHES, Played
 from examples.ppr.training import ARMS, BASE, OUTCOME
 from examples.world.questions import KINDS, WorldQuestion
-from verl_pivot.statistics import Interval, PairedDifference, paired_difference, wilson_interval
+from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
 from verl_pivot.types import Json, JsonObject
 
 _SHOWN = (TURNS, TOKENS, SEARCHES, VALID_SEARCHES)
@@ -95,7 +101,7 @@ def _row(group: Sequence[Result], results: Sequence[Result], questions: Mapping[
         seeds=tuple(sorted(seeds)),
         em=em,
         interval=wilson_interval(em, len(by_question)),
-        over_outcome=_difference(_em_by_question(outcome), by_question) if is_comparable else None,
+        over_outcome=difference_of_means(_em_by_question(outcome), by_question) if is_comparable else None,
         steps_to_outcome=_steps_to(fmean(_em_by_question(outcome).values()), group) if is_comparable else None,
         measures={name: measure(played) for name, measure in MEASURES.items()},
         unseen=fmean(unseen) if unseen else float("nan"),
@@ -105,15 +111,7 @@ def _row(group: Sequence[Result], results: Sequence[Result], questions: Mapping[
 
 def _em_by_question(group: Sequence[Result]) -> dict[str, float]:
     """{prompt_id: mean EM over the seeds}"""
-    answers: dict[str, list[float]] = {}
-    for each in (each for result in group for each in result.held_out):
-        answers.setdefault(each.prompt_id, []).append(each.em)
-    return {name: fmean(values) for name, values in answers.items()}
-
-
-def _difference(outcome: Mapping[str, float], arm: Mapping[str, float]) -> PairedDifference:
-    shared = sorted(outcome.keys() & arm.keys())
-    return paired_difference([outcome[each] for each in shared], [arm[each] for each in shared])
+    return means_by_question(each for result in group for each in result.held_out)
 
 
 def _steps_to(em: float, group: Sequence[Result]) -> int | None:

@@ -1,0 +1,168 @@
+"""Tasks and seeds -> what the agent does on their pages in the real browser, recorded as a policy would read it."""
+
+import asyncio
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+from rich.progress import Progress
+
+from examples.web.agent import STOPPED, WebAgent, WebHabits
+from examples.web.tasks import TASKS
+from verl_pivot.all_at_once import all_at_once
+from verl_pivot.data.files import replacing
+from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
+from verl_pivot.errors import ConfigError, ToolFailureError
+from verl_pivot.tools.toolset import load_toolset
+from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
+
+TOOLS = Path(__file__).with_name("tools.yaml")
+MAX_TURNS = 6
+"""Turns of a trajectory; no task takes more than three without a mistake, and five with a popup and an idle turn."""
+_AT_ONCE = 8
+"""Pages at once in the browser."""
+_BLOCK = 64
+"""Episodes of one file of recordings."""
+_TRIES = 5
+"""Times that an episode is played until the browser does not fail."""
+_TASK = "Task: "
+_LATE = "Timeout"
+"""Word of the error where an element is not ready in time, which with these pages is a busy machine's doing."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Episode:
+    """One task with one seed."""
+
+    task: str
+    seed: int
+
+    @property
+    def metadata(self) -> str:
+        """Column of its row, from which the environment makes it."""
+        return json.dumps({"task": self.task, "seed": self.seed})
+
+
+def sentence_of(opening: str) -> str:
+    """The task's sentence in what the environment shows first."""
+    first, _, _ = opening.partition("\n")
+    if not first.startswith(_TASK):
+        raise ValueError(f"an opening of MiniWoB++ begins with {_TASK!r}, got {opening!r:.80}")
+    return first.removeprefix(_TASK)
+
+
+async def play(episode: Episode, habits: WebHabits) -> Trajectory:
+    """One episode of the agent; equal episodes and habits give equal trajectories.
+
+    The trajectory has passed if the page says that the task is solved.
+
+    Raises:
+        ToolFailureError: If the browser failed, or the machine was too busy for it.
+    """
+    async with load_toolset(str(TOOLS)).open({"metadata": episode.metadata}) as tools:
+        sentence = sentence_of(tools.opening)
+        rng = Random(f"{episode.task} {episode.seed}")
+        agent = WebAgent(steps=TASKS[episode.task].steps(sentence), rng=rng, habits=habits)
+        messages, page = [Message(role=Role.USER, content=f"{sentence}\n\n{tools.opening}")], tools.opening
+        for _ in range(MAX_TURNS):
+            call = agent.act(page)
+            messages.append(_said(call))
+            if call is None:
+                break
+            (outcome,) = await tools.toolbox.run([call])
+            observation = outcome.observed()
+            if observation.error is not None and _LATE in observation.text:
+                raise ToolFailureError(f"{episode.task}, seed {episode.seed}: {observation.text}")
+            if observation.end is not None:
+                break
+            messages.append(Message(role=Role.TOOL, content=observation.text))
+            page = observation.text if observation.error is None else page
+        verdict = await tools.score(None)
+        schemas = tuple(each.schema for each in tools.toolbox.tools.values())
+    assert verdict is not None, "MiniWoB++ gives an outcome also where a task is given up"
+    solved = verdict.score is not None and verdict.score > 0
+    return Trajectory(
+        id=f"{episode.task} {episode.seed}",
+        messages=tuple(messages),
+        tools=schemas,
+        passed=solved,
+        metadata=_metadata(episode, habits, sentence),
+    )
+
+
+def _said(call: ToolCall | None) -> Message:
+    if call is None:
+        return Message(role=Role.ASSISTANT, content=STOPPED)
+    return Message(role=Role.ASSISTANT, tool_calls=(call,))
+
+
+async def _played(episode: Episode, habits: WebHabits) -> Trajectory:
+    """The episode, played again where the system failed: a page that a busy machine shows too late, a dead browser.
+
+    Raises:
+        ToolFailureError: If it fails every time.
+    """
+    for _ in range(_TRIES - 1):
+        with suppress(ToolFailureError):
+            return await play(episode, habits)
+    return await play(episode, habits)
+
+
+async def play_all(episodes: Sequence[Episode], habits: WebHabits) -> list[Trajectory]:
+    """Many episodes in one browser, in their order.
+
+    Raises:
+        ToolFailureError: If the system failed an episode each time that it was played.
+    """
+    room = asyncio.Semaphore(_AT_ONCE)
+
+    async def one(episode: Episode) -> Trajectory:
+        async with room:
+            return await _played(episode, habits)
+
+    return await all_at_once(map(one, episodes))
+
+
+def recorded(folder: Path, episodes: Sequence[Episode], habits: WebHabits) -> list[Trajectory]:
+    """The trajectories of these episodes; what a folder has of them already is not played again.
+
+    Raises:
+        SystemExit: If the folder has those of other episodes or habits, the browser keeps failing, or this machine has
+            none.
+    """
+    try:
+        return asyncio.run(_recorded(folder, episodes, habits))
+    except ConfigError as error:
+        raise SystemExit(str(error)) from error
+    except ToolFailureError as error:
+        raise SystemExit(f"the browser failed {_TRIES} times in a row ({error}): run the command again") from error
+
+
+async def _recorded(folder: Path, episodes: Sequence[Episode], habits: WebHabits) -> list[Trajectory]:
+    found: list[Trajectory] = []
+    with Progress() as progress:
+        task = progress.add_task(f"Recording {folder.name}", total=len(episodes))
+        for start in range(0, len(episodes), _BLOCK):
+            block, path = episodes[start : start + _BLOCK], folder / f"{start // _BLOCK}.jsonl"
+            if not path.is_file():
+                _write(path, await play_all(block, habits))
+            part = list(read_trajectories(path))
+            if [each.metadata | {"sentence": ""} for each in part] != [_metadata(each, habits) for each in block]:
+                raise SystemExit(f"{path} has other episodes: give another --out, or remove the folder {folder}")
+            found += part
+            progress.advance(task, len(block))
+    return found
+
+
+def _metadata(episode: Episode, habits: WebHabits, sentence: str = "") -> JsonObject:
+    """What a recorded trajectory says of its origin."""
+    return {"task": episode.task, "seed": episode.seed, "habits": asdict(habits), "sentence": sentence}
+
+
+def _write(path: Path, trajectories: Iterable[Trajectory]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as unfinished:
+        unfinished.write_text("".join(json.dumps(trajectory_as_dict(each)) + "\n" for each in trajectories))

@@ -1,0 +1,110 @@
+"""Dumps of trajectories on web pages -> what the study measures of each, on seen and on unseen tasks."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+
+from examples.web.rows import SOURCE
+from examples.web.tasks import TASKS
+from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
+from verl_pivot.rewards.process_record import process_record
+
+SEEN, UNSEEN = "seen", "unseen"
+PARTS = (SEEN, UNSEEN)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """One decided trajectory."""
+
+    prompt_id: str
+    """Task, digest of its sentence, and how many trajectories of the dump had the same before; pairs of two arms have
+    the same. Seeds of a task may share a sentence, as all seeds of focus-text-2 have three."""
+    task: str
+    is_solved: bool
+    num_actions: int
+    """Calls, those that failed among them."""
+    num_failed: int
+    """Calls that the policy read an error of, also where an element was not ready in time on a busy machine."""
+    reward: float
+    """Sum of the rewards of its turns."""
+
+    @property
+    def em(self) -> float:
+        """1 if the task is solved, else 0."""
+        return float(self.is_solved)
+
+    @property
+    def part(self) -> str:
+        return SEEN if TASKS[self.task].is_seen else UNSEEN
+
+
+def success(played: Sequence[Played]) -> float:
+    """Share of the trajectories that solved their task."""
+    return _mean([each.em for each in played])
+
+
+def actions_per_success(played: Sequence[Played]) -> float:
+    """Mean number of actions of the trajectories that solved their task."""
+    return _mean([each.num_actions for each in played if each.is_solved])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else float("nan")
+
+
+MEASURES: Mapping[str, Callable[[Sequence[Played]], float]] = {
+    "success": success,
+    "actions of a success": actions_per_success,
+    "failed calls": lambda played: _mean([each.num_failed for each in played]),
+    "reward": lambda played: _mean([each.reward for each in played]),
+}
+"""{name: measure}; NaN where no trajectory has what is measured."""
+
+
+def read_dump(path: Path) -> list[Played]:
+    """All decided trajectories of a dump, of which the system failed none."""
+    return numbered(
+        _played(row)
+        for row in read_rollouts(path)
+        if row.score is not None and row.record is not None and not row.record.is_masked
+    )
+
+
+def read_training(folder: Path) -> dict[int, list[Played]]:
+    """{step: trajectories} of `trainer.rollout_data_dir`, in order of the steps."""
+    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
+    return {int(path.stem): read_dump(path) for path in paths}
+
+
+def numbered(played: Iterable[Played]) -> list[Played]:
+    """The trajectories with prompt_ids that differ, in their order."""
+    counts: Counter[str] = Counter()
+    found = []
+    for each in played:
+        found.append(replace(each, prompt_id=f"{each.prompt_id} {counts[each.prompt_id]}"))
+        counts[each.prompt_id] += 1
+    return found
+
+
+def of_part(played: Iterable[Played], part: str) -> list[Played]:
+    """The trajectories on seen, or on unseen tasks."""
+    return [each for each in played if each.part == part]
+
+
+def _played(row: DumpedRollout) -> Played:
+    assert row.record is not None, row.uid
+    assert row.score is not None, row.uid
+    assert row.data_source is not None, row.uid
+    process = process_record(row.reward_info)
+    task = row.data_source.removeprefix(SOURCE)
+    return Played(
+        prompt_id=f"{task} {row.record.prompt_id}",
+        task=task,
+        is_solved=row.score > 0.0,
+        num_actions=row.record.num_calls,
+        num_failed=row.record.num_tool_errors,
+        reward=row.score if process is None else sum(process.rewards),
+    )

@@ -1,0 +1,197 @@
+"""Evaluations and training dumps of all units -> a table with intervals, plots over training steps, summary.json."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib.pyplot as plt
+from matplotlib.axes import Axes
+from rich.console import Console
+from rich.table import Table
+
+from examples.comparison import (
+    difference_as_json,
+    difference_of_means,
+    draw_curve,
+    means_by_question,
+    shown_difference,
+)
+from examples.web.measures import MEASURES, PARTS, SEEN, Played, actions_per_success, of_part, success
+from examples.web.training import ARMS, BASE, BASE_WORKFLOWS, OUTCOME
+from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
+from verl_pivot.types import Json, JsonObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one unit gave."""
+
+    arm: str
+    seed: int
+    evaluations: Mapping[int, Sequence[Played]]
+    """{step: trajectories on the held-out rows}"""
+    training: Mapping[int, Sequence[Played]]
+    """{step: trajectories}; empty for the base policy."""
+
+    @property
+    def held_out(self) -> Sequence[Played]:
+        """Trajectories of the trained policy on the held-out rows."""
+        return self.evaluations[max(self.evaluations)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One arm on the held-out rows of seen, or of unseen tasks, with one seed or over several."""
+
+    arm: str
+    seeds: tuple[int, ...]
+    part: str
+    success: float
+    interval: Interval
+    """Wilson's interval of the success, with as many trials as there are rows, however many seeds played them."""
+    over: Mapping[str, PairedDifference]
+    """{arm: success minus that of this arm with the same seeds}, of the base policy and of the outcome alone."""
+    actions: float
+    """Mean number of actions of the trajectories that solved their task; NaN if none did."""
+    steps_to_outcome: int | None
+    """First evaluation, as a number of steps, at which success on seen tasks reaches the last one of `outcome`."""
+    num_rows: int
+
+    def as_dict(self) -> JsonObject:
+        return {
+            "arm": self.arm,
+            "seeds": [*self.seeds],
+            "tasks": self.part,
+            "num_rows": self.num_rows,
+            "success": self.success,
+            "success interval": [self.interval.low, self.interval.high],
+            **{f"success over {arm}": difference_as_json(self.over.get(arm)) for arm in (BASE, OUTCOME)},
+            "actions of a success": None if self.actions != self.actions else self.actions,
+            "steps to the success of outcome": self.steps_to_outcome,
+        }
+
+
+def rows(results: Sequence[Result]) -> list[Row]:
+    """Two rows for each unit, in the order of arms; behind those of an arm with several seeds two over all of them."""
+    found: list[Row] = []
+    for arm in ARMS:
+        of_arm = [each for each in results if each.arm == arm]
+        groups = [[each] for each in of_arm] + ([of_arm] if len(of_arm) > 1 else [])
+        found += [_row(group, results, part) for group in groups for part in PARTS]
+    return found
+
+
+def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
+    arm, seeds = group[0].arm, {each.seed for each in group}
+    others = {name: [each for each in results if each.arm == name and each.seed in seeds] for name in (BASE, OUTCOME)}
+    by_row = _success_by_row(group, part)
+    share = _mean(list(by_row.values()))
+    over = {
+        name: difference_of_means(_success_by_row(other, part), by_row)
+        for name, other in others.items()
+        if name != arm and len(other) == len(group)
+    }
+    return Row(
+        arm=arm,
+        seeds=tuple(sorted(seeds)),
+        part=part,
+        success=share,
+        interval=wilson_interval(share, len(by_row)),
+        over=over,
+        actions=actions_per_success([each for result in group for each in of_part(result.held_out, part)]),
+        steps_to_outcome=_steps_to(others[OUTCOME], group) if OUTCOME in over and group[0].training else None,
+        num_rows=len(by_row),
+    )
+
+
+def _success_by_row(group: Sequence[Result], part: str) -> dict[str, float]:
+    """{prompt_id: mean success over the seeds}"""
+    return means_by_question(each for result in group for each in of_part(result.held_out, part))
+
+
+def _mean(values: Sequence[float]) -> float:
+    return fmean(values) if values else float("nan")
+
+
+def _steps_to(outcome: Sequence[Result], group: Sequence[Result]) -> int | None:
+    """First evaluation of all seeds whose mean success on seen tasks is the last one of `outcome`, or more."""
+    wanted = fmean(success(of_part(each.held_out, SEEN)) for each in outcome)
+    return next((step for step, mean in _curve(group, SEEN).items() if mean >= wanted), None)
+
+
+def _curve(group: Sequence[Result], part: str) -> dict[int, float]:
+    """{step: mean success over the seeds} of the evaluations that all seeds have."""
+    shared = sorted(set.intersection(*(set(each.evaluations) for each in group)))
+    return {step: fmean(success(of_part(each.evaluations[step], part)) for each in group) for step in shared}
+
+
+def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], folder: Path) -> None:
+    """Write summary.json, and web.png if anything was trained."""
+    evaluations: list[Json] = [
+        {"arm": each.arm, "seed": each.seed, "step": step, "tasks": part, "success": success(of_part(played, part))}
+        for each in results
+        for step, played in each.evaluations.items()
+        for part in PARTS
+    ]
+    content: JsonObject = {"rows": [each.as_dict() for each in found], "evaluations": evaluations, "gaps": [*gaps]}
+    (folder / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
+    if any(each.training for each in results):
+        draw(results, folder / "web.png")
+
+
+def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
+    """Print the table, and what is missing."""
+    table = Table(title="Held-out rows, one sampled trajectory each", title_justify="left")
+    columns = ("arm", "seeds", "tasks", "success", "over base", "over outcome", "actions of a success", "steps to it")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in found:
+        low, high = row.interval
+        is_trained = row.arm not in (BASE, BASE_WORKFLOWS, OUTCOME) and OUTCOME in row.over
+        table.add_row(
+            row.arm,
+            ", ".join(map(str, row.seeds)),
+            row.part,
+            f"{row.success:.3f} [{low:.3f}, {high:.3f}]",
+            shown_difference(row.over.get(BASE)),
+            shown_difference(row.over.get(OUTCOME)),
+            f"{row.actions:.2f}",
+            str(row.steps_to_outcome or "never") if is_trained and row.part == SEEN else "",
+        )
+    console.print(table)
+    console.print("steps to it: first evaluation with the success that outcome ends with, on seen tasks")
+    for gap in gaps:
+        console.print(gap, highlight=False)
+
+
+def draw(results: Sequence[Result], path: Path) -> None:
+    """Plot success on the held-out rows, and the measures of training, over steps."""
+    arms: dict[str, list[Result]] = {}
+    for each in results:
+        if each.training:
+            arms.setdefault(each.arm, []).append(each)
+    figure, panels = plt.subplots(2, 3, figsize=(15, 9), layout="constrained")
+    for panel, part in zip(panels.flat, PARTS, strict=False):
+        _draw_evaluations(panel, arms, results, part)
+    for panel, (name, measure) in zip(panels.flat[len(PARTS) :], MEASURES.items(), strict=True):
+        for arm, of_arm in arms.items():
+            draw_curve(panel, measure, arm, [each.training for each in of_arm])
+        panel.set(xlabel="training step", title=f"{name}, in training")
+    figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
+
+
+def _draw_evaluations(panel: Axes, arms: Mapping[str, Sequence[Result]], results: Sequence[Result], part: str) -> None:
+    """Plot success over training steps, with the base policy at step 0 if it was evaluated in the same way."""
+    for arm, of_arm in arms.items():
+        start = BASE_WORKFLOWS if ARMS[arm].has_workflows else BASE
+        seeds = {each.seed for each in of_arm}
+        base = [each for each in results if each.arm == start and each.seed in seeds]
+        curve = _curve(of_arm, part)
+        if len(base) == len(of_arm):
+            curve = {**_curve(base, part), **curve}
+        panel.plot(list(curve), list(curve.values()), marker="o", label=arm)
+    panel.set(xlabel="training step", title=f"success on held-out rows, {part} tasks")

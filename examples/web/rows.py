@@ -1,0 +1,71 @@
+"""The study's rows: tasks and seeds with their sentences, which the browser tells, and the checklist of each."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.web.agent import WebHabits
+from examples.web.episodes import TOOLS, Episode, recorded
+from examples.web.tasks import SEEN, TASKS, UNSEEN
+from verl_pivot.environments.verifiers_rows import write_rows
+from verl_pivot.rewards.process_rewards import CHECKLIST_COLUMN
+from verl_pivot.types import JsonObject
+
+SOURCE = "miniwob/"
+"""What a row's `data_source` begins with; the name of the task follows."""
+NUM_TRAINING, NUM_HELD_OUT, NUM_UNSEEN = 40, 12, 32
+"""Seeds of each task: of seen ones in training and held out, and of unseen ones."""
+_FIRST_TRAINING, _FIRST_HELD_OUT = 10_000, 0
+_STOPS = WebHabits(early=1.0)
+"""An agent that only opens the page."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WebRows:
+    """Files of the study's tasks."""
+
+    tools: Path
+    training: Path
+    """Seen tasks."""
+    held_out: Path
+    """Other seeds of all tasks, the unseen ones among them."""
+
+
+def make_rows(folder: Path) -> WebRows:
+    """Write the files into a folder; those that are there already are the same."""
+    folder = folder.resolve()  # the trainer's processes run elsewhere
+    training = episodes_of(SEEN, _FIRST_TRAINING, NUM_TRAINING)
+    unseen = episodes_of(UNSEEN, _FIRST_HELD_OUT, NUM_UNSEEN)
+    held_out = [*episodes_of(SEEN, _FIRST_HELD_OUT, NUM_HELD_OUT), *unseen]
+    return WebRows(
+        tools=TOOLS,
+        training=_written(folder / "training.parquet", training),
+        held_out=_written(folder / "held_out.parquet", held_out),
+    )
+
+
+def episodes_of(tasks: Iterable[str], first_seed: int, num_seeds: int) -> list[Episode]:
+    """The tasks in turn with each of these seeds."""
+    names = list(tasks)
+    return [Episode(name, seed) for seed in range(first_seed, first_seed + num_seeds) for name in names]
+
+
+def row_of(episode: Episode, sentence: str, index: int) -> JsonObject:
+    """The row of an episode, whose prompt is the task's sentence, by which workflows are found."""
+    return {
+        "data_source": f"{SOURCE}{episode.task}",
+        "prompt": [{"role": "user", "content": sentence}],
+        "ability": "agent",
+        "reward_model": {"style": "rule", "ground_truth": ""},
+        "metadata": episode.metadata,
+        CHECKLIST_COLUMN: [*TASKS[episode.task].checklist(sentence)],
+        "extra_info": {"index": index, "task": episode.task},
+    }
+
+
+def _written(path: Path, episodes: Sequence[Episode]) -> Path:
+    if not path.is_file():
+        opened = recorded(path.with_suffix(""), episodes, _STOPS)
+        sentences = (str(each.metadata["sentence"]) for each in opened)
+        write_rows([row_of(*each, index) for index, each in enumerate(zip(episodes, sentences, strict=True))], path)
+    return path

@@ -1,0 +1,130 @@
+"""Web agents on MiniWoB++ with checklists and workflows beside the outcome alone: `python -m examples.web --help`."""
+
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which imports torchvision
+
+from examples.evaluated_training import train_and_evaluate  # noqa: E402
+from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
+from examples.quickstart.run import phase  # noqa: E402
+from examples.scripted_judge import served  # noqa: E402
+from examples.units import Unit, finish, gaps  # noqa: E402
+from examples.web import report  # noqa: E402
+from examples.web.demonstrations import Demonstrations, make_demonstrations  # noqa: E402
+from examples.web.measures import read_dump, read_training  # noqa: E402
+from examples.web.policy import make_policy, sft_config  # noqa: E402
+from examples.web.rows import WebRows, make_rows  # noqa: E402
+from examples.web.training import ARMS, Arm  # noqa: E402
+from verl_pivot.browser.settings import find_browser  # noqa: E402
+from verl_pivot.environments.miniwob import pages_folder  # noqa: E402
+from verl_pivot.errors import ConfigError  # noqa: E402
+from verl_pivot.local.supervision import run_supervised  # noqa: E402
+from verl_pivot.types import JsonObject  # noqa: E402
+
+console = Console()
+
+
+def main(
+    out: Out = Path("outputs/web"),
+    arms: Annotated[str, names_option("Arms to run", ARMS)] = all_of(ARMS),
+    seeds: Seeds = 3,
+    steps: Steps = 30,
+) -> None:
+    """Train a small policy on web pages by the outcome, by checklists, and with workflows, and compare them.
+
+    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
+    goes on from its last checkpoint.
+
+    Example: python -m examples.web --arms base,outcome,gain --seeds 1 --out outputs/web-1
+    """
+    chosen = chosen_names(arms, ARMS)
+    _check_browser()
+    seconds: dict[str, float] = {}
+    with phase("rows", "Tasks of MiniWoB++ in the real browser: their sentences and checklists", seconds):
+        tasks = make_rows(out / "rows")
+    with phase("demonstrations", "Demonstrations of seen tasks, careful and careless, and workflows", seconds):
+        demonstrations = make_demonstrations(out / "demonstrations")
+    units: list[Unit] = []
+    results: list[report.Result] = []
+    for seed in range(seeds):
+        with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that learns a careless agent's ways", seconds):
+            policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed), demonstrations)
+        for name in chosen:
+            arm = make_arm(name, policy, tasks, demonstrations, out / f"seed-{seed}" / name, seed, steps)
+            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=_settings(arm)))
+            with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
+                finish(units[-1], partial(_train_with_judge, arm))
+            results.append(_result(arm))
+            found = report.rows(results)
+            report.write(results, found, gaps(units), out)  # after each unit, since all of them take hours
+    report.show(found, gaps(units), console)
+    console.print(f"\nWrote {out / 'summary.json'}.")
+
+
+def _check_browser() -> None:
+    """Refuse to begin without a browser or the pages of MiniWoB++.
+
+    Raises:
+        SystemExit: With the command that installs them.
+    """
+    try:
+        find_browser()
+        pages_folder()
+    except ConfigError as error:
+        raise SystemExit(str(error)) from error
+
+
+def make_arm(
+    name: str, policy: Path, tasks: WebRows, demonstrations: Demonstrations, folder: Path, seed: int, num_steps: int
+) -> Arm:
+    """One arm of a seed; all arms of a seed start from one policy and see the same tasks."""
+    return Arm(
+        name=name,
+        model=policy,
+        rows=tasks.training,
+        held_out=tasks.held_out,
+        tools=tasks.tools,
+        workflows=demonstrations.workflows,
+        folder=folder,
+        seed=seed,
+        num_steps=num_steps,
+        learning_rate=3e-4,
+        batch_size=8,
+        group_size=8,
+    )
+
+
+def _settings(arm: Arm) -> JsonObject:
+    return {**arm.settings, "sft": asdict(sft_config(arm.seed)), "wrong_share": arm.kind.wrong_share}
+
+
+def _train_with_judge(arm: Arm) -> None:
+    """Run the training command while the arm's judge is served."""
+    if arm.kind.reward is None or arm.evaluated.is_file():
+        train_and_evaluate(arm, console)
+        return
+    arguments = (str(arm.kind.wrong_share),)
+    with served("rules", "examples.web.judge", *arguments, log=arm.folder / "judge.log") as url:
+        train_and_evaluate(replace(arm, judge_url=url), console)
+
+
+def _result(arm: Arm) -> report.Result:
+    return report.Result(
+        arm=arm.name,
+        seed=arm.seed,
+        evaluations={step: read_dump(path) for step, path in arm.evaluations.items()},
+        training=read_training(arm.rollouts),
+    )
+
+
+def start() -> None:
+    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    run_supervised(lambda: typer.run(main))
