@@ -3,23 +3,18 @@
 Run `python -m examples.study.skill --help`.
 """
 
-import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, Qwen2ForCausalLM
 
-from examples.study.domains.known import GROUPS, domain_of
+from examples.study.domains.known import domain_of
 from examples.study.domains.protocol import StudyTask
 from examples.study.environment import StudyEnvironment
-from examples.study.policy import MAX_RESPONSE_TOKENS, MAX_TURN_TOKENS, MAX_TURNS
-from examples.study.recording import held_out_tasks
+from examples.study.policy import MAX_TURN_TOKENS, MAX_TURNS
 from verl_pivot.data.actions import parse_action
-from verl_pivot.tools.contract import Observation, ToolError
 from verl_pivot.types import Malformed, Message, Role, ToolCall
 
 
@@ -51,17 +46,18 @@ class GreedyPolicy:
         texts = [self._prompt(game) for game in games]
         given = self._tokenizer(texts, add_special_tokens=False, padding=True, return_tensors="pt")
         ids = self._model.generate(
-            input_ids=given["input_ids"], attention_mask=given["attention_mask"],
-            max_new_tokens=MAX_TURN_TOKENS, do_sample=False, pad_token_id=self._tokenizer.pad_token_id,
+            input_ids=given["input_ids"],
+            attention_mask=given["attention_mask"],
+            max_new_tokens=MAX_TURN_TOKENS,
+            do_sample=False,
+            pad_token_id=self._tokenizer.pad_token_id,
         )
         return [self._action(row.tolist()) for row in ids[:, given["input_ids"].shape[1] :]]
 
     def _prompt(self, game: Game) -> str:
         messages = [message.as_dict() for message in game.messages]
         tools = list(domain_of(game.task.metadata).tools)
-        return self._tokenizer.apply_chat_template(
-            messages, tools=tools, add_generation_prompt=True, tokenize=False
-        )
+        return self._tokenizer.apply_chat_template(messages, tools=tools, add_generation_prompt=True, tokenize=False)
 
     def _action(self, written: list[int]) -> Message | Malformed:
         end = self._tokenizer.eos_token_id

@@ -12,7 +12,9 @@ from examples.study.domains.sql import SqlDomain
 from verl_pivot.errors import DataError
 from verl_pivot.types import JsonObject
 
-DOMAINS: Final[Mapping[str, Domain]] = {each.name: each for each in (ShopDomain(), SqlDomain(), SearchDomain(), ShellDomain())}
+DOMAINS: Final[Mapping[str, Domain]] = {
+    each.name: each for each in (ShopDomain(), SqlDomain(), SearchDomain(), ShellDomain())
+}
 """Domains that the arms train on."""
 OUTSIDE: Final[Mapping[str, Domain]] = {name: OutsideDomain(name) for name in KINDS}
 """Groups of tasks that no arm trains on."""
