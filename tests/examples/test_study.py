@@ -226,7 +226,7 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("arms.yaml", "kind: tasks", "kind: tasks, rows: random", "rows and reward are those of the kind turns"),
         ("arms.yaml", "kind: tasks", "kind: tasks, recipe: published", "the recipe published is one of the kind turns"),
         ("arms.yaml", "rows: random}", "rows: random, recipe: roc}", "the recipe roc is one of the kind tasks"),
-        ("arms.yaml", "rows: random}", "rows: random, after: pivotrl}", "only the kind tasks goes on after another arm"),
+        ("arms.yaml", "rows: random}", "rows: random, after: pivotrl}", "only the kind tasks goes on after another"),
         ("arms.yaml", "after: pivotrl", "after: sft", "after must be one of pivotrl, random_turns, strict"),
         ("arms.yaml", "num_steps: 40", "num_steps: 40\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
         ("arms.yaml", "group_size: 8", "group_size: 1", "arms.yaml.group_size"),
@@ -306,4 +306,3 @@ def test_a_change_of_a_source_that_decides_results_changes_the_hash(tmp_path: Pa
 
 def test_every_source_that_the_hash_covers_is_there() -> None:
     assert all(list(FOLDER.glob(pattern)) for pattern in SOURCES)
-    assert len(list(FOLDER.glob("domains/*.py"))) >= len(DOMAINS)
