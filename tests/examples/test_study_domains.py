@@ -8,10 +8,12 @@ import pytest
 
 from examples.study.domains.known import DOMAINS, GROUPS, OUTSIDE, domain_of
 from examples.study.domains.protocol import StudyTask
+from examples.study.domains.shell import _read_snapshot
 from examples.study.recording import held_out_tasks, record, record_all
 from tests.support.paths import ROOT
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
+from verl_pivot.sandbox.execution import Result, Status
 from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import Message, Role, ToolCall, Trajectory
 from verl_pivot.verifiers.registry import get_verifier
@@ -253,3 +255,9 @@ async def test_a_hostile_command_solves_nothing_and_breaks_nothing(command: str)
         assert world.passed(Message(role=Role.ASSISTANT, content="Done.")) is is_harmless
     finally:
         await world.close()
+
+
+@pytest.mark.parametrize("value", [None, "", "3", "'{'", "'['*9", "(", "'" + "[" * 100_000 + "'"])
+def test_what_a_command_forges_in_place_of_the_files_is_no_project(value: str | None) -> None:
+    assert _read_snapshot(Result(status=Status.OK, value=value)) is None
+    assert _read_snapshot(Result(status=Status.SESSION_KILLED, value="'{}'")) is None

@@ -115,7 +115,7 @@ class SearchWorld:
     def __init__(self, metadata: JsonObject) -> None:
         number = metadata["world"]
         assert isinstance(number, int), metadata
-        self._metadata, self._tool = metadata, _index(number).tool
+        self._metadata, self._tool = metadata, _search_tool(number)
         self._read: tuple[str, ...] = ()
         """Pages so far, since a guess does not count."""
 
@@ -171,20 +171,14 @@ def _is_kept(name: str) -> bool:
     return sum(map(ord, name)) % 5 == 0
 
 
-class _IndexedWorld(NamedTuple):
-    tool: SearchTool
-    folder: tempfile.TemporaryDirectory[str]
-    """Folder of the index, which is removed with the world."""
-
-
 @lru_cache(maxsize=16)
 def _world(number: int) -> tuple[Entity, ...]:
     return make_world(number, _SIZE)
 
 
 @lru_cache(maxsize=64)
-def _index(number: int) -> _IndexedWorld:
-    """The pages of a world, made and indexed once in each process that reads them."""
-    folder = tempfile.TemporaryDirectory(prefix="verl-pivot-study-")
-    pages = Pages.of(make_documents(_world(number), number, num_fillers=0), Path(folder.name))
-    return _IndexedWorld(pages.tool, folder)
+def _search_tool(number: int) -> SearchTool:
+    """The tool over the pages of a world, made and indexed once in each process that reads them."""
+    documents = make_documents(_world(number), number, num_fillers=0)
+    with tempfile.TemporaryDirectory(prefix="verl-pivot-study-") as folder:  # its open files outlive their names
+        return Pages.of(documents, Path(folder)).tool

@@ -207,10 +207,13 @@ class TrustedShellWorld(_ShellState):
 
 
 def _read_snapshot(result: Result) -> Json:
-    """Files of a project; None if the policy's commands have left nothing that can be read."""
-    if result.status is not Status.OK or result.value is None:
+    """Files of a project; None if there are none that can be read, or a command has forged what the cell gives."""
+    if result.status is not Status.OK:
         return None
-    files: Json = json.loads(ast.literal_eval(result.value))
+    try:
+        files: Json = json.loads(ast.literal_eval(result.value or ""))
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        return None
     return files
 
 
