@@ -48,9 +48,10 @@ def sft_config(seed: int) -> SftConfig:
     """Settings of the base policy, which decide its skill; a first guess, which no run has shown to be right."""
     return SftConfig(
         seed=seed,
-        num_logs=6000,
-        num_copy_steps=200,
-        num_careful_steps=900,
+        num_logs=8000,
+        num_copy_steps=150,
+        num_far_copy_steps=150,
+        num_careful_steps=2400,
         num_careless_steps=400,
         carelessness=0.7,
         hidden_size=128,
