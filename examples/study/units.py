@@ -20,7 +20,7 @@ from examples.study.sft import train_sft
 from examples.study.training import StudyTraining, evaluations
 from examples.units import Unit
 from verl_pivot.engines.server import sglang_server
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, DataError
 
 _FIRST_EXPERT_SEED = 100_000
 """First seed of the expert's tasks of a study's seed; those of other seeds lie as far behind it."""
@@ -104,10 +104,19 @@ class StudySeed:
 
     def results(self, arm: Arm) -> list[UnitEvaluation]:
         """What a finished unit gave."""
-        before = None if arm.after is None else self.results(self._arm(arm.after))[-1]
+        before = None if arm.after is None else self._end_of(self._arm(arm.after))
         uses_profile = arm.kind is ArmKind.TURNS or before is not None
         profile_turns = self.files.num_sampled if uses_profile else 0
         return evaluations(self._training(arm), self.seed, profile_turns, before)
+
+    def _end_of(self, arm: Arm) -> UnitEvaluation:
+        found = self.results(arm)
+        if not found:
+            raise DataError(
+                f"{self.own / arm.name} has no evaluation any more, and another arm went on from it: "
+                f"run {arm.name} again"
+            )
+        return found[-1]
 
     def _arm(self, name: str) -> Arm:
         return next(arm for arm in self.study.all_arms if arm.name == name)
