@@ -105,8 +105,12 @@ def test_the_second_stage_goes_on_from_the_end_of_the_first_one_and_pays_for_bot
 
 
 def test_a_second_stage_whose_first_one_was_removed_has_no_results(tmp_path: Path) -> None:
+    seed = make_seed(tmp_path)
+    seed.own.mkdir()
+    seed.files.profile.write_text("")
+
     with pytest.raises(DataError, match="has no evaluation any more, and another arm went on from it: run pivotrl"):
-        make_seed(tmp_path).results(arm_named("pivotrl_then_end_to_end"))
+        seed.results(arm_named("pivotrl_then_end_to_end"))
 
 
 def write_evaluated(training: StudyTraining, num_rollouts: int) -> None:
