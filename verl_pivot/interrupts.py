@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 _RESUMED = (
     "plan", "import", "filter", "profile", "select", "synthesize",
-    "quickstart", "grpo_roc", "tool_rollout", "synthesis",
+    "quickstart", "grpo_roc", "tool_rollout", "synthesis", "study",
 )  # fmt: skip
 """Commands and examples that go on where they were stopped."""
 _RESUMED_WITH_OUT = ("route",)

@@ -41,6 +41,17 @@ class TurnReward(StrEnum):
     """1 for the expert's action to the letter (PivotRL, equation 2)."""
 
 
+class Recipe(StrEnum):
+    """How an arm turns rewards into updates."""
+
+    PAPER = "paper"
+    """That of `+method=pivotrl` for single turns, and GRPO for whole tasks."""
+    PUBLISHED = "published"
+    """Single turns without a KL term, each reward against the mean of the others, as in NVIDIA's public recipes."""
+    ROC = "roc"
+    """Whole tasks by GRPO-RoC: twice as many rollouts, of which the update sees the cleanest successes."""
+
+
 class Arm(Options):
     """What one arm does."""
 
@@ -51,6 +62,9 @@ class Arm(Options):
     """Passes over the trajectories, of SFT."""
     rows: Rows = Rows.PIVOTS
     reward: TurnReward = TurnReward.FUNCTIONAL
+    recipe: Recipe = Recipe.PAPER
+    after: str | None = None
+    """Name of an arm of single turns from whose policy this one goes on; None for the base policy."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -60,6 +74,11 @@ class Arm(Options):
             raise ValueError(f"arm {self.name}: the kind sft needs num_epochs, and no other kind takes it")
         if self.kind is not ArmKind.TURNS and self.model_fields_set & {"rows", "reward"}:
             raise ValueError(f"arm {self.name}: rows and reward are those of the kind turns, not of {self.kind}")
+        of_recipe = {Recipe.PUBLISHED: ArmKind.TURNS, Recipe.ROC: ArmKind.TASKS}.get(self.recipe, self.kind)
+        if self.kind is not of_recipe:
+            raise ValueError(f"arm {self.name}: the recipe {self.recipe} is one of the kind {of_recipe}")
+        if self.after is not None and self.kind is not ArmKind.TASKS:
+            raise ValueError(f"arm {self.name}: only the kind tasks goes on after another arm")
         return self
 
 
@@ -85,6 +104,9 @@ class StudyOptions(Options):
             raise ValueError(f"two arms have one name: {', '.join(names)}")
         if len(set(self.seeds)) < len(self.seeds) or self.tuning_seed in self.seeds:
             raise ValueError("each seed stands once among seeds, and the tuning seed is not among them")
+        of_turns = [arm.name for arm in self.arms if arm.kind is ArmKind.TURNS]
+        if wrong := [arm.name for arm in self.all_arms if arm.after is not None and arm.after not in of_turns]:
+            raise ValueError(f"arm {wrong[0]}: after must be one of {', '.join(of_turns)}, which run before it")
         if [arm.name for arm in self.arms if arm.kind is ArmKind.NONE] != ["base"]:
             raise ValueError("the arms need one of the kind none, whose name is base")
         return self

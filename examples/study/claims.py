@@ -16,6 +16,17 @@ from verl_pivot.statistics import Region
 from verl_pivot.validation import Options, validated
 
 FOLDER = Path(__file__).parent
+SOURCES = (
+    "domains/*.py",
+    "environment.py",
+    "policy.py",
+    "recording.py",
+    "rows.py",
+    "sft.py",
+    "training.py",
+    "units.py",
+)
+"""Files of this folder that decide results: tasks and clerks, the policy's recipe, and what each arm trains on."""
 
 
 class Measure(StrEnum):
@@ -115,11 +126,15 @@ class Design:
     claims: Claims
     study: StudyOptions
     digest: str
-    """12 hexadecimal digits of the SHA-256 of both files."""
+    """12 hexadecimal digits of the SHA-256 of both files and of the sources that decide results."""
 
 
-def read_design(folder: Path = FOLDER) -> Design:
+def read_design(folder: Path = FOLDER, sources: Path = FOLDER) -> Design:
     """Read claims.yaml and arms.yaml of a folder.
+
+    Args:
+        folder: Folder of both files.
+        sources: Folder of the sources that the hash covers, too.
 
     Raises:
         ConfigError: If a file is missing or wrong, or a claim is about an arm that does not exist.
@@ -138,7 +153,9 @@ def read_design(folder: Path = FOLDER) -> Design:
                 raise ConfigError(
                     f"{paths[0]}: {part.measure} of the arm {name} means nothing, since it samples no turn"
                 )
-    return Design(claims=claims, study=study, digest=hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12])
+    code = [_text(path) for pattern in SOURCES for path in sorted(sources.glob(pattern))]
+    digest = hashlib.sha256("\0".join([*texts, *code]).encode()).hexdigest()[:12]
+    return Design(claims=claims, study=study, digest=digest)
 
 
 def _text(path: Path) -> str:

@@ -37,4 +37,4 @@ class StudyEnvironment(Environment):
         return self._world.state()
 
     async def close(self) -> None:
-        self._world.close()
+        await self._world.close()

@@ -12,7 +12,7 @@ from verl_pivot.data.files import replacing
 from verl_pivot.errors import DataError
 
 _DESIGN = b"design"
-"""Key of the file's metadata with the hash of claims.yaml and arms.yaml."""
+"""Key of the file's metadata with the hash of the design."""
 _FIELDS = (
     ("arm", pyarrow.string()),
     ("seed", pyarrow.int64()),
@@ -50,7 +50,7 @@ class StudyResults:
     """All outcomes of a study."""
 
     digest: str
-    """Hash of claims.yaml and arms.yaml."""
+    """Hash of the design, as `examples.study.claims` makes it."""
     evaluations: Sequence[UnitEvaluation]
 
     def curve(self, arm: str, seed: int) -> list[UnitEvaluation]:

@@ -9,8 +9,11 @@ from transformers import Qwen2Tokenizer
 from examples.quickstart.policy import Lessons, SftConfig, learn_tokenizer, teach_policy
 from examples.quickstart.shop import EMAIL_PARTS, ITEMS, NAME_PARTS
 from examples.study.domains.known import DOMAINS, OUTSIDE
+from examples.study.domains.shell import FOLDERS
 from examples.study.domains.sql import SCHEMAS
 from examples.study.recording import record_all
+from examples.world.names import NAME, TRADE
+from examples.world.names import VALUES as SYLLABLES
 from verl_pivot.types import Trajectory
 
 MAX_PROMPT_TOKENS = 384
@@ -27,13 +30,16 @@ _VALUES = (
     *(half for sides in (NAME_PARTS, EMAIL_PARTS) for side in sides for half in side),
     *ITEMS,
     *_KINDS,
+    *(f"{folder}/" for folder in FOLDERS),
     *(f"{number:02}" for number in range(100)),
+    *SYLLABLES,
 )
-_EITHER = {name: "|".join(words) for name, words in (("items", ITEMS), ("kinds", _KINDS))}
-_NAMES, _EMAILS = ("".join(f"(?:{'|'.join(side)})" for side in parts) for parts in (NAME_PARTS, EMAIL_PARTS))
+_EITHER = {name: "|".join(words) for name, words in (("items", ITEMS), ("kinds", _KINDS), ("folders", FOLDERS))}
+_EMAILS = "".join(f"(?:{'|'.join(side)})" for side in EMAIL_PARTS)
 _BETWEEN_PHRASES = re.compile(
-    rf"<[^>]*>|\n|(?<=[.?])(?= )|\d+|{_EITHER['items']}|{_EITHER['kinds']}|{_NAMES}|{_EMAILS}(?=@)"
-    r"|(?= and )|(?='\")|(?=\"\}\})"
+    rf"<[^>]*>|\n|(?<=[.?])(?= )|\d+|{_EITHER['items']}|{_EITHER['kinds']}|\b{NAME}| {TRADE}|{_EMAILS}(?=@)"
+    rf"|(?:{_EITHER['folders']})/|(?= and )|(?= of )|(?= has )|(?= have )|(?= the (?:next )?file )"
+    r"|(?='\")|(?=\"\}\})|(?<=\"query\": \")"
 )
 """Values, and places where an action can go on in several ways; each text between these is one token."""
 
@@ -42,9 +48,10 @@ def sft_config(seed: int) -> SftConfig:
     """Settings of the base policy, which decide its skill; a first guess, which no run has shown to be right."""
     return SftConfig(
         seed=seed,
-        num_logs=6000,
-        num_copy_steps=200,
-        num_careful_steps=900,
+        num_logs=8000,
+        num_copy_steps=150,
+        num_far_copy_steps=150,
+        num_careful_steps=2400,
         num_careless_steps=400,
         carelessness=0.7,
         hidden_size=128,
@@ -58,12 +65,12 @@ def make_policy(folder: Path, config: SftConfig) -> Path:
 
 
 async def _lessons(config: SftConfig) -> Lessons:
-    """Logs of good clerks, and then of careless ones; half of both are of the domains."""
+    """Logs of good clerks, and then of careless ones; three quarters of both are of the domains."""
     first = _FIRST_SEED * (config.seed + 1)
-    half = config.num_logs // 2
-    outside = await record_all(list(OUTSIDE), range(first, first + half))
+    num_outside = config.num_logs // 4
+    outside = await record_all(list(OUTSIDE), range(first, first + num_outside))
     careful, careless = [
-        await record_all(list(DOMAINS), range(first, first + half), carelessness=share)
+        await record_all(list(DOMAINS), range(first, first + config.num_logs - num_outside), carelessness=share)
         for share in (0.0, config.carelessness)
     ]
     return Lessons(build_tokenizer([*careless, *outside]), [*careful, *outside], [*careless, *outside])

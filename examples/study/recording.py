@@ -38,7 +38,7 @@ async def record(task: StudyTask, rng: random.Random, *, carelessness: float = 0
                 messages.append(Message(role=Role.TOOL, content=result.text, tool_call_id=call.id, name=call.name))
         passed = world.passed(messages[-1])
     finally:
-        world.close()
+        await world.close()
     verifier, options = domain.verifier(task)
     return Trajectory(
         id=task.id,

@@ -124,6 +124,9 @@ def _arms(study: StudyOptions, names: str | None) -> list[Arm]:
     if names is None:
         return list(study.arms)
     chosen = chosen_names(names, [arm.name for arm in study.all_arms])
+    for arm in study.all_arms:
+        if arm.name in chosen and arm.after is not None and arm.after not in chosen:
+            raise typer.BadParameter(f"--arms: {arm.name} goes on from {arm.after}; name it too")
     return [arm for arm in study.all_arms if arm.name in chosen]
 
 

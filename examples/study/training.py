@@ -7,13 +7,23 @@ from pathlib import Path
 from examples.evaluated_training import EvaluatedTraining
 from examples.machine import machine_overrides
 from examples.quickstart.training import kept_steps
-from examples.study.arms import ArmKind
+from examples.study.arms import ArmKind, Recipe
 from examples.study.outcomes import UnitEvaluation
 from examples.study.policy import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, MAX_TURN_TOKENS, MAX_TURNS
 from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
 from verl_pivot.errors import DataError
 
 _ROLLOUT: Mapping[str, int] = {"max_turns": MAX_TURNS, "max_turn_tokens": MAX_TURN_TOKENS}
+_RECIPES: Mapping[Recipe, tuple[str, ...]] = {
+    Recipe.PAPER: (),
+    Recipe.PUBLISHED: ("algorithm.adv_estimator=rloo", "actor_rollout_ref.actor.use_kl_loss=False"),
+    Recipe.ROC: (
+        "pivot.resampling.equal_rewards=keep",  # so that its updates have the size of the other arms'
+        "pivot.rollout.format_tag=null",  # the tasks ask for no tag
+        "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # as in the other arms
+    ),
+}
+"""{recipe: overrides in which an arm differs from others of its kind}"""
 _NOT_TRAINING = ("timing_s/testing", "timing_s/save_checkpoint")
 """Parts of a step's seconds that are not training."""
 
@@ -23,6 +33,7 @@ class StudyTraining(EvaluatedTraining):
     """One arm with one seed in the stock trainer; arms that it does not train are evaluated alone."""
 
     kind: ArmKind
+    recipe: Recipe
     test_every: int
     """Steps between evaluations."""
 
@@ -35,12 +46,19 @@ class StudyTraining(EvaluatedTraining):
         return self.test_every
 
     @property
+    def _method(self) -> str:
+        if self.recipe is Recipe.ROC:
+            return "grpo_roc"
+        return "pivotrl" if self.kind is ArmKind.TURNS else "tool_rollout"
+
+    @property
     def command(self) -> list[str]:
         is_turns = self.kind is ArmKind.TURNS
         add = "+" if is_turns else ""
         return [
-            *("python", "-m", "verl.trainer.main_ppo", f"+method={'pivotrl' if is_turns else 'tool_rollout'}"),
+            *("python", "-m", "verl.trainer.main_ppo", f"+method={self._method}"),
             *machine_overrides(),
+            *_RECIPES[self.recipe],
             f"{add}pivot.rollout.tools={self.tools}",
             *(f"{add}pivot.rollout.{name}={value}" for name, value in _ROLLOUT.items()),
             *((f"pivot.max_turn_tokens={MAX_TURN_TOKENS}",) if is_turns else ()),
@@ -58,8 +76,17 @@ class StudyTraining(EvaluatedTraining):
         ]
 
 
-def evaluations(training: StudyTraining, seed: int, profile_turns: int) -> list[UnitEvaluation]:
+def evaluations(
+    training: StudyTraining, seed: int, profile_turns: int, before: UnitEvaluation | None = None
+) -> list[UnitEvaluation]:
     """What a finished unit gave, in the order of its steps.
+
+    Args:
+        training: The unit's training.
+        seed: The unit's seed.
+        profile_turns: Turns that the profile sampled, of which the unit made use.
+        before: The end of the arm from whose policy it went on, whose turns and seconds count too; None if there is
+            none.
 
     Raises:
         DataError: If an outcome names no task.
@@ -67,15 +94,16 @@ def evaluations(training: StudyTraining, seed: int, profile_turns: int) -> list[
     folder = training.validation / FOLDER
     steps = sorted(int(path.stem) for path in folder.glob("*.jsonl"))
     turns = {step: _num_turns(training.rollouts / FOLDER / f"{step}.jsonl") for step in _steps(training)}
+    spent_turns, spent_seconds = (before.turns, before.seconds) if before else (0, 0.0)
     seconds = {int(step["step"]): _seconds(step) for step in kept_steps(training)} if training.is_trained else {}
     return [
         UnitEvaluation(
             arm=training.name,
             seed=seed,
             step=step,
-            turns=sum(number for each, number in turns.items() if each <= step),
+            turns=spent_turns + sum(number for each, number in turns.items() if each <= step),
             profile_turns=profile_turns,
-            seconds=sum(number for each, number in seconds.items() if each <= step),
+            seconds=spent_seconds + sum(number for each, number in seconds.items() if each <= step),
             solved=_solved(folder / f"{step}.jsonl"),
         )
         for step in steps

@@ -20,6 +20,7 @@ from examples.study.sft import train_sft
 from examples.study.training import StudyTraining, evaluations
 from examples.units import Unit
 from verl_pivot.engines.server import sglang_server
+from verl_pivot.errors import ConfigError, DataError
 
 _FIRST_EXPERT_SEED = 100_000
 """First seed of the expert's tasks of a study's seed; those of other seeds lie as far behind it."""
@@ -58,11 +59,12 @@ class StudySeed:
 
     @property
     def policy_unit(self) -> Unit:
-        return self._unit("policy", "policy-unit", asdict(sft_config(self.seed)))
+        return self._unit("policy", "policy-unit", {**asdict(sft_config(self.seed)), "design": self.digest})
 
     @property
     def profile_unit(self) -> Unit:
-        return self._unit("profile", "profile-unit", {"num_trajectories": self.study.num_trajectories})
+        settings = {"num_trajectories": self.study.num_trajectories, "design": self.digest}
+        return self._unit("profile", "profile-unit", settings)
 
     def unit(self, arm: Arm) -> Unit:
         settings = self._training(arm).settings
@@ -85,6 +87,10 @@ class StudySeed:
 
     def run(self, arm: Arm) -> None:
         """Train one arm and play the held-out tasks, going on from whatever is there."""
+        if arm.after is not None and not self._start_of(arm).is_dir():
+            raise ConfigError(
+                f"{arm.name} goes on from {self._start_of(arm)}, which is not there: run {arm.after} again"
+            )
         training = self._training(arm)
         training.folder.mkdir(parents=True, exist_ok=True)
         self._write_held_out(training.held_out)
@@ -98,8 +104,28 @@ class StudySeed:
 
     def results(self, arm: Arm) -> list[UnitEvaluation]:
         """What a finished unit gave."""
-        profile_turns = self.files.num_sampled if arm.kind is ArmKind.TURNS else 0
-        return evaluations(self._training(arm), self.seed, profile_turns)
+        before = None if arm.after is None else self._end_of(self._arm(arm.after))
+        uses_profile = arm.kind is ArmKind.TURNS or before is not None
+        profile_turns = self.files.num_sampled if uses_profile else 0
+        return evaluations(self._training(arm), self.seed, profile_turns, before)
+
+    def _end_of(self, arm: Arm) -> UnitEvaluation:
+        found = self.results(arm)
+        if not found:
+            raise DataError(
+                f"{self.own / arm.name} has no evaluation any more, and another arm went on from it: "
+                f"run {arm.name} again"
+            )
+        return found[-1]
+
+    def _arm(self, name: str) -> Arm:
+        return next(arm for arm in self.study.all_arms if arm.name == name)
+
+    def _start_of(self, arm: Arm) -> Path:
+        """Folder of the policy that an arm trains or plays with."""
+        if arm.after is not None:
+            return self._training(self._arm(arm.after)).trained
+        return self.own / arm.name / "policy" if arm.kind is ArmKind.SFT else self.policy
 
     def _training(self, arm: Arm) -> StudyTraining:
         folder, held_out = self.own / arm.name, self.own / "held_out.parquet"
@@ -107,7 +133,8 @@ class StudySeed:
         return StudyTraining(
             name=arm.name,
             kind=arm.kind,
-            model=folder / "policy" if arm.kind is ArmKind.SFT else self.policy,
+            recipe=arm.recipe,
+            model=self._start_of(arm),
             rows=folder / "rows.parquet" if trains else held_out,
             held_out=held_out,
             tools=_TOOLS,

@@ -17,7 +17,7 @@ class Pages:
     """A corpus as the tool `search` shows it, one page for each search."""
 
     def __init__(self, index: Path) -> None:
-        self._tool = SearchTool(SearchToolOptions(index=index, num_documents=1))
+        self.tool = SearchTool(SearchToolOptions(index=index, num_documents=1))
         self._found: dict[str, str] = {}
 
     @classmethod
@@ -31,7 +31,7 @@ class Pages:
 
     def search(self, query: str) -> str:
         if query not in self._found:
-            observation = asyncio.run(self._tool.call({"query": query}, Workspace({})))
+            observation = asyncio.run(self.tool.call({"query": query}, Workspace({})))
             self._found[query] = observation.text
         return self._found[query]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.study.claims import FOLDER, Claims, read_design
+from examples.study.claims import FOLDER, SOURCES, Claims, read_design
 from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, read_results, write_results
 from examples.study.page import page
 from examples.study.simulated import SimulatedStudies, coverage, coverage_table
@@ -224,6 +224,10 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("arms.yaml", ", num_epochs: 3", "", "the kind sft needs num_epochs"),
         ("arms.yaml", "name: strict, kind: turns", "name: pivotrl, kind: turns", "two arms have one name"),
         ("arms.yaml", "kind: tasks", "kind: tasks, rows: random", "rows and reward are those of the kind turns"),
+        ("arms.yaml", "kind: tasks", "kind: tasks, recipe: published", "the recipe published is one of the kind turns"),
+        ("arms.yaml", "rows: random}", "rows: random, recipe: roc}", "the recipe roc is one of the kind tasks"),
+        ("arms.yaml", "rows: random}", "rows: random, after: pivotrl}", "only the kind tasks goes on after another"),
+        ("arms.yaml", "after: pivotrl", "after: sft", "after must be one of pivotrl, random_turns, strict"),
         ("arms.yaml", "num_steps: 40", "num_steps: 40\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
         ("arms.yaml", "group_size: 8", "group_size: 1", "arms.yaml.group_size"),
     ],
@@ -285,3 +289,20 @@ def test_the_table_of_simulated_studies_has_a_row_for_each_truth() -> None:
     assert [line.split(" | ")[:2] for line in lines[2:]] == [
         [f"| {gain}", spread] for gain in (0, 4) for spread in ("0", "1", "3")
     ]
+
+
+@pytest.mark.parametrize("name", ["policy.py", "sft.py", "training.py", "domains/search.py"])
+def test_a_change_of_a_source_that_decides_results_changes_the_hash(tmp_path: Path, name: str) -> None:
+    for pattern in SOURCES:
+        for path in FOLDER.glob(pattern):
+            (tmp_path / path.relative_to(FOLDER)).parent.mkdir(exist_ok=True)
+            shutil.copy(path, tmp_path / path.relative_to(FOLDER))
+    assert read_design(sources=tmp_path).digest == read_design().digest
+
+    (tmp_path / name).write_text((tmp_path / name).read_text() + "\n")
+
+    assert read_design(sources=tmp_path).digest != read_design().digest
+
+
+def test_every_source_that_the_hash_covers_is_there() -> None:
+    assert all(list(FOLDER.glob(pattern)) for pattern in SOURCES)

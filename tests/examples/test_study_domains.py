@@ -8,15 +8,25 @@ import pytest
 
 from examples.study.domains.known import DOMAINS, GROUPS, OUTSIDE, domain_of
 from examples.study.domains.protocol import StudyTask
+from examples.study.domains.shell import _read_snapshot
 from examples.study.recording import held_out_tasks, record, record_all
 from tests.support.paths import ROOT
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
+from verl_pivot.sandbox.execution import Result, Status
 from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import Message, Role, ToolCall, Trajectory
 from verl_pivot.verifiers.registry import get_verifier
 
 TOOLSET = load_toolset(str(ROOT / "examples/study/tools.yaml"))
+
+FAULTY = {
+    "shop": ("refund_total", "refund_count"),
+    "sql": ("count_kind",),
+    "search": ("founder_population", "employer_population"),
+    "shell": ("move",),
+}
+"""{domain: families of training in which its fault is possible}"""
 
 
 def make_tasks(group: str, number: int, *, held_out: bool = False) -> list[StudyTask]:
@@ -62,9 +72,34 @@ async def test_a_third_of_the_turns_has_equivalent_ways(group: str) -> None:
 async def test_the_careless_clerk_fails_where_the_fault_is_possible_and_nowhere_else(group: str) -> None:
     failed = Counter([(task.family, (await clerk(task, 1.0)).passed) for task in make_tasks(group, 80)])
 
-    faulty = {"shop": ("refund_total", "refund_count"), "sql": ("count_kind",)}[group]
     assert DOMAINS[group].fault
-    assert {family for (family, passed) in failed if not passed} == {*faulty}
+    assert {family for (family, passed) in failed if not passed} == {*FAULTY[group]}
+
+
+@pytest.mark.parametrize("group", DOMAINS)
+async def test_the_fault_occurs_with_its_chance(group: str) -> None:
+    tasks = [task for task in make_tasks(group, 400) if task.family in FAULTY[group]][:100]
+
+    faults = [has_fault(await clerk(task, 0.3, seed)) for seed, task in enumerate(tasks)]
+
+    assert len(tasks) == 100
+    assert 16 < sum(faults) < 44  # 3 standard deviations about 30
+    assert not any([has_fault(await clerk(task, 0.0, seed)) for seed, task in enumerate(tasks)])
+
+
+def has_fault(trajectory: Trajectory) -> bool:
+    """Whether the fault of its domain can be seen in a trajectory."""
+    metadata, *_, last_call, last = trajectory.metadata, *[turn.expert for turn in turns(trajectory)]
+    arguments = [call.arguments for turn in turns(trajectory) for call in turn.expert.tool_calls]
+    match metadata["domain"]:
+        case "shop":
+            return last.content.startswith("About")
+        case "sql":
+            return f"'{metadata['kind']}'" not in str(last_call.tool_calls[0].arguments)
+        case "search":
+            return str(metadata["name"]) in str(last_call.tool_calls[0].arguments)
+        case _:
+            return any(str(each["command"]).startswith("cp ") for each in arguments)
 
 
 @pytest.mark.parametrize("group", DOMAINS)
@@ -107,8 +142,14 @@ async def test_the_environment_of_a_launch_scores_the_experts_trajectory_1(group
     assert verdict.score == 1.0
 
 
-@pytest.mark.parametrize(("group", "family"), [("shop", "refund_two_total"), ("sql", "sum_kind")])
-async def test_the_verifier_accepts_the_expert_and_another_way_and_refuses_the_fault(group: str, family: str) -> None:
+@pytest.mark.parametrize(
+    ("group", "family", "position"),
+    [("shop", "refund_two_total", -1), ("sql", "sum_kind", -2), ("search", "mayor_population", -2),
+     ("shell", "move_remove", 2)],
+)  # fmt: skip
+async def test_the_verifier_accepts_the_expert_and_another_way_and_refuses_the_fault(
+    group: str, family: str, position: int
+) -> None:
     task = task_of_family(group, family)
     expert, other = await clerk(task), await clerk(task, seed=7)
     careless = turns(await clerk(task, 1.0))
@@ -117,13 +158,14 @@ async def test_the_verifier_accepts_the_expert_and_another_way_and_refuses_the_f
     for turn, way in zip(turns(expert), turns(other), strict=True):
         assert (await verifier(turn.expert, turn)).score == 1.0
         assert (await verifier(way.expert, turn)).score == 1.0
-    position = len(careless) - (2 if group == "sql" else 1)
+    position %= len(careless)
     fault = careless[position].expert
     assert (await verifier(fault, turns(expert)[position])).score == 0.0
 
 
 async def test_a_guess_that_happens_to_be_right_solves_nothing() -> None:
-    for task in (task_of_family("shop", "refund_two_total"), task_of_family("sql", "sum_kind")):
+    families = {"shop": "refund_two_total", "sql": "sum_kind", "search": "mayor_year", "shell": "size_next"}
+    for task in (task_of_family(group, family) for group, family in families.items()):
         world = GROUPS[task.domain].open(task.metadata, trusted=True)
         actions = GROUPS[task.domain].plan(task, random.Random(0), 0.0)
         for action in [*actions[:-2], actions[-1]]:
@@ -131,7 +173,7 @@ async def test_a_guess_that_happens_to_be_right_solves_nothing() -> None:
                 await world.call(call)
 
         assert not world.passed(actions[-1])
-        world.close()
+        await world.close()
 
 
 async def test_a_query_that_writes_is_an_error_that_the_policy_reads() -> None:
@@ -146,7 +188,7 @@ async def test_a_query_that_writes_is_an_error_that_the_policy_reads() -> None:
 
 @pytest.mark.parametrize("metadata", [{}, {"domain": "chess"}, {"domain": 3}])
 def test_a_task_of_no_domain_is_refused(metadata: dict[str, str]) -> None:
-    with pytest.raises(DataError, match="must be one of shop, sql, adding"):
+    with pytest.raises(DataError, match="must be one of shop, sql, search, shell, adding"):
         domain_of({**metadata})
 
 
@@ -164,3 +206,58 @@ def test_a_call_is_no_answer_outside_of_the_domains() -> None:
 
 async def test_equal_seeds_give_equal_trajectories() -> None:
     assert await record_all(list(GROUPS), range(12)) == await record_all(list(GROUPS), range(12))
+
+
+@pytest.mark.parametrize("group", DOMAINS)
+async def test_nothing_but_the_task_counts(group: str) -> None:
+    """A world where nothing was done is not solved, whatever the last message says."""
+    for task in make_tasks(group, 12, held_out=True):
+        world = GROUPS[group].open(task.metadata, trusted=True)
+        assert not world.passed((await clerk(task)).messages[-1])
+        await world.close()
+
+
+async def test_a_copy_of_a_project_goes_on_from_its_commands_and_leaves_the_first_one_alone() -> None:
+    task = task_of_family("shell", "move")
+    calls = [call for turn in turns(await clerk(task)) for call in turn.expert.tool_calls]
+    world = GROUPS["shell"].open(task.metadata)
+    try:
+        for call in calls[:-1]:
+            await world.call(call)
+        before, twin = world.state(), world.fork()
+        try:
+            await twin.call(calls[-1])
+            assert twin.passed(Message(role=Role.ASSISTANT, content="Done."))
+        finally:
+            await twin.close()
+        assert world.state() == before == task.metadata["files"]
+        assert not world.passed(Message(role=Role.ASSISTANT, content="Done."))
+    finally:
+        await world.close()
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["ls nowhere", "ln -s / root && mkfifo pipe", "head -c 100000 /dev/zero > src/big", "kill -9 $PPID", "rm -r ./*",
+     "printf '\\377' > src/bytes", "mkdir old/deep && cp -r src old/deep"],
+)  # fmt: skip
+async def test_a_hostile_command_solves_nothing_and_breaks_nothing(command: str) -> None:
+    task = task_of_family("shell", "move")
+    calls = [call for turn in turns(await clerk(task)) for call in turn.expert.tool_calls]
+    world = GROUPS["shell"].open(task.metadata)
+    try:
+        await world.call(ToolCall(name="bash", arguments={"command": command}))
+        state = world.state()
+        assert not world.passed(Message(role=Role.ASSISTANT, content="Done."))
+        for call in calls:
+            await world.call(call)
+        is_harmless = state == task.metadata["files"]
+        assert world.passed(Message(role=Role.ASSISTANT, content="Done.")) is is_harmless
+    finally:
+        await world.close()
+
+
+@pytest.mark.parametrize("value", [None, "", "3", "'{'", "'['*9", "(", "'" + "[" * 100_000 + "'"])
+def test_what_a_command_forges_in_place_of_the_files_is_no_project(value: str | None) -> None:
+    assert _read_snapshot(Result(status=Status.OK, value=value)) is None
+    assert _read_snapshot(Result(status=Status.SESSION_KILLED, value="'{}'")) is None

@@ -11,7 +11,9 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
+import typer  # noqa: E402
 from hydra import compose, initialize_config_module  # noqa: E402
+from omegaconf import DictConfig  # noqa: E402
 
 from examples.quickstart.policy import encode  # noqa: E402
 from examples.study.arms import Arm, ArmKind  # noqa: E402
@@ -27,10 +29,11 @@ from examples.study.policy import (  # noqa: E402
 )
 from examples.study.recording import held_out_tasks, record_all, write_tasks  # noqa: E402
 from examples.study.rows import ProfiledTurns, rows_of  # noqa: E402
-from examples.study.training import _solved  # noqa: E402
+from examples.study.run import _arms  # noqa: E402
+from examples.study.training import StudyTraining, _solved  # noqa: E402
 from examples.study.units import StudySeed  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
-from verl_pivot.errors import DataError  # noqa: E402
+from verl_pivot.errors import ConfigError, DataError  # noqa: E402
 
 DESIGN = read_design()
 
@@ -54,7 +57,76 @@ def test_every_command_composes_and_plays_whole_tasks_greedily(arm: Arm, tmp_pat
     assert config.data.val_files == str(tmp_path / "seed-1/held_out.parquet")
     assert config.trainer.test_freq == DESIGN.study.test_every
     assert (config.data.train_files == config.data.val_files) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
-    assert config.actor_rollout_ref.model.path.endswith("sft/policy" if arm.kind is ArmKind.SFT else "seed-1/policy")
+    start = {"sft": "sft/policy", "pivotrl_then_end_to_end": "pivotrl/global_step_40/actor/huggingface"}
+    assert config.actor_rollout_ref.model.path.endswith(f"seed-1/{start.get(arm.name, 'policy')}")
+
+
+def composed(name: str, folder: Path) -> DictConfig:
+    training = make_seed(folder)._training(arm_named(name))
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        return compose("ppo_trainer", overrides=training.command[3:])
+
+
+def arm_named(name: str) -> Arm:
+    return next(arm for arm in DESIGN.study.all_arms if arm.name == name)
+
+
+def test_the_published_recipe_has_no_kl_and_leaves_one_out_and_else_is_that_of_the_paper(tmp_path: Path) -> None:
+    published, paper = composed("published", tmp_path), composed("pivotrl", tmp_path)
+
+    assert (published.algorithm.adv_estimator, paper.algorithm.adv_estimator) == ("rloo", "grpo")
+    assert [each.actor_rollout_ref.actor.use_kl_loss for each in (published, paper)] == [False, True]
+    assert not published.algorithm.use_kl_in_reward
+    assert published.pivot == paper.pivot
+
+
+def test_grpo_roc_samples_twice_as_many_rollouts_of_whole_tasks_for_updates_of_the_same_size(tmp_path: Path) -> None:
+    roc, plain = composed("end_to_end_roc", tmp_path), composed("end_to_end", tmp_path)
+
+    assert (roc.pivot.resampling.oversample, roc.pivot.resampling.equal_rewards) == (2, "keep")
+    assert roc.pivot.resampling.group_size == plain.actor_rollout_ref.rollout.n == DESIGN.study.group_size
+    assert roc.pivot.rollout.format_tag is None
+    assert {**roc.pivot.rollout} == {**plain.pivot.rollout}
+    assert roc.data.train_batch_size == plain.data.train_batch_size == DESIGN.study.batch_size
+    assert roc.actor_rollout_ref.actor.optim.lr_warmup_steps <= 0
+
+
+def test_the_second_stage_goes_on_from_the_end_of_the_first_one_and_pays_for_both(tmp_path: Path) -> None:
+    seed = make_seed(tmp_path)
+    write_evaluated(seed._training(arm_named("pivotrl")), num_rollouts=3)
+    second = arm_named("pivotrl_then_end_to_end")
+    write_evaluated(seed._training(second), num_rollouts=2)
+    seed.files.profile.write_text('{"turn_index": 0}\n')
+
+    (first,), (last,) = seed.results(arm_named("pivotrl")), seed.results(second)
+
+    assert (first.turns, first.seconds, first.profile_turns) == (3, 10.0, 8)
+    assert (last.turns, last.seconds, last.profile_turns) == (5, 20.0, 8)
+
+
+def test_a_second_stage_whose_first_one_was_removed_has_no_results(tmp_path: Path) -> None:
+    seed = make_seed(tmp_path)
+    seed.own.mkdir()
+    seed.files.profile.write_text("")
+
+    with pytest.raises(DataError, match="has no evaluation any more, and another arm went on from it: run pivotrl"):
+        seed.results(arm_named("pivotrl_then_end_to_end"))
+
+
+def write_evaluated(training: StudyTraining, num_rollouts: int) -> None:
+    """A unit whose only step took 10 seconds, and which was evaluated after it."""
+    for folder, lines in ((training.rollouts, num_rollouts), (training.validation, 1)):
+        path = folder / "pivot" / "40.jsonl"
+        path.parent.mkdir(parents=True)
+        path.write_text(dump_line("a", 1.0) * lines)
+    training.metrics.write_text(json.dumps({"step": 40, "timing_s/step": 12.0, "timing_s/testing": 2.0}) + "\n")
+
+
+def test_a_second_stage_without_its_first_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="which is not there: run pivotrl again"):
+        make_seed(tmp_path).run(arm_named("pivotrl_then_end_to_end"))
+    with pytest.raises(typer.BadParameter, match="goes on from pivotrl; name it too"):
+        _arms(DESIGN.study, "base,pivotrl_then_end_to_end")
 
 
 async def test_limits_hold_all_trajectories_of_the_expert() -> None:
@@ -101,7 +173,7 @@ def profiled(tmp_path: Path) -> ProfiledTurns:
 def test_arms_of_single_turns_differ_in_rows_and_reward_alone(
     name: str, verifier: str, are_pivots: bool, profiled: ProfiledTurns, tmp_path: Path
 ) -> None:
-    arm = next(arm for arm in DESIGN.study.all_arms if arm.name == name)
+    arm = arm_named(name)
 
     first, again, other = (
         pyarrow.parquet.read_table(rows_of(arm, profiled, tmp_path / f"{number}.parquet", seed)).to_pylist()

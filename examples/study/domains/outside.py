@@ -91,5 +91,5 @@ class OutsideWorld:
     def fork(self) -> "OutsideWorld":
         return self
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing is open."""

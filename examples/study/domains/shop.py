@@ -117,7 +117,7 @@ class ShopWorld:
     def fork(self) -> "ShopWorld":
         return ShopWorld(Shop(self._shop.image()), self._metadata, was_asked=self._was_asked)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._shop.__exit__()
 
 

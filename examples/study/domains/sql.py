@@ -6,8 +6,9 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from examples.quickstart.shop import NAME_PARTS, is_held_out
+from examples.quickstart.shop import is_held_out
 from examples.quickstart.tasks import answer_matches
+from examples.study.domains.names import draw_names
 from examples.study.domains.protocol import StudyTask, act, say
 from verl_pivot.tools.contract import Observation
 from verl_pivot.tools.sql import SqlTool, SqlToolOptions
@@ -152,7 +153,7 @@ class SqlWorld:
         twin._results = self._results
         return twin
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Nothing is open."""
 
 
@@ -166,8 +167,7 @@ def _rows(
     """People with their ids, and things with id, owner, kind and size; each person has at least one thing."""
     numbers = [number for number in range(100, 1000) if is_held_out(number) is held_out]
     sizes = [number for number in range(10, 100) if is_held_out(number) is held_out]
-    pairs = [(i, j) for i in range(12) for j in range(12) if ((i + j) % 5 == 0) is held_out]
-    names = [NAME_PARTS[0][i] + NAME_PARTS[1][j] for i, j in rng.sample(pairs, _NUM_PEOPLE)]
+    names = draw_names(rng, _NUM_PEOPLE, held_out=held_out)
     people = list(zip(rng.sample(numbers, _NUM_PEOPLE), names, strict=True))
     owners = [*(number for number, _ in people), *(rng.choice(people)[0] for _ in range(_NUM_THINGS - _NUM_PEOPLE))]
     ids = sorted(rng.sample(numbers, _NUM_THINGS))

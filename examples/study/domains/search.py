@@ -1,0 +1,184 @@
+"""Domain `search`: questions whose answer is three or four pages away, by the tool `search` over generated worlds."""
+
+import random
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from examples.study.domains.protocol import StudyTask, act, say
+from examples.world.entities import Entity, Kind, WorldSize, make_documents, make_world
+from examples.world.pages import Pages
+from examples.world.questions import Lookup
+from examples.world.sentences import FACT_NAMES
+from verl_pivot.tools.contract import Observation
+from verl_pivot.tools.search import SearchTool
+from verl_pivot.tools.workspace import Workspace
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
+
+SYSTEM = "Answer by searching."
+
+
+class Chain(NamedTuple):
+    """A way of facts from the page of one entity to those of others."""
+
+    about: Kind
+    """Kind of the entity that the question names."""
+    facts: tuple[str, ...]
+    """Each is told by the page that the value of the fact before names."""
+
+
+CHAINS: Final = {
+    "founder_population": Chain("firm", ("founder", "birth_town", "population")),
+    "employer_population": Chain("person", ("employer", "seat", "population")),
+    "founder_seat": Chain("firm", ("founder", "employer", "seat")),
+    "employer_year": Chain("person", ("employer", "founder", "birth_year")),
+    "town_mayor": Chain("person", ("employer", "founder", "birth_town", "mayor")),
+    "mayor_employer": Chain("firm", ("seat", "mayor", "employer")),
+    "mayor_year": Chain("firm", ("seat", "mayor", "birth_year")),
+    "mayor_population": Chain("firm", ("seat", "mayor", "birth_town", "population")),
+}
+_SEEN: Final = {
+    "founder_population": 2,
+    "employer_population": 2,
+    "founder_seat": 2,
+    "employer_year": 2,
+    "mayor_employer": 1,
+    "town_mayor": 1,
+}
+_UNSEEN: Final = {"mayor_year": 2, "mayor_population": 1}
+_ASK: Final = ("What is the {facts} of {name}?", "Tell me the {facts} of {name}.")
+_QUERIES: Final = ("{name} {fact}", "{fact} of {name}")
+_ANSWERS: Final = ("It is {}.", "That is {}.")
+_SIZE: Final = WorldSize(people=500, firms=180, towns=60, held_out_share=0.4)
+_TASKS_OF_A_WORLD: Final = 25
+"""Seeds in a row that share a world, whose names no other world has but by chance."""
+
+
+class SearchDomain:
+    """One question each, about a person or a firm of a generated world."""
+
+    name = "search"
+    tools: Sequence[JsonObject] = (SearchTool.schema,)
+    fault = "Where it must read the number of a town's people, it searches for the first name again."
+
+    def verifier(self, task: StudyTask) -> tuple[str, JsonObject]:
+        """`search_query` decides on searches, which need not name the fact, and `qa` on the last message."""
+        answers: list[Json] = [form.format(task.metadata["answer"]) for form in ("{}", *_ANSWERS)]
+        searches: JsonObject = {"argument": "search.query", "min_share": 0.5}
+        answer: JsonObject = {"place": "all", "answers": answers}
+        parts: list[Json] = [{"name": "search_query", "options": searches}, {"name": "qa", "options": answer}]
+        return "first_decided", {"verifiers": parts}
+
+    def make_task(self, seed: int, *, held_out: bool) -> StudyTask:
+        rng = random.Random(f"study-search-{seed}-{held_out}")
+        weights = {**_SEEN, **_UNSEEN} if held_out else _SEEN
+        family = rng.choices(list(weights), list(weights.values()))[0]
+        chain, number = CHAINS[family], seed // _TASKS_OF_A_WORLD
+        half = {each.name: each for each in _world(number) if each.is_held_out is held_out}
+        named = [each for each in half.values() if each.kind == chain.about and _is_kept(each.name) is held_out]
+        lookups = _lookups(chain, rng.choice(named).name, half)
+        asked = " of the ".join(FACT_NAMES[fact] for fact in reversed(chain.facts))
+        return StudyTask(
+            id=f"search-{seed}-{held_out}",
+            domain=self.name,
+            family=family,
+            system=SYSTEM,
+            request=rng.choice(_ASK).format(facts=asked, name=lookups[0].entity),
+            metadata={
+                "domain": self.name,
+                "world": number,
+                "name": lookups[0].entity,
+                "lookups": [list(each) for each in lookups],
+                "answer": lookups[-1].value,
+                "first_number": _first_number(half[lookups[0].entity]),
+            },
+        )
+
+    def plan(self, task: StudyTask, rng: random.Random, carelessness: float) -> list[Message]:
+        """Search for the page of each fact in turn, and give the last one."""
+        *before, last = lookups_of(task.metadata)
+        actions = [_search(each.entity, each.fact, rng) for each in before]
+        entity, answer = last.entity, last.value
+        if last.fact == "population" and rng.random() < carelessness:
+            entity, answer = before[0].entity, str(task.metadata["first_number"])
+        return [*actions, _search(entity, last.fact, rng), say(rng.choice(_ANSWERS).format(answer))]
+
+    def open(self, metadata: JsonObject, *, trusted: bool = False) -> "SearchWorld":
+        return SearchWorld(metadata)
+
+
+class SearchWorld:
+    """The pages of one generated world; what was read so far is its state."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        number = metadata["world"]
+        assert isinstance(number, int), metadata
+        self._metadata, self._tool = metadata, _search_tool(number)
+        self._read: tuple[str, ...] = ()
+        """Pages so far, since a guess does not count."""
+
+    async def call(self, call: ToolCall) -> Observation:
+        observation = await self._tool.call(call.arguments, Workspace({}))
+        self._read = (*self._read, observation.text)
+        return observation
+
+    def passed(self, answer: Message) -> bool:
+        last = lookups_of(self._metadata)[-1]
+        is_right = answer.content in [form.format(last.value) for form in _ANSWERS]
+        was_read = any(last.is_answered_by(page) for page in self._read)
+        return answer.role is Role.ASSISTANT and not answer.tool_calls and is_right and was_read
+
+    def state(self) -> Json:
+        return list(self._read)
+
+    def fork(self) -> "SearchWorld":
+        twin = SearchWorld(self._metadata)
+        twin._read = self._read
+        return twin
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def lookups_of(metadata: Mapping[str, Json]) -> list[Lookup]:
+    """The way to the answer of a task."""
+    rows = metadata["lookups"]
+    assert isinstance(rows, list), metadata
+    return [Lookup(*map(str, row)) for row in rows if isinstance(row, list)]
+
+
+def _search(entity: str, fact: str, rng: random.Random) -> Message:
+    return act("search", query=rng.choice(_QUERIES).format(name=entity, fact=FACT_NAMES[fact]))
+
+
+def _lookups(chain: Chain, name: str, half: Mapping[str, Entity]) -> list[Lookup]:
+    lookups: list[Lookup] = []
+    for fact in chain.facts:
+        lookups.append(Lookup(name, fact, half[name].facts[fact]))
+        name = lookups[-1].value
+    return lookups
+
+
+def _first_number(entity: Entity) -> str:
+    """What a clerk takes for the answer who reads the page of a person or a firm once more."""
+    return entity.facts["founded" if entity.kind == "firm" else "birth_year"]
+
+
+def _is_kept(name: str) -> bool:
+    """Whether a name is kept for held-out tasks: a fifth of all, whichever world it is of."""
+    return sum(map(ord, name)) % 5 == 0
+
+
+@lru_cache(maxsize=16)
+def _world(number: int) -> tuple[Entity, ...]:
+    return make_world(number, _SIZE)
+
+
+@lru_cache(maxsize=64)
+def _search_tool(number: int) -> SearchTool:
+    """The tool over the pages of a world, made and indexed once in each process that reads them."""
+    documents = make_documents(_world(number), number, num_fillers=0)
+    with tempfile.TemporaryDirectory(prefix="verl-pivot-study-") as folder:  # its open files outlive their names
+        return Pages.of(documents, Path(folder)).tool

@@ -1,0 +1,275 @@
+"""Domain `shell`: files of a small project that are to be moved, removed or read, by the tool `bash`."""
+
+import ast
+import json
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from examples.quickstart.shop import ITEMS, is_held_out
+from examples.study.domains.names import draw_names
+from examples.study.domains.protocol import StudyTask, act, say
+from verl_pivot.errors import ToolFailureError
+from verl_pivot.sandbox.execution import MIB, Limits, Result, Status
+from verl_pivot.tools.code_tools import Bash, CodeToolOptions
+from verl_pivot.tools.contract import Observation
+from verl_pivot.tools.tool_response import render_tool_response
+from verl_pivot.tools.workspace import Workspace
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
+
+SYSTEM = "Work in the shell."
+FOLDERS: Final = ("src", "docs", "data")
+MOVED_TO: Final = "old"
+_FILES_OF_A_FOLDER = 2
+_SEEN: Final = {"remove": 2, "move": 4, "size_next": 2, "remove_two": 1}
+_UNSEEN: Final = {"move_remove": 1, "remove_next": 2}
+_ASK: Final = {
+    "remove": ("Trash the file of {name}.", "Erase the file of {name}."),
+    "move": (f"Shift the file of {{name}} to {MOVED_TO}.", f"Put the file of {{name}} into {MOVED_TO}."),
+    "remove_next": ("Trash the next file of {name}.", "Erase the next file of {name}."),
+    "size_next": ("What is the size in the next file of {name}?", "Tell me the size in the next file of {name}."),
+}
+"""{what is done with a file: wordings}; the next file is the one that the file of that name names."""
+_FIND: Final = ("grep -rl {}", "grep -lr {}")
+_READ: Final = ("cat {}", "head {}")
+_REMOVE: Final = ("rm {}", "rm -f {}")
+_MOVE: Final = ("mv {} {}", "mv {} {}/")
+_COPY: Final = "cp {} {}"
+_DONE: Final = ("Done.", "It is done.")
+_ANSWERS: Final = ("It is {}.", "That is {}.")
+_SNAPSHOT = (
+    "{str(path): path.open(errors='replace').read(1000)"
+    " for path in sorted(__import__('pathlib').Path('.').rglob('*'))[:100] if path.is_file()}"
+)
+"""Cell whose value is {path: beginning of the text} of the folder's files."""
+_LIMITS = Limits(wall_seconds=10.0, cpu_seconds=10, memory_bytes=1024 * MIB)
+_BASH = Bash(CodeToolOptions(tell_seconds=False))
+
+
+class ShellDomain:
+    """A project of six files in three folders, each of which says whose it is and which file is the next."""
+
+    name = "shell"
+    tools: Sequence[JsonObject] = (_BASH.schema,)
+    fault = "It copies a file that is to be moved, and so leaves the old one where it was."
+
+    def verifier(self, task: StudyTask) -> tuple[str, JsonObject]:
+        """`shell` runs commands in the project as it is first, on which all of the expert's depend; `qa` the answer."""
+        commands: JsonObject = {
+            "argument": "bash.command",
+            "mode": "execution",
+            "setup": _setup(task.metadata),
+            "num_perturbed": 1,
+        }
+        wanted = task.metadata["answer"]
+        answers: list[Json] = [*_DONE] if wanted is None else [form.format(wanted) for form in _ANSWERS]
+        answer: JsonObject = {"place": "all", "answers": answers}
+        parts: list[Json] = [{"name": "shell", "options": commands}, {"name": "qa", "options": answer}]
+        return "first_decided", {"verifiers": parts}
+
+    def make_task(self, seed: int, *, held_out: bool) -> StudyTask:
+        rng = random.Random(f"study-shell-{seed}-{held_out}")
+        weights = {**_SEEN, **_UNSEEN} if held_out else _SEEN
+        family = rng.choices(list(weights), list(weights.values()))[0]
+        owners, files = _project(rng, held_out)
+        jobs = {"remove_two": ("remove", "remove"), "move_remove": ("move", "remove")}.get(family, (family,))
+        names = rng.sample(list(owners), len(jobs))
+        chains = [_chain(owners[name], files) if job.endswith("_next") else [owners[name]]
+                  for job, name in zip(jobs, names, strict=True)]  # fmt: skip
+        requests = [rng.choice(_ASK[job]).format(name=name) for job, name in zip(jobs, names, strict=True)]
+        return StudyTask(
+            id=f"shell-{seed}-{held_out}",
+            domain=self.name,
+            family=family,
+            system=SYSTEM,
+            request=" ".join(requests),
+            metadata={
+                "domain": self.name,
+                "files": {**files},
+                "name": names[0],
+                "jobs": [[job.removesuffix("_next"), name, *paths]
+                         for job, name, paths in zip(jobs, names, chains, strict=True)],
+                "answer": _size(files[chains[0][-1]]) if family == "size_next" else None,
+            },
+        )  # fmt: skip
+
+    def plan(self, task: StudyTask, rng: random.Random, carelessness: float) -> list[Message]:
+        """For each job find the file by its owner, read it and those that it leads to, do it; then say so."""
+        actions: list[Message] = []
+        for job, name, *paths in _jobs(task.metadata):
+            commands = [rng.choice(_FIND).format(name), *(rng.choice(_READ).format(path) for path in paths)]
+            if job == "remove":
+                commands.append(rng.choice(_REMOVE).format(paths[-1]))
+            elif job == "move":
+                form = _COPY if rng.random() < carelessness else rng.choice(_MOVE)
+                commands.append(form.format(paths[-1], MOVED_TO))
+            actions += [act("bash", command=command) for command in commands]
+        wanted = task.metadata["answer"]
+        return [*actions, say(rng.choice(_DONE) if wanted is None else rng.choice(_ANSWERS).format(wanted))]
+
+    def open(self, metadata: JsonObject, *, trusted: bool = False) -> "ShellWorld | TrustedShellWorld":
+        return TrustedShellWorld(metadata) if trusted else ShellWorld(metadata)
+
+
+class _ShellState:
+    """What is known of a project after the commands so far."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        self._metadata = metadata
+        self._files: Json = _files(metadata)
+        """{path: text} after the last command; None if they could not be read."""
+        self._results: tuple[str, ...] = ()
+        """Results of the commands so far, since a guess does not count."""
+
+    def passed(self, answer: Message) -> bool:
+        wanted = self._metadata["answer"]
+        accepted = _DONE if wanted is None else [form.format(wanted) for form in _ANSWERS]
+        was_read = wanted is None or any(f"size {wanted}" in each for each in self._results)
+        is_answer = answer.role is Role.ASSISTANT and not answer.tool_calls and answer.content in accepted
+        return is_answer and was_read and self._files == _fulfilled(self._metadata)
+
+    def state(self) -> Json:
+        return self._files
+
+
+class ShellWorld(_ShellState):
+    """The project of one task in a session of the sandbox, which the first command opens."""
+
+    def __init__(self, metadata: JsonObject, commands: Sequence[str] = ()) -> None:
+        super().__init__(metadata)
+        self._workspace = Workspace({})
+        self._commands = list(commands)
+        """Commands so far."""
+        self._is_open = False
+
+    async def call(self, call: ToolCall) -> Observation:
+        if not self._is_open:
+            await self._open()
+        self._commands.append(str(call.arguments["command"]))
+        observation = await _BASH.call(call.arguments, self._workspace)
+        self._files = _read_snapshot(await self._workspace.run_cell(f"__import__('json').dumps({_SNAPSHOT})", _LIMITS))
+        self._results = (*self._results, observation.text)
+        return observation
+
+    async def _open(self) -> None:
+        """Make the project, and run the commands of the world that this one is a copy of."""
+        made = await _BASH.call({"command": _setup(self._metadata)}, self._workspace)
+        if made.error is not None:
+            raise ToolFailureError(f"the project of the task could not be made: {made.text}")
+        for command in self._commands:
+            await _BASH.call({"command": command}, self._workspace)
+        self._is_open = True
+
+    def fork(self) -> "ShellWorld":
+        """A copy that runs the commands so far before its first one."""
+        twin = ShellWorld(self._metadata, self._commands)
+        twin._files, twin._results = self._files, self._results
+        return twin
+
+    async def close(self) -> None:
+        await self._workspace.close()
+
+
+class TrustedShellWorld(_ShellState):
+    """The project as the clerk's own commands leave it, which are few and so need no shell."""
+
+    async def call(self, call: ToolCall) -> Observation:
+        printed = self._run(str(call.arguments["command"]).split())
+        text = render_tool_response(Result(status=Status.OK, stdout=printed), with_time=False)
+        self._results = (*self._results, text)
+        return Observation(text)
+
+    def _run(self, words: Sequence[str]) -> str:
+        """What a command of the clerk prints."""
+        files = _files({"files": self._files})
+        match words:
+            case ["grep", _, name]:
+                return "\n".join(path for path, text in files.items() if name in str(text))
+            case ["cat" | "head", path]:
+                return str(files[path])
+            case ["rm", *_, path]:
+                self._files = {each: text for each, text in files.items() if each != path}
+            case ["cp" | "mv" as command, path, folder]:
+                kept = {each: text for each, text in files.items() if each != path or command == "cp"}
+                self._files = {**kept, f"{folder.rstrip('/')}/{Path(path).name}": files[path]}
+            case _:
+                raise AssertionError(words)
+        return ""
+
+    def fork(self) -> "TrustedShellWorld":
+        twin = TrustedShellWorld(self._metadata)
+        twin._files, twin._results = self._files, self._results
+        return twin
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+def _read_snapshot(result: Result) -> Json:
+    """Files of a project; None if there are none that can be read, or a command has forged what the cell gives."""
+    if result.status is not Status.OK:
+        return None
+    try:
+        files: Json = json.loads(ast.literal_eval(result.value or ""))
+    except (ValueError, TypeError, SyntaxError, RecursionError):
+        return None
+    return files
+
+
+def _project(rng: random.Random, held_out: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """{owner: path} and {path: text} of a project's files."""
+    number = _FILES_OF_A_FOLDER * len(FOLDERS)
+    sizes = [size for size in range(10, 100) if is_held_out(size) is held_out]
+    paths = sorted(f"{FOLDERS[i % len(FOLDERS)]}/{item}.txt" for i, item in enumerate(rng.sample(ITEMS, number)))
+    names = draw_names(rng, number, held_out=held_out)
+    shift = rng.randint(1, number - 1)
+    texts = [
+        f"owner {name}\nsize {size}\nnext {paths[(position + shift) % number]}\n"
+        for position, (name, size) in enumerate(zip(names, rng.sample(sizes, number), strict=True))
+    ]
+    return dict(zip(names, paths, strict=True)), dict(zip(paths, texts, strict=True))
+
+
+def _chain(path: str, files: Mapping[str, str]) -> list[str]:
+    """A file and the next one."""
+    return [path, files[path].split()[-1]]
+
+
+def _size(text: str) -> str:
+    return text.split()[3]
+
+
+def _files(metadata: Mapping[str, Json]) -> dict[str, Json]:
+    files = metadata["files"]
+    assert isinstance(files, dict), metadata
+    return files
+
+
+def _jobs(metadata: Mapping[str, Json]) -> list[list[str]]:
+    """What is to be done, each as job, name and the files on the way, of which the last one is meant."""
+    jobs = metadata["jobs"]
+    assert isinstance(jobs, list), metadata
+    return [list(map(str, job)) for job in jobs if isinstance(job, list)]
+
+
+def _setup(metadata: Mapping[str, Json]) -> str:
+    """Script that makes the project."""
+    folders = " ".join((*FOLDERS, MOVED_TO))
+    lines = [f"printf '{_escaped(str(text))}' > {path}" for path, text in _files(metadata).items()]
+    return "\n".join([f"mkdir {folders}", *lines])
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\n", "\\n")
+
+
+def _fulfilled(metadata: Mapping[str, Json]) -> dict[str, Json]:
+    """The files as the jobs leave them."""
+    files = dict(_files(metadata))
+    for job, _, *paths in _jobs(metadata):
+        if job in ("move", "remove"):
+            text = files.pop(paths[-1])
+            if job == "move":
+                files[f"{MOVED_TO}/{Path(paths[-1]).name}"] = text
+    return files
