@@ -25,6 +25,7 @@ ROOMS = (
         "loop_local",
         "off_loop",
         "all_at_once",
+        "child_process",
         "extras",
         "validation",
         "user_code",
