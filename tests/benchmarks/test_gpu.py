@@ -63,7 +63,7 @@ def test_the_page_says_what_the_records_of_a_visit_say() -> None:
             )
         if "tokens/s of the profile" in figures:
             ours, other = figures["tokens/s of the profile"], figures["tokens/s of bench_serving"]
-            assert f"{ours:,} output tokens/s, {ours / other:.2f} of `sglang.bench_serving`'s {other:,}" in page
+            assert f"{ours:,} output tokens/s, {ours / other:.2f} times `sglang.bench_serving`'s {other:,}" in page
 
 
 def test_each_stage_leaves_its_record_and_is_not_run_again(tmp_path: Path) -> None:
