@@ -87,6 +87,7 @@ def main(
     report.write(summary, out)
     report.show(summary, console)
     console.print(f"\nWrote {out / 'summary.json'}, {out / 'quickstart.png'} and {pivots.with_suffix('.png')}.")
+    console.print(f"Read its rollouts, turn by turn: verl-pivot inspect {training.folder}")
     console.print("Next: your own trajectories.\n  verl-pivot import your-trajectories.jsonl --out trajectories.jsonl")
 
 

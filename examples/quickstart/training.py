@@ -46,6 +46,7 @@ class Training:
             f"data.max_response_length={MAX_NEW_TOKENS}",
             f"actor_rollout_ref.ref.log_prob_{self._micro_batch}",
             *self.sizes,
+            f"trainer.rollout_data_dir={self.folder / 'rollouts'}",
             "trainer.project_name=quickstart",
             "trainer.experiment_name=pivotrl",
         ]
