@@ -20,6 +20,11 @@ Run = Callable[[Coroutine[Any, Any, Any]], Any]
 LOOPS = [pytest.param(asyncio.run, id="asyncio"), pytest.param(uvloop.run, id="uvloop")]
 
 
+def children() -> set[str]:
+    """Processes that this one has started."""
+    return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
 def python(code: str) -> list[str]:
     return [sys.executable, "-c", code]
 
@@ -87,6 +92,22 @@ def test_a_wait_that_is_given_up_leaves_the_others_waiting(run: Run) -> None:
         return code
 
     assert run(give_up()) == 0
+
+
+@pytest.mark.parametrize("run", LOOPS)
+def test_a_start_that_is_cancelled_leaves_no_program(run: Run) -> None:
+    async def cancel() -> None:
+        starting = asyncio.ensure_future(started("input()"))
+        await asyncio.sleep(0)  # in which the program begins, and its pipes are not connected yet
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await asyncio.sleep(0.05)
+
+    before = children()
+    run(cancel())
+
+    assert children() == before
 
 
 @pytest.mark.parametrize("run", LOOPS)

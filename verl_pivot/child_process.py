@@ -11,19 +11,26 @@ import signal
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
+
+
+class _Output(NamedTuple):
+    """What a program prints into one pipe."""
+
+    reader: asyncio.StreamReader
+    transport: asyncio.ReadTransport
 
 
 class ChildProcess:
     """A program that runs, the leader of a process group of its own."""
 
     def __init__(
-        self, started: "subprocess.Popen[bytes]", stdin: asyncio.StreamWriter, outputs: Sequence["_Output"]
+        self, started: "subprocess.Popen[bytes]", stdin: asyncio.StreamWriter, stdout: "_Output", stderr: "_Output"
     ) -> None:
         """Take over a program; `start_child` makes it."""
         self._started, self.stdin = started, stdin
-        self._outputs = outputs
-        self.stdout, self.stderr = (output.reader for output in outputs)
+        self.stdout, self.stderr = stdout.reader, stderr.reader
+        self._transports = stdout.transport, stderr.transport
         self.pid = started.pid
         self._ended = asyncio.get_running_loop().create_future()
         self._pidfd = os.pidfd_open(started.pid)
@@ -55,15 +62,8 @@ class ChildProcess:
     def close(self) -> None:
         """Close the pipes, which a descendant may hold."""
         self.stdin.close()
-        for output in self._outputs:
-            output.transport.close()
-
-
-class _Output:
-    """What a program prints into one pipe."""
-
-    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.ReadTransport) -> None:
-        self.reader, self.transport = reader, transport
+        for transport in self._transports:
+            transport.close()
 
 
 async def start_child(
@@ -84,12 +84,23 @@ async def start_child(
     Raises:
         OSError: If it cannot be started.
     """
-    started = _popen(command, env, pass_fds)
+    connecting = asyncio.ensure_future(_connected(_popen(command, env, pass_fds), limit))
+    try:
+        return await asyncio.shield(connecting)
+    except asyncio.CancelledError:  # so that nobody knows of the program
+        child = await connecting
+        child.kill_group()
+        await child.wait()
+        child.close()
+        raise
+
+
+async def _connected(started: "subprocess.Popen[bytes]", limit: int) -> ChildProcess:
     assert started.stdin is not None
     assert started.stdout is not None
     assert started.stderr is not None
-    stdin = await _writer(started.stdin)
-    return ChildProcess(started, stdin, [await _output(each, limit) for each in (started.stdout, started.stderr)])
+    stdin, stdout = await _writer(started.stdin), await _output(started.stdout, limit)
+    return ChildProcess(started, stdin, stdout, await _output(started.stderr, limit))
 
 
 def _popen(

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 _RESUMED = (
     "plan", "import", "filter", "profile", "select", "synthesize",
-    "quickstart", "grpo_roc", "tool_rollout", "synthesis", "study",
+    "quickstart", "grpo_roc", "tool_rollout", "synthesis", "synthesis_sft", "study", "l0", "ppr", "search", "zerotir",
+    "mcp_rl", "tree_search", "turn_cost", "blackjack", "rubrics", "render", "web",
 )  # fmt: skip
 """Commands and examples that go on where they were stopped."""
 _RESUMED_WITH_OUT = ("route",)

@@ -239,8 +239,8 @@ class EnvironmentReturn(Verdict):
 
     is_paid_by_turn: bool = False
     """Whether the rewards of the calls, whose sum the score is, are paid on their turns."""
-    of_no_call: float = 0.0
-    """Part of the score that no call was given, and that stands on the last turn."""
+    beyond_calls: float = 0.0
+    """Part of the score beyond the rewards of the calls, which stands on the last turn."""
 
     def __post_init__(self) -> None:
         if self.score is not None and not math.isfinite(self.score):

@@ -255,13 +255,13 @@ async def test_leaving_early_is_charged_and_an_end_of_the_environment_is_not() -
     charged = {"unfinished_reward": -5.0}
 
     assert await played(counting(**charged), 1, 1) == EnvironmentReturn(
-        score=-3.0, reason="environment_unfinished", of_no_call=-5.0
+        score=-3.0, reason="environment_unfinished", beyond_calls=-5.0
     )
     assert await played(counting(reward="last", **charged), 0, 2) == EnvironmentReturn(
-        score=-3.0, reason="environment_unfinished", of_no_call=-5.0
+        score=-3.0, reason="environment_unfinished", beyond_calls=-5.0
     )
     assert await played(counting(reward="turns", **charged)) == EnvironmentReturn(
-        score=-5.0, reason="environment_unfinished", is_paid_by_turn=True, of_no_call=-5.0
+        score=-5.0, reason="environment_unfinished", is_paid_by_turn=True, beyond_calls=-5.0
     )
     assert await played(counting(**charged), 1, 1, 1) == await played(counting(), 1, 1, 1)
 

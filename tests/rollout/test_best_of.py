@@ -85,6 +85,15 @@ async def test_a_judge_that_is_down_masks_the_rollout(tmp_path: Path) -> None:
     assert record.calls == ()
 
 
+async def test_a_turn_that_the_engine_fails_in_every_draw_masks_the_rollout(tmp_path: Path) -> None:
+    async with judging(checking) as judge:
+        output, _ = await played(tmp_path, judge, script=[*DRAWS[:3], *[Said("", ended=False)] * 60])
+
+    record = parse_record(output.extra_fields[RECORD_FIELD])
+    assert record.stop_reason is StopReason.ENGINE_FAILURE
+    assert len(record.turn_tokens) == 1
+
+
 async def test_draws_without_a_valid_answer_come_last_and_the_first_stays_if_all_are_such(tmp_path: Path) -> None:
     def broken(outside: str, inside: list[str]) -> Any:
         return "nothing" if "1 is" in " ".join(inside) else checking(outside, inside)

@@ -49,7 +49,9 @@ class TurnChoice:
         Args:
             drawn: [num_candidates] the rollout with each draw of its next turn.
         """
-        usable = [each for each in drawn if each.stop is not StopReason.ENGINE_FAILURE] or [drawn[0]]
+        usable = [each for each in drawn if each.stop is not StopReason.ENGINE_FAILURE]
+        if not usable:
+            return drawn[0]
         try:
             scores = await self._scores(usable)
         except VerifierError as error:

@@ -136,7 +136,7 @@ class PlayedRollout:
         )
         if isinstance(verdict, EnvironmentReturn) and verdict.is_paid_by_turn:
             output.call_rewards = self._call_rewards()
-            output.call_rewards[-1] += verdict.of_no_call
+            output.call_rewards[-1] += verdict.beyond_calls
         if is_dumped(parts.loop.config):
             shown = "" if self.workflows is None else self.workflows.text
             prompt = with_workflows(with_opening(columns["raw_prompt"], tools.opening), shown)
