@@ -45,8 +45,8 @@ def main(
         held_out = report.read_dump(arm.evaluated)
         training = report.read_training(arm.rollouts) if arm.is_trained else {}
         results.append(report.Result(arm=arm.name, seed=arm.seed, held_out=held_out, training=training))
-        report.write(results, missing, out)  # after each unit, since all take hours
-    report.show(results, missing, console)
+        report.REPORT.write(results, missing, out, report.PLOT)  # after each unit, since all take hours
+    report.REPORT.show(results, missing, console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 
 

@@ -1,22 +1,16 @@
-"""Dumps of reports -> their true quality and how many are stuffed: a table, a plot over training, and summary.json."""
+"""Dumps of reports -> their true quality, and how many are stuffed."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-import matplotlib.pyplot as plt
-from rich.console import Console
-from rich.table import Table
-
-from examples.comparison import UnitResult, difference_as_json, draw_curve, gain, shown_difference, trainings_of_arms
+from examples.comparison import UnitResult
+from examples.measured_arms import ArmReport
 from examples.rubrics.reports import is_stuffed, quality
 from examples.rubrics.training import ARMS, FIXED
 from examples.world.entities import Entity
 from verl_pivot.data.rollout_dumps import FOLDER, read_rollouts
-from verl_pivot.statistics import PairedDifference
-from verl_pivot.types import Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,67 +65,11 @@ def mean_score(reports: Sequence[Report]) -> float:
     return fmean(each.score for each in reports)
 
 
-_MEASURES: Mapping[str, Callable[[Sequence[Report]], float]] = {
-    "stuffed reports": stuffed_share,
-    "true quality": mean_quality,
-    "the judge's score": mean_score,
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmRow:
-    """One unit on the held-out people."""
-
-    arm: str
-    seed: int
-    values: Mapping[str, float]
-    """{measure: value}"""
-    over_fixed: PairedDifference | None
-    """True quality over the arm `fixed` of the seed; None for itself, and where that was not run."""
-
-
-def rows(results: Sequence[Result]) -> list[ArmRow]:
-    """One row for each unit, in the order of arms and seeds."""
-    fixed = {each.seed: each.held_out for each in results if each.arm == FIXED}
-    return [
-        ArmRow(
-            arm=each.arm,
-            seed=each.seed,
-            values={name: measure(each.held_out) for name, measure in _MEASURES.items()},
-            over_fixed=gain(fixed[each.seed], each.held_out) if each.arm != FIXED and each.seed in fixed else None,
-        )
-        for each in sorted(results, key=lambda each: (ARMS.index(each.arm), each.seed))
-    ]
-
-
-def write(results: Sequence[Result], gaps: Sequence[str], folder: Path) -> None:
-    """Write summary.json, and rubrics.png if anything was trained."""
-    found: list[Json] = [
-        {"arm": row.arm, "seed": row.seed, **row.values, "quality over fixed": difference_as_json(row.over_fixed)}
-        for row in rows(results)
-    ]
-    (folder / "summary.json").write_text(json.dumps({"rows": found, "gaps": [*gaps]}, indent=1) + "\n")
-    arms = trainings_of_arms(results)
-    if not arms:
-        return
-    figure, panels = plt.subplots(1, len(_MEASURES), figsize=(14, 4), layout="constrained")
-    for panel, (name, measure) in zip(panels, _MEASURES.items(), strict=True):
-        for arm, trainings in arms.items():
-            draw_curve(panel, measure, arm, trainings)
-        panel.set(xlabel="training step", title=name)
-    panels[0].legend()
-    figure.savefig(folder / "rubrics.png", dpi=110)
-    plt.close(figure)
-
-
-def show(results: Sequence[Result], gaps: Sequence[str], console: Console) -> None:
-    """Print the table, and what is missing."""
-    table = Table(title="Reports on held-out people, one each", title_justify="left")
-    for column in ("arm", "seed", *_MEASURES, "quality over fixed"):
-        table.add_column(column, overflow="fold")
-    for row in rows(results):
-        values = (f"{value:.2f}" for value in row.values.values())
-        table.add_row(row.arm, str(row.seed), *values, shown_difference(row.over_fixed))
-    console.print(table)
-    for gap in gaps:
-        console.print(gap, highlight=False)
+REPORT: ArmReport[Report] = ArmReport(
+    arms=ARMS,
+    measures={"stuffed reports": stuffed_share, "true quality": mean_quality, "the judge's score": mean_score},
+    baseline=FIXED,
+    compared="quality over fixed",
+    title="Reports on held-out people, one each",
+)
+PLOT = "rubrics.png"

@@ -106,14 +106,14 @@ def test_a_report_compares_arms_with_the_base_policy(tmp_path: Path) -> None:
         report.Result(arm="base", seed=0, held_out=before, training={}),
     ]
     console = Console(record=True, width=200)
-    report.write(results, ["gap."], tmp_path)
-    report.show(results, ["gap."], console)
+    report.REPORT.write(results, ["gap."], tmp_path, report.PLOT)
+    report.REPORT.show(results, ["gap."], console)
 
     rows = json.loads((tmp_path / "summary.json").read_text())["rows"]
     assert [(row["arm"], row["score of the best page"], row["broken pages"]) for row in rows] == [
         ("base", 0.5, 1.0), ("relook", 1.0, 0.0),
     ]  # fmt: skip
-    assert rows[1]["over base"]["value"] == 0.5
+    assert rows[1]["best page over base"]["value"] == 0.5
     assert (tmp_path / "render.png").stat().st_size > 0
     assert "gap." in console.export_text()
 
