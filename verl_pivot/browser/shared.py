@@ -41,7 +41,7 @@ class BrowserHost:
                 return await self._opened(settings)
             except BrowserError:
                 return await self._opened(settings)
-        except BaseException:
+        except BaseException:  # also a wait that is given up: a page that does not open takes no room
             self._room.release()
             raise
 
@@ -65,7 +65,7 @@ class BrowserHost:
         page = WebPage(process, context, settings, self)
         try:
             await page.prepare(self._settings)
-        except BaseException:
+        except BaseException:  # also a wait that is given up: nobody else closes its context
             await process.close_context(context)
             raise
         return page

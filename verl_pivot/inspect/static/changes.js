@@ -43,8 +43,14 @@ function changeOf({ difference, higher, lower }, info) {
       `${difference.part === "validation" ? "Validation" : "Training"}, ${steps}, ${counted(difference.num_paired)}: `,
       el("strong", {}, own), ` has ${number(difference.mean)} where `, el("strong", {}, first), ` has ${number(difference.first_mean)}, `,
       el("strong", {}, `${signed(difference.difference)}${interval}`), "."),
-    listOf(`${counted(difference.num_higher)} became better`, higher, difference),
-    listOf(`${counted(difference.num_lower)} became worse`, lower, difference));
+    listOf(titleOf(difference.num_higher, "better", higher), higher, difference),
+    listOf(titleOf(difference.num_lower, "worse", lower), lower, difference));
+}
+
+/** How many prompts changed, and whether fewer are listed. */
+function titleOf(changed, how, listed) {
+  const most = listed.length < changed ? `; the ${listed.length} that changed most` : "";
+  return `${counted(changed)} became ${how}${most}`;
 }
 
 /** Prompts behind a line that opens; each leads to its rollouts in both runs. */
