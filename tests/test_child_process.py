@@ -51,7 +51,7 @@ def test_a_program_reads_and_writes_and_gives_its_exit_code(run: Run) -> None:
 @pytest.mark.parametrize("run", LOOPS)
 def test_a_killed_group_ends_with_its_descendants_and_the_signal_is_told(run: Run, tmp_path: Path) -> None:
     async def kill() -> tuple[int, int]:
-        child = await started("import os, time\nprint(os.fork() or os.getpid(), flush=True)\ntime.sleep(60)")
+        child = await started("import os, time\nos.write(1, b'%d\\n' % (os.fork() or os.getpid()))\ntime.sleep(60)")
         told = [int(await child.stdout.readline()), int(await child.stdout.readline())]
         (descendant,) = {*told} - {child.pid}
         child.kill_group()

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from tests.rollout.test_tool_loop import SAMPLING, tools_file
 from tests.support.paths import ROOT
+from tests.support.processes import descendants
 from tests.support.scripted_engine import Said, call, make_loop, row
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
@@ -152,7 +152,7 @@ async def test_an_environment_that_hangs_is_ended_and_masks() -> None:
 
     assert found["score"] is None
     assert found["detail"].endswith("hangs: it asks nothing and does not end")
-    assert not any("driving_program" in " ".join(each.cmdline()) for each in psutil.Process().children(recursive=True))
+    assert descendants("driving_program") == []
 
 
 async def test_an_environment_that_leaves_the_outcome_open_gets_that_of_the_row() -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import psutil
 import pyarrow.parquet
 import pytest
 from omegaconf import OmegaConf
@@ -21,6 +20,7 @@ from typer.testing import CliRunner
 
 from tests.rollout.test_tool_loop import SAMPLING
 from tests.support.paths import ROOT
+from tests.support.processes import descendants
 from tests.support.scripted_engine import call, make_loop
 from verl_pivot.cli import app
 from verl_pivot.configuration import configs_dir
@@ -92,11 +92,6 @@ def examples(name: str) -> list[JsonObject]:
     return list(verifiers_rows(sys.executable, name, {}))
 
 
-def processes() -> list[psutil.Process]:
-    children = psutil.Process().children(recursive=True)
-    return [each for each in children if "verifiers_process" in " ".join(each.cmdline())]
-
-
 def test_rows_hold_what_the_environment_needs_to_play_them() -> None:
     first, second = examples("sums")
 
@@ -138,7 +133,7 @@ def test_rollouts_at_once_share_a_process_that_ends_with_the_event_loop() -> Non
         {"environment/level": 0},
         {"environment/level": 1},
     ]
-    assert processes() == []
+    assert descendants("verifiers_process") == []
 
 
 @pytest.mark.parametrize(
@@ -159,7 +154,7 @@ def test_an_environment_that_fails_gives_no_row_and_says_why(
 
     assert play_all([], examples("sums")[:1], *options) == [[]]
     assert detail in caplog.text
-    assert processes() == []
+    assert descendants("verifiers_process") == []
 
 
 def test_an_environment_has_a_short_and_a_long_name() -> None:

@@ -17,6 +17,7 @@ import pytest
 from tests.support.chat_server import chat_server, said
 from tests.support.launching import cli
 from tests.support.paths import ROOT
+from tests.support.processes import descendants
 from verl_pivot.errors import ConfigError
 from verl_pivot.tools.calls import CallOutcome
 from verl_pivot.tools.mcp_session import McpSession
@@ -463,7 +464,7 @@ async def test_trajectories_have_http_sessions_of_their_own_and_stateless_server
 async def test_a_server_at_an_address_that_dies_or_stops_in_a_call_masks(number: signal.Signals, failure: str) -> None:
     serving_one = serving()
     made = toolset({"mcp": {"url": next(serving_one)}, "timeout_seconds": 1.0, "start_seconds": 2.0})
-    pid = max(each.pid for each in psutil.Process().children() if "--http" in each.cmdline())
+    pid = max(each.pid for each in descendants("--http"))
     async with asyncio.timeout(20), made.open({}) as tools:
         await told(tools, "order", item="tea")
         waiting = asyncio.create_task(ask(tools, "wait", seconds=30))
