@@ -55,7 +55,7 @@ class Arm(EvaluatedTraining):
             f"pivot.rollout.tools={self.tools}",
             f"pivot.rollout.max_turns={kind.max_turns}",
             f"pivot.rollout.max_turn_tokens={MAX_TURN_TOKENS}",
-            f"pivot.rollout.max_observation_tokens={MAX_OBSERVATION_TOKENS}",
+            *([f"pivot.rollout.max_observation_tokens={MAX_OBSERVATION_TOKENS}"] if kind.max_turns > 1 else []),
             f"{reward}.path=pkg://verl_pivot.rewards.search_rewards",
             f"{reward}.name=search_r1",
             f"+{reward}.reward_kwargs.cost_per_search={kind.cost_per_search}",

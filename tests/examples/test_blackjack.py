@@ -11,7 +11,6 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.blackjack import report  # noqa: E402
 from examples.blackjack.hands import Hand, best_move, hand_text, play  # noqa: E402
@@ -20,6 +19,7 @@ from examples.blackjack.training import ARMS, HELD_OUT, LENGTHS, make_arm  # noq
 from examples.blackjack.transcripts import record_transcripts  # noqa: E402
 from examples.quickstart.policy import END, encode, learn_tokenizer  # noqa: E402
 from examples.success import Played, Result  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from verl_pivot.types import Role  # noqa: E402
 
 TRANSCRIPTS = record_transcripts(range(40))
@@ -96,8 +96,7 @@ def test_a_report_has_mean_returns_beside_those_of_other_players(tmp_path: Path)
 @pytest.mark.parametrize("name", ARMS)
 def test_every_command_composes(name: str, tmp_path: Path) -> None:
     arm = make_arm(name, tmp_path / "policy", tmp_path, 1, num_steps=10)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=arm.command[3:])
+    config = checked_config(arm.command[3:])
 
     assert config.trainer.val_only is (name == "base")
     assert config.pivot.rollout.tools.endswith("blackjack/tools.yaml")

@@ -40,7 +40,7 @@ from examples.grpo_roc.run import main, make_arm  # noqa: E402
 from examples.grpo_roc.training import ARMS, MAX_OBSERVATION_TOKENS, MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, make_row  # noqa: E402
 from examples.grpo_roc.transcripts import plan, record_transcripts  # noqa: E402
 from examples.quickstart.policy import encode  # noqa: E402
-from tests.contract.test_configs import stock  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from tests.support.rollout_records import dump_line  # noqa: E402
 from tests.support.sandbox_machine import needs_sandbox  # noqa: E402
 from tests.support.sandbox_services import use_service  # noqa: E402
@@ -225,7 +225,7 @@ def test_arms_differ_in_their_resampling_and_their_tail_alone(tmp_path: Path) ->
 
 def test_the_arm_with_partial_rollouts_composes_to_verls_asynchronous_trainer(tmp_path: Path) -> None:
     command = make_arm("grpo_roc_partial", tmp_path / "policy", tmp_path, seed=0, num_steps=30).command
-    config = stock(*command[3:])
+    config = checked_config(command[3:])
 
     assert (config.trainer.v1.trainer_mode, config.trainer.v1.colocate_async.num_warmup_batches) == (
         "colocate_async", 0.5,

@@ -11,7 +11,6 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.comparison import binned, gain  # noqa: E402
 from examples.l0 import report  # noqa: E402
@@ -33,6 +32,7 @@ from examples.quickstart.policy import encode  # noqa: E402
 from examples.world.entities import WorldSize, make_documents, make_world  # noqa: E402
 from examples.world.pages import Pages  # noqa: E402
 from examples.world.questions import KINDS, demonstration_questions  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from tests.support.rollout_records import make_record  # noqa: E402
 from verl_pivot.data.rollout_dumps import DumpedOutcome, encode_line, encode_transcript  # noqa: E402
 from verl_pivot.data.rollout_records import CallRecord, CallStatus  # noqa: E402
@@ -233,7 +233,6 @@ def test_arms_differ_in_what_they_are_named_after(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ARMS)
 def test_every_command_is_one_that_the_launch_checks_take(name: str, tmp_path: Path) -> None:
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=make_arm_of(name, tmp_path).command[3:])
+    config = checked_config(make_arm_of(name, tmp_path).command[3:])
     check_notebook(config)
     assert config.data.max_response_length >= MAX_CONTEXT_TOKENS

@@ -14,7 +14,6 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.mcp_rl.judge import DONE, NOT_DONE, PER_CALL, answering  # noqa: E402
 from examples.mcp_rl.outcome import is_done, outcome  # noqa: E402
@@ -24,6 +23,7 @@ from examples.mcp_rl.training import ARMS, JUDGE, RULER, overrides_of  # noqa: E
 from examples.quickstart.shop import TOOLS  # noqa: E402
 from examples.quickstart.tasks import Task, make_task, record  # noqa: E402
 from examples.scripted_judge import endpoint  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from tests.support.letters import Letters  # noqa: E402
 from tests.support.scripted_engine import Said, make_loop, row  # noqa: E402
 from verl_pivot.data.labels import has_label  # noqa: E402
@@ -177,8 +177,7 @@ async def test_the_endpoint_of_the_judge_refuses_a_task_that_it_does_not_know() 
 def test_every_command_composes(name: str, tmp_path: Path) -> None:
     arm = make_arm(name, tmp_path / "policy", tmp_path, 1, num_steps=10)
     launched = replace(arm, overrides=overrides_of(name, "http://127.0.0.1:7/v1"))
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=launched.command[3:])
+    config = checked_config(launched.command[3:])
     training, held_out = (pyarrow.parquet.read_table(path).to_pylist() for path in (arm.rows, arm.held_out))
 
     assert ("ruler" in config.pivot) is (name == RULER)

@@ -16,7 +16,6 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.ppr import report  # noqa: E402
 from examples.ppr.agent import CARELESS, RAMBLINGS, SearchHabits, SearchTurn  # noqa: E402
@@ -51,6 +50,7 @@ from examples.scripted_judge import endpoint  # noqa: E402
 from examples.world.pages import Pages, write_tools  # noqa: E402
 from examples.world.questions import KINDS, Lookup, WorldQuestion, demonstration_questions  # noqa: E402
 from examples.world.rows import by_prompt, read_questions, write_rows  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from tests.support.rollout_records import make_record  # noqa: E402
 from tests.support.scripted_engine import Said, make_loop, row  # noqa: E402
 from verl_pivot.data.rollout_dumps import (  # noqa: E402
@@ -382,8 +382,7 @@ def make_arm_of(name: str, folder: Path) -> Arm:
 def test_every_command_is_one_whose_judge_settings_are_right(name: str, tmp_path: Path) -> None:
     arm = make_arm_of(name, tmp_path)
     running = Arm(**{each: getattr(arm, each) for each in Arm.__dataclass_fields__} | {"judge_url": "http://a/v1"})
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=running.command[3:])
+    config = checked_config(running.command[3:])
     settings = parse_process(config)
     assert settings.mode == ARMS[name].mode
     assert settings.urls == (() if ARMS[name].judge is None else ("http://a/v1",))
@@ -418,6 +417,5 @@ def test_arms_with_a_trained_judge_need_its_folder(tmp_path: Path) -> None:
 
 
 def test_pages_stand_in_the_form_of_the_tool_format() -> None:
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=["+method=ppr", "+tool_format=search_r1"])
+    config = checked_config(["+method=ppr", "+tool_format=search_r1"])
     assert config.pivot.rollout.observation_template == OBSERVATION

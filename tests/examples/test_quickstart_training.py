@@ -4,7 +4,6 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
-from hydra import compose, initialize_config_module
 
 from verl_pivot.local.environment import activate_shims
 
@@ -12,6 +11,7 @@ activate_shims()  # before transformers, which looks for torchvision
 
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS  # noqa: E402
 from examples.quickstart.training import Training, keep_steps, kept_steps, read_steps, train  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from verl_pivot.launch_checks.sampling import sampling_of  # noqa: E402
 
 LINE = (
@@ -75,8 +75,7 @@ def test_the_command_is_verls_own_with_one_method(tmp_path: Path) -> None:
 
 
 def test_the_training_samples_as_the_profile_of_the_example_does(tmp_path: Path) -> None:
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=make_training(tmp_path).command[3:])
+    config = checked_config(make_training(tmp_path).command[3:])
     record = sampling_of(config)
 
     assert (record.max_new_tokens, config.data.max_prompt_length) == (MAX_NEW_TOKENS, MAX_PROMPT_TOKENS)

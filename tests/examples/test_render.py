@@ -11,7 +11,6 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.quickstart.policy import END, encode, learn_tokenizer  # noqa: E402
 from examples.render import report  # noqa: E402
@@ -20,6 +19,7 @@ from examples.render.pages import Layout, careless, layouts, page, render_option
 from examples.render.policy import _BETWEEN_PHRASES, _VALUES  # noqa: E402
 from examples.render.training import ARMS, LENGTHS, make_arm  # noqa: E402
 from examples.render.transcripts import record_transcripts  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from tests.support.rendering import needs_browser  # noqa: E402
 from verl_pivot.tools.look import LookEnvironment  # noqa: E402
 from verl_pivot.types import Role, Verdict  # noqa: E402
@@ -121,8 +121,7 @@ def test_a_report_compares_arms_with_the_base_policy(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ARMS)
 def test_every_command_composes(name: str, tmp_path: Path) -> None:
     arm = make_arm(name, tmp_path / "policy", tmp_path, 1, num_steps=10)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=arm.command[3:])
+    config = checked_config(arm.command[3:])
 
     assert config.pivot.rollout.tools == str(arm.tools)
     assert config.trainer.val_only is (name == "base")

@@ -13,7 +13,6 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.ppr.policy import build_tokenizer  # noqa: E402
 from examples.ppr.transcripts import OBSERVED  # noqa: E402
@@ -34,6 +33,7 @@ from examples.rubrics.reports import (  # noqa: E402
 from examples.rubrics.training import ARMS, LENGTHS, make_arm, with_judge  # noqa: E402
 from examples.search.questions import make_small_world  # noqa: E402
 from examples.world.sentences import sentence_in  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from tests.support.letters import Letters  # noqa: E402
 from verl_pivot.rewards.rubric_prompts import criteria_of, criteria_question, points_of, points_question  # noqa: E402
 from verl_pivot.rewards.rubrics import Criterion  # noqa: E402
@@ -136,8 +136,7 @@ def test_a_report_tells_true_quality_from_the_judges_score(tmp_path: Path) -> No
 def test_every_command_composes(name: str, tmp_path: Path) -> None:
     corpus = make_corpus(tmp_path / "world")
     arm = make_arm(name, tmp_path / "policy", tmp_path, 1, corpus=corpus, num_steps=10)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=with_judge(arm, "http://127.0.0.1:7/v1").command[3:])
+    config = checked_config(with_judge(arm, "http://127.0.0.1:7/v1").command[3:])
 
     assert config.pivot.rubrics.evolve is (name == "evolving")
     assert config.pivot.rubrics.base_url == "http://127.0.0.1:7/v1"

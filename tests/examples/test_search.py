@@ -10,7 +10,6 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.ppr.policy import build_tokenizer  # noqa: E402
 from examples.ppr.transcripts import OBSERVED  # noqa: E402
@@ -30,6 +29,7 @@ from examples.search.training import ARMS, MAX_RESPONSE_TOKENS, MAX_TURN_TOKENS 
 from examples.search.transcripts import record_all  # noqa: E402
 from examples.world.entities import make_documents  # noqa: E402
 from examples.world.pages import Pages  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from verl_pivot.tools.search_files import SearchKind  # noqa: E402
 from verl_pivot.types import Trajectory  # noqa: E402
 
@@ -119,8 +119,7 @@ def test_every_command_composes(name: str, tmp_path: Path) -> None:
     tools = {kind: tmp_path / f"{kind}.yaml" for kind in (SearchKind.BM25, SearchKind.HYBRID)}
     corpus = Corpus(tools=tools, questions={}, taught=frozenset(), **files)
     arm = make_arm(name, tmp_path / "policy", tmp_path, 1, corpus=corpus, num_steps=10)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=arm.command[3:])
+    config = checked_config(arm.command[3:])
 
     assert config.reward.custom_reward_function.reward_kwargs.cost_per_search == (0.1 if name == "cost" else 0.0)
     assert config.pivot.rollout.max_turns == (1 if name == "no_search" else 3)

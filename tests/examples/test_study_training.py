@@ -12,7 +12,6 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which looks for torchvision
 
 import typer  # noqa: E402
-from hydra import compose, initialize_config_module  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from examples.quickstart.policy import encode  # noqa: E402
@@ -33,6 +32,7 @@ from examples.study.run import _arms  # noqa: E402
 from examples.study.training import StudyTraining, _solved  # noqa: E402
 from examples.study.units import StudySeed  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from verl_pivot.errors import ConfigError, DataError  # noqa: E402
 
 DESIGN = read_design()
@@ -45,8 +45,7 @@ def make_seed(folder: Path) -> StudySeed:
 @pytest.mark.parametrize("arm", DESIGN.study.all_arms, ids=lambda arm: arm.name)
 def test_every_command_composes_and_plays_whole_tasks_greedily(arm: Arm, tmp_path: Path) -> None:
     training = make_seed(tmp_path)._training(arm)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=training.command[3:])
+    config = checked_config(training.command[3:])
 
     rollout = config.actor_rollout_ref.rollout
     assert rollout.agent.default_agent_loop == "pivot_tools"
@@ -63,8 +62,7 @@ def test_every_command_composes_and_plays_whole_tasks_greedily(arm: Arm, tmp_pat
 
 def composed(name: str, folder: Path) -> DictConfig:
     training = make_seed(folder)._training(arm_named(name))
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        return compose("ppo_trainer", overrides=training.command[3:])
+    return checked_config(training.command[3:])
 
 
 def arm_named(name: str) -> Arm:

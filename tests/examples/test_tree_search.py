@@ -12,7 +12,6 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.quickstart.environment import ShopEnvironment  # noqa: E402
 from examples.quickstart.tasks import FAMILIES, Task, make_task, record  # noqa: E402
@@ -20,6 +19,7 @@ from examples.success import Played, Result  # noqa: E402
 from examples.tree_search.measures import StepTokens, sampled_until  # noqa: E402
 from examples.tree_search.report import Trained, cost_rows, show_all, write  # noqa: E402
 from examples.tree_search.training import ARMS, make_arm  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from verl_pivot.types import ToolCall, Trajectory  # noqa: E402
 
 TASKS = {task.family: task for seed in range(200) for task in [make_task(seed, held_out=True)]}
@@ -104,8 +104,7 @@ def test_trainings_are_compared_at_equal_steps_and_their_tokens_are_counted(tmp_
 @pytest.mark.parametrize("name", ARMS)
 def test_every_command_composes(name: str, tmp_path: Path) -> None:
     arm = make_arm(name, tmp_path / "policy", tmp_path, 1, num_steps=20, num_held_out=5)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=arm.command[3:])
+    config = checked_config(arm.command[3:])
 
     searches = name.startswith("tree_search")
     assert ("tree_search" in config.pivot) is searches

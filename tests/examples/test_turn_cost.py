@@ -9,11 +9,11 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.success import Played, Result, success_rows  # noqa: E402
 from examples.turn_cost.run import draw, outcome  # noqa: E402
 from examples.turn_cost.training import ARMS, make_arm  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from verl_pivot.data.rollout_dumps import DumpedOutcome  # noqa: E402
 
 
@@ -36,8 +36,7 @@ def test_the_plot_has_a_point_for_each_unit(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ARMS)
 def test_every_command_composes_with_rewards_that_charge_as_the_arm_says(name: str, tmp_path: Path) -> None:
     arm = make_arm(name, tmp_path / "policy", tmp_path, 1, num_steps=20, num_held_out=5)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=arm.command[3:])
+    config = checked_config(arm.command[3:])
     terms = yaml.safe_load(Path(config.pivot.rewards).read_text())["terms"]
 
     assert terms["task"] == {"value": "outcome", "bounds": [0, 1]}

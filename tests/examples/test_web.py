@@ -15,7 +15,6 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.scripted_judge import endpoint  # noqa: E402
 from examples.web import report  # noqa: E402
@@ -30,6 +29,7 @@ from examples.web.rows import WebRows, row_of  # noqa: E402
 from examples.web.run import make_arm  # noqa: E402
 from examples.web.tasks import SEEN, TASKS, UNSEEN  # noqa: E402
 from examples.web.training import ARMS, Arm  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from tests.support.rollout_records import make_record  # noqa: E402
 from verl_pivot.data.rollout_dumps import DumpedOutcome, encode_line, encode_transcript  # noqa: E402
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason  # noqa: E402
@@ -465,8 +465,7 @@ def make_arm_of(name: str, folder: Path) -> Arm:
 @pytest.mark.parametrize("name", ARMS)
 def test_every_command_composes(name: str, tmp_path: Path) -> None:
     arm = make_arm_of(name, tmp_path)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=[*arm.command[3:], "pivot.process.base_url=http://127.0.0.1:1/v1"])
+    config = checked_config(replace(arm, judge_url="http://127.0.0.1:1/v1").command[3:])
 
     process = parse_process(config)
     workflows = validated(WorkflowSettings, dict(config.pivot.rollout.workflows), "pivot.rollout.workflows")

@@ -9,7 +9,6 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-from hydra import compose, initialize_config_module  # noqa: E402
 
 from examples.grpo_roc.transcripts import TOOLS  # noqa: E402
 from examples.quickstart.policy import encode  # noqa: E402
@@ -17,6 +16,7 @@ from examples.zerotir.policy import build_tokenizer  # noqa: E402
 from examples.zerotir.run import make_training  # noqa: E402
 from examples.zerotir.training import MAX_OBSERVATION_TOKENS, MAX_RESPONSE_TOKENS, MAX_TURN_TOKENS  # noqa: E402
 from examples.zerotir.transcripts import MAX_RUNS, OBSERVED, OUTPUT, record_transcripts  # noqa: E402
+from tests.support.composing import checked_config  # noqa: E402
 from tests.support.scripted_engine import Said, make_loop, row  # noqa: E402
 from verl_pivot.types import Trajectory  # noqa: E402
 
@@ -71,8 +71,7 @@ def test_limits_hold_all_transcripts(seldom: list[Trajectory]) -> None:
 
 def test_the_command_composes_and_outputs_stand_in_the_form_of_the_tool_format(tmp_path: Path) -> None:
     training = make_training(tmp_path / "policy", tmp_path, 0, 20)
-    with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=training.command[3:])
+    config = checked_config(training.command[3:])
 
     assert config.pivot.rollout.observation_template == OUTPUT
     assert config.pivot.rollout.max_turns == MAX_RUNS + 1
