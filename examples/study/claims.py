@@ -196,17 +196,25 @@ def read_design(
     found = None if is_tuning else tuned or beside
     rates = None if found is None else read_tuned(found)
     _check_arms(claims, study, paths)
+    _check_measures(claims, study, paths)
     code = [_text(path) for pattern in SOURCES for path in sorted(sources.glob(pattern))]
     texts += [] if found is None else [_text(found)]
     digest = hashlib.sha256("\0".join([*texts, *code]).encode()).hexdigest()[:12]
     return Design(claims=claims, study=study, tuned=rates, digest=digest)
 
 
+def _check_measures(claims: Claims, study: StudyOptions, paths: Sequence[Path]) -> None:
+    kinds = {arm.name: arm.kind for arm in study.all_arms}
+    for measure in claims.measures:
+        for name in measure.arms:
+            if name not in kinds:
+                raise ConfigError(f"{paths[0]}: a measure names the arm {name}, which {paths[1]} does not have")
+            if measure.name is ToldName.REWARD_VARIANCE and kinds[name] not in (ArmKind.TURNS, ArmKind.TASKS):
+                raise ConfigError(f"{paths[0]}: {measure.name} of the arm {name} means nothing, since it has no reward")
+
+
 def _check_arms(claims: Claims, study: StudyOptions, paths: Sequence[Path]) -> None:
     kinds = {arm.name: arm.kind for arm in study.all_arms}
-    for name in (arm for measure in claims.measures for arm in measure.arms):
-        if name not in kinds:
-            raise ConfigError(f"{paths[0]}: a measure names the arm {name}, which {paths[1]} does not have")
     for part in claims.all_parts:
         for name in (part.arm, part.baseline):
             if name not in kinds:

@@ -26,8 +26,11 @@ FILE = "measures.json"
 class MeasuredSeed(Protocol):
     """What a measurement needs of a seed."""
 
-    seed: int
-    digest: str
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def digest(self) -> str: ...
 
     @property
     def policy(self) -> Path: ...

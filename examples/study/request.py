@@ -59,16 +59,19 @@ class StudyRequest:
     @property
     def options(self) -> tuple[str, ...]:
         """The options by which another process runs units of the same study."""
-        values = {"out": self.out, "seeds": self.seeds, "arms": self.arms, "model": self.model, "tuned": self.tuned}
-        values |= {"steps": self.steps, "tasks": self.tasks, "trajectories": self.trajectories}
-        pairs = (each for name, value in values.items() if value is not None for each in (f"--{name}", str(value)))
-        return (*pairs, *(("--gpu",) if self.gpu else ()))
+        where = {"out": self.out, "seeds": self.seeds, "arms": self.arms, "model": self.model, "tuned": self.tuned}
+        return self._as_options({**where, **self._sizes})
 
     @property
     def deciding(self) -> tuple[str, ...]:
         """The options that decide results, without folders of this machine."""
-        values = {"steps": self.steps, "tasks": self.tasks, "trajectories": self.trajectories}
-        values |= {"model": None if self.model is None else self.model.name}
+        return self._as_options({**self._sizes, "model": None if self.model is None else self.model.name})
+
+    @property
+    def _sizes(self) -> Mapping[str, object]:
+        return {"steps": self.steps, "tasks": self.tasks, "trajectories": self.trajectories}
+
+    def _as_options(self, values: Mapping[str, object]) -> tuple[str, ...]:
         pairs = (each for name, value in values.items() if value is not None for each in (f"--{name}", str(value)))
         return (*pairs, *(("--gpu",) if self.gpu else ()))
 

@@ -1,5 +1,6 @@
 """The study of the paper's claims at desk size: `python -m examples.study --help`."""
 
+import errno
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +40,7 @@ ModelFolder = Annotated[
 OnGpu = Annotated[bool, typer.Option("--gpu", help="Train on one GPU; without --model a random model is taught.")]
 Tuned = Annotated[Path | None, typer.Option(help="tuned.yaml of `tune`, if not the one beside arms.yaml.")]
 _OUT = Path("outputs/study")
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 @app.callback(invoke_without_command=True)
@@ -180,9 +182,16 @@ def start() -> None:
     """Run the study's command; killed in any way, it leaves no process behind.
 
     Raises:
-        SystemExit: With one sentence for a mistake of the user.
+        SystemExit: With one sentence for a mistake of the user, or for a disk that takes no more.
     """
     try:
         run_supervised(app)
     except PivotError as error:
         raise SystemExit(str(error)) from error
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        raise SystemExit(
+            f"{error.filename or 'the folder of --out'} cannot be written ({error.strerror}): make room or choose "
+            "another --out, and run the command again, which goes on from what is finished"
+        ) from error

@@ -65,7 +65,8 @@ class TorchPolicy:
         rows = [[prompt[-1], *answer[:-1], *[prompt[-1]] * (longest - len(answer))] for answer in answers]
         ids = torch.tensor(rows, device=self.model.device)
         logits = self.model(input_ids=ids, past_key_values=states, use_cache=True).logits
-        return logits.float().log_softmax(-1)
+        log_probs: torch.Tensor = logits.float().log_softmax(-1)
+        return log_probs
 
     def answer_log_probs(self, log_probs: torch.Tensor, answers: Sequence[Answer]) -> torch.Tensor:
         """[num_answers] log probability of each whole answer, of what `log_probs` gave."""

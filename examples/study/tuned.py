@@ -58,7 +58,7 @@ def tuned_study(study: StudyOptions, tuned: TunedRates) -> StudyOptions:
     """The study with the best try of each arm that was tuned.
 
     Raises:
-        ConfigError: If an arm of a try does not exist.
+        ConfigError: If an arm of a try does not exist, or does not take its settings.
     """
     known = {arm.name for arm in study.all_arms}
     if wrong := sorted({each.arm for each in tuned.tries} - known):
@@ -71,7 +71,8 @@ def _tuned(arm: Arm, tuned: TunedRates) -> Arm:
     best = tuned.best(arm.name)
     if best is None:
         return arm
-    return arm.model_copy(update={"learning_rate": best.learning_rate, "num_epochs": best.num_epochs})
+    changed = {"learning_rate": best.learning_rate, "num_epochs": best.num_epochs}
+    return validated(Arm, {**arm.model_dump(exclude_unset=True), **changed}, "tuned.yaml")
 
 
 def _with_rate(arm: Arm, rate: float | None) -> Arm:

@@ -69,13 +69,17 @@ def _measured(policy: TorchPolicy, turn: Turn, most_tokens: int, seed: int, runn
         runner.run(_scored(policy, turn, policy.sample(prompt, number, most_tokens, generator)))
         for number in (NUM_ANSWERS, NUM_FRESH)
     )
-    domain = turn.metadata.get("domain")
-    found = {"seed": seed, "turn": turn.id, "domain": str(domain), "num_answers": len(own.all_rewards)}
-    if not own.answers or not fresh.answers:
-        return TurnGain(**found, deviation=None, gain=None)
-    if not has_signal(own.rewards):
-        return TurnGain(**found, deviation=0.0, gain=0.0)  # the gradient is 0 (PivotRL, proposition 3.1)
-    return TurnGain(**found, deviation=deviation(own.all_rewards), gain=gain_of_update(policy, prompt, own, fresh))
+    is_known = bool(own.answers and fresh.answers)
+    # Where all rewards are one, the gradient is 0 (PivotRL, proposition 3.1).
+    gain = gain_of_update(policy, prompt, own, fresh) if is_known and has_signal(own.rewards) else 0.0
+    return TurnGain(
+        seed=seed,
+        turn=turn.id,
+        domain=str(turn.metadata.get("domain")),
+        num_answers=len(own.all_rewards),
+        deviation=deviation(own.all_rewards) if is_known else None,
+        gain=gain if is_known else None,
+    )
 
 
 def gain_of_update(

@@ -240,6 +240,8 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("arms.yaml", "  turns: [{learning_rate: 1.0e-4}, {", "  none: [{learning_rate: 1.0e-4}, {",
          "tries need a list for each of sft, tasks, turns"),
         ("claims.yaml", "arms: [pivotrl, random_turns]", "arms: [pivotrl, random]", "a measure names the arm random"),
+        ("claims.yaml", "arms: [pivotrl, random_turns]", "arms: [pivotrl, sft]",
+         "reward_variance of the arm sft means nothing"),
         ("claims.yaml", "name: miss_rate", "name: no_signal", "two measures have one name"),
         ("arms.yaml", "group_size: 8", "group_size: 1", "arms.yaml.group_size"),
     ],

@@ -91,6 +91,8 @@ def test_tuned_rates_replace_those_of_their_arms_alone() -> None:
     assert rates["sft"] == (7e-4, 5)
     assert rates["strict"] == (9e-5, None)
     assert rates["pivotrl"] == (2e-4, None)
+    with pytest.raises(ConfigError, match="arm strict: the kind sft needs num_epochs, and no other kind takes it"):
+        tuned_study(DESIGN.study, make_tuned(tried("strict", 1e-4, 0.5, 2)))
     with pytest.raises(ConfigError, match="names the arm other"):
         tuned_study(DESIGN.study, make_tuned(tried("other", 1e-4, 0.5)))
 
