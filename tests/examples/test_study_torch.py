@@ -180,10 +180,11 @@ async def test_sft_trains_once_on_any_checkpoint_and_makes_the_expert_likelier(f
     before, after = (TorchPolicy.read(each, on_gpu=False) for each in (folder, out))
     turn = turns(recorded[0])[0]
     answer = tuple(sft._written(before.renderer, turn))
-    chances = [
-        float(each.answer_log_probs(each.log_probs(each.renderer.prompt_ids(turn), [answer]), [answer]))
-        for each in (before, after)
-    ]
+    with torch.no_grad():
+        chances = [
+            float(each.answer_log_probs(each.log_probs(each.renderer.prompt_ids(turn), [answer]), [answer]))
+            for each in (before, after)
+        ]
     assert chances[1] > chances[0]
     stamp = (out / "config.json").stat().st_mtime_ns
     assert train_sft(folder, tmp_path / "trajectories.jsonl", settings, tmp_path) == out

@@ -178,7 +178,7 @@ def test_an_arm_is_tuned_once_all_its_tries_are_finished(tmp_path: Path) -> None
 
 
 def test_a_try_that_knows_no_outcome_of_a_domain_is_refused() -> None:
-    solved = {"shop": {"a": True}, "sql": {"b": None}}
+    solved: dict[str, dict[str, bool | None]] = {"shop": {"a": True}, "sql": {"b": None}}
     found = UnitEvaluation(arm="a", seed=0, step=1, turns=0, profile_turns=0, seconds=0.0, solved=solved)
 
     with pytest.raises(DataError, match="a domain without a validation task whose outcome is known"):
