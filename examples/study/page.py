@@ -42,6 +42,8 @@ def _head(design: Design, results: StudyResults, measures: StudyMeasures) -> lis
     lines = [f"Design {results.digest}; seeds {', '.join(map(str, design.study.seeds))}.{policy}"]
     if results.about.is_taught_at_random:
         lines += ["", "**The policy began at random on a GPU: this shows the path and its speed, and that is all.**"]
+    if results.about.is_side_by_side:
+        lines += ["", "**Arms were trained side by side: their seconds are not those of a training alone.**"]
     if results.digest.split()[:1] != [design.digest]:
         lines += ["", f"**These outcomes are not of the design {design.digest} that lies beside this page.**"]
     elif results.digest != design.digest:

@@ -94,7 +94,7 @@ class Study:
 
     def _job(self, seed: StudySeed, arm: Arm) -> Job:
         command = tied_to_parent("examples.study", *self.options, "unit", arm.name, "--of-seed", str(seed.seed))
-        return Job(name=f"{arm.name}, seed {seed.seed},", command=command, log=seed.own / arm.name / "console.txt")
+        return Job(name=f"{arm.name}, seed {seed.seed},", command=command, log=_console(seed, arm))
 
     @property
     def results(self) -> StudyResults:
@@ -122,6 +122,7 @@ class Study:
         return StudyAbout(
             policy=seed.model.name,
             is_taught_at_random=seed.model.weights is None and seed.model.on_gpu,
+            is_side_by_side=any(_console(seed, arm).is_file() for seed in self.seeds for arm in seed.study.all_arms),
             is_tuned=self.is_tuned,
             options=self.deciding,
             arms=arms,
@@ -157,6 +158,11 @@ class Study:
         notes = [note for note in gaps(units) if not note.endswith("not run.")]  # on the page
         text = page(self.design, results, measures, OUTSIDE)
         (self.out / "page.md").write_text("\n".join([text, "", *(f"- {note}" for note in notes)]) + "\n")
+
+
+def _console(seed: StudySeed, arm: Arm) -> Path:
+    """Output of an arm that was trained in a process of its own, beside others."""
+    return seed.own / arm.name / "console.txt"
 
 
 def is_finished(unit: Unit) -> bool:

@@ -226,7 +226,7 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("claims.yaml", ", above: 0.0}", "}", "a part needs above, below, or both"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [0, 1]", "the tuning seed is not among them"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [1, 1]", "each seed stands once"),
-        ("arms.yaml", ", num_epochs: 3", "", "the kind sft needs num_epochs"),
+        ("arms.yaml", "1.0e-3, num_epochs: 3}\n  - {name: p", "1.0e-3}\n  - {name: p", "the kind sft needs num_epochs"),
         ("arms.yaml", "name: strict, kind: turns", "name: pivotrl, kind: turns", "two arms have one name"),
         ("arms.yaml", "kind: tasks", "kind: tasks, rows: random", "rows and reward are those of the kind turns"),
         ("arms.yaml", "kind: tasks", "kind: tasks, recipe: published", "the recipe published is one of the kind turns"),

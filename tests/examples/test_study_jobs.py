@@ -118,6 +118,16 @@ def test_the_plan_of_a_study_lists_policy_profile_arms_and_measurements_in_their
     assert len({unit.folder for stage in study.stages for unit in stage}) == 12
 
 
+def test_a_study_knows_that_an_arm_was_trained_beside_others(tmp_path: Path) -> None:
+    study = StudyRequest(out=tmp_path, seeds=1).study(QUIET)
+    job = study._job(study.seeds[0], study.arms[2])
+
+    assert not study.results.about.is_side_by_side
+    job.log.parent.mkdir(parents=True)
+    job.log.touch()
+    assert study.results.about.is_side_by_side
+
+
 def test_an_arm_that_goes_on_after_another_runs_in_a_later_stage(tmp_path: Path) -> None:
     study = StudyRequest(out=tmp_path, seeds=1, arms="pivotrl,pivotrl_then_end_to_end").study(QUIET)
 

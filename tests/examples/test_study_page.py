@@ -160,6 +160,12 @@ def test_a_random_model_on_a_gpu_is_said_to_show_the_path_alone() -> None:
     assert "this shows the path and its speed, and that is all" in page(DESIGN, results, make_measures(), OUTSIDE)
 
 
+def test_seconds_of_arms_that_were_trained_side_by_side_are_said_to_be_so() -> None:
+    results = dataclasses.replace(make_results(), about=StudyAbout(is_side_by_side=True))
+
+    assert "their seconds are not those of a training alone" in page(DESIGN, results, make_measures(), OUTSIDE)
+
+
 @pytest.mark.parametrize(
     ("content", "problem"),
     [(None, "cannot be read as JSON"), ("{", "cannot be read as JSON"), ("[]", "holds no measures"),
