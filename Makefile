@@ -1,6 +1,7 @@
 # On a fresh machine with Python 3.11, or 3.12 and PYTHON=python3.12, each command sets everything up by itself.
 #   make quickstart   SFT trajectories -> a better policy, then a table and a plot; 9 minutes on two cores
 #   make study        the claims of PivotRL's paper at desk size: every arm and seed, hours; it goes on where it ended
+#   make study-tune   what `make study` trains with: learning rates of every arm, on a seed that is not reported
 #   make test         formatting, types and the whole test suite; half an hour on two cores
 #   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 3 minutes
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
@@ -38,13 +39,16 @@ PARALLEL := --dist loadscope --no-loadscope-reorder --max-worker-restart 0 --num
 # Hundreds of processes import torch and verl here: each of them would compile both anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: quickstart study test test-cluster check soak lint docs screenshots bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-browser bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-render bench-rubrics bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
+.PHONY: quickstart study study-tune test test-cluster check soak lint docs screenshots bench-sandbox bench-neighbours bench-verifiers bench-data bench-profile bench-tools bench-mcp bench-browser bench-gateway bench-search bench-notebook bench-inspect bench-judge bench-render bench-rubrics bench-resampling bench-router bench-synthesis bench-tail gpu lock clean
 
 quickstart: .venv/ready
 	$(BIN)/python -m examples.quickstart
 
 study: .venv/ready
 	$(BIN)/python -m examples.study
+
+study-tune: .venv/ready
+	$(BIN)/python -m examples.study tune
 
 test: lint
 	$(BIN)/python -m pytest --durations 20 --durations-min 15 $(PARALLEL) 3

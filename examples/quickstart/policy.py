@@ -263,10 +263,10 @@ def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> None:
     """Add the gradients of the mean loss over a batch's labels; the parts of a batch differ in length."""
     num_labels = sum(int((part.labels[:, 1:] != IGNORED).sum()) for part in batch)
     for part in batch:
-        labels = part.labels[:, 1:]
+        labels = part.labels[:, 1:].to(model.device)
         kept = labels != IGNORED
         # Padding is on the right, which a causal model does not attend to: no mask is needed.
-        states = model.model(input_ids=part.input_ids).last_hidden_state[:, :-1][kept]
+        states = model.model(input_ids=part.input_ids.to(model.device)).last_hidden_state[:, :-1][kept]
         loss = torch.nn.functional.cross_entropy(model.lm_head(states), labels[kept], reduction="sum") / num_labels
         loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
 
@@ -332,7 +332,9 @@ def _shop_lessons(config: SftConfig) -> Lessons:
     return Lessons(build_tokenizer(), careful, careless)
 
 
-def teach_policy(folder: Path, config: SftConfig, make_lessons: Callable[[SftConfig], Lessons]) -> Path:
+def teach_policy(
+    folder: Path, config: SftConfig, make_lessons: Callable[[SftConfig], Lessons], device: str = "cpu"
+) -> Path:
     """Train a policy on the lessons that `make_lessons` makes, unless `folder` has it with the same configuration."""
     stamp = folder / "sft.json"
     settings = json.dumps(asdict(config))
@@ -344,7 +346,7 @@ def teach_policy(folder: Path, config: SftConfig, make_lessons: Callable[[SftCon
     careful, careless = (
         [encode(tokenizer, log, lessons.observed) for log in logs] for logs in (lessons.careful, lessons.careless)
     )
-    model = build_model(tokenizer, config)
+    model = build_model(tokenizer, config).to(device)
     train(model, careful, careless, config)
     model.generation_config = GenerationConfig(
         eos_token_id=model.config.eos_token_id, pad_token_id=model.config.pad_token_id

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 from verl_pivot.validation import Options
 
 Count = Annotated[int, Field(ge=1)]
+Seed = Annotated[int, Field(ge=0)]
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
@@ -82,11 +83,18 @@ class Arm(Options):
         return self
 
 
+class Try(Options):
+    """Settings that tuning tries with an arm."""
+
+    learning_rate: LearningRate
+    num_epochs: Count | None = None
+
+
 class StudyOptions(Options):
     """Contents of arms.yaml."""
 
-    seeds: Annotated[tuple[int, ...], Field(min_length=1)]
-    tuning_seed: int
+    seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
+    tuning_seed: Seed
     num_trajectories: Count
     num_held_out: Count
     num_outside: Count
@@ -94,6 +102,9 @@ class StudyOptions(Options):
     batch_size: Count
     group_size: Annotated[int, Field(ge=2)]
     test_every: Count
+    num_measured_turns: Count
+    num_validation: Annotated[int, Field(ge=1, le=50_000)]
+    tries: dict[ArmKind, Annotated[tuple[Try, ...], Field(min_length=1)]]
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     extra_arms: tuple[Arm, ...] = ()
 
@@ -109,7 +120,25 @@ class StudyOptions(Options):
             raise ValueError(f"arm {wrong[0]}: after must be one of {', '.join(of_turns)}, which run before it")
         if [arm.name for arm in self.arms if arm.kind is ArmKind.NONE] != ["base"]:
             raise ValueError("the arms need one of the kind none, whose name is base")
+        self._check_tries()
         return self
+
+    def _check_tries(self) -> None:
+        trained = {arm.kind for arm in self.arms if arm.kind is not ArmKind.NONE}
+        if self.tries.keys() != trained:
+            raise ValueError(f"tries need a list for each of {', '.join(sorted(trained))}, and for no other kind")
+        if len({len(tries) for tries in self.tries.values()}) > 1:
+            raise ValueError("all kinds of arms need the same number of tries")
+        for kind, tries in self.tries.items():
+            if any((each.num_epochs is None) is (kind is ArmKind.SFT) for each in tries):
+                raise ValueError("tries of the kind sft need num_epochs, and no others take it")
+
+    def tried(self, arm: Arm) -> list[Arm]:
+        """The arm with each of the settings that tuning tries, under names of their own."""
+        return [
+            arm.model_copy(update={**each.model_dump(), "name": f"{arm.name}_try_{number}"})
+            for number, each in enumerate(self.tries[arm.kind], start=1)
+        ]
 
     @property
     def all_arms(self) -> tuple[Arm, ...]:

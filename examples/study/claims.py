@@ -2,6 +2,7 @@
 
 import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +12,7 @@ import yaml
 from pydantic import Field, model_validator
 
 from examples.study.arms import ArmKind, StudyOptions
+from examples.study.tuned import TunedRates, read_tuned
 from verl_pivot.errors import ConfigError
 from verl_pivot.statistics import Region
 from verl_pivot.validation import Options, validated
@@ -19,14 +21,24 @@ FOLDER = Path(__file__).parent
 SOURCES = (
     "domains/*.py",
     "environment.py",
+    "measurements.py",
+    "measures.py",
+    "models.py",
+    "outside_kl.py",
     "policy.py",
     "recording.py",
     "rows.py",
     "sft.py",
+    "signals.py",
+    "torch_policy.py",
     "training.py",
+    "tuned.py",
+    "turn_gains.py",
     "units.py",
 )
-"""Files of this folder that decide results: tasks and clerks, the policy's recipe, and what each arm trains on."""
+"""Files of this folder that decide results: tasks and clerks, the policy, what each arm trains on, what is measured."""
+TUNED = "tuned.yaml"
+"""File beside arms.yaml with what tuning found, if it has been run."""
 
 
 class Measure(StrEnum):
@@ -101,18 +113,47 @@ class Claim(Options):
     """Estimates that stand beside it, without a say in the verdict."""
 
 
+class ToldName(StrEnum):
+    """Name of a measure that has no verdict."""
+
+    NO_SIGNAL = "no_signal"
+    REWARD_VARIANCE = "reward_variance"
+    GAIN_AND_DEVIATION = "gain_and_deviation"
+    OUTSIDE_KL = "outside_kl"
+    MISS_RATE = "miss_rate"
+
+
+class ToldMeasure(Options):
+    """What the paper says and the study measures without a verdict."""
+
+    name: ToldName
+    text: str
+    paper: str
+    """What the paper says, in words."""
+    arms: tuple[str, ...] = ()
+    """Arms that are measured; none where the base policy is."""
+
+
 class Claims(Options):
     """Contents of claims.yaml."""
 
     alpha: Annotated[float, Field(gt=0.0, lt=1.0)]
     claims: Annotated[tuple[Claim, ...], Field(min_length=1)]
+    measures: tuple[ToldMeasure, ...] = ()
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         names = [claim.name for claim in self.claims]
         if len(set(names)) < len(names):
             raise ValueError(f"two claims have one name: {', '.join(names)}")
+        told = [measure.name for measure in self.measures]
+        if len(set(told)) < len(told):
+            raise ValueError(f"two measures have one name: {', '.join(told)}")
         return self
+
+    def arms_of(self, name: ToldName) -> tuple[str, ...]:
+        """Arms of a measure without a verdict; none if it is not asked for."""
+        return next((measure.arms for measure in self.measures if measure.name is name), ())
 
     @property
     def all_parts(self) -> list[ClaimPart]:
@@ -125,16 +166,23 @@ class Design:
 
     claims: Claims
     study: StudyOptions
+    """As arms.yaml says."""
+    tuned: TunedRates | None
+    """What tuning found; None if it has not been run."""
     digest: str
-    """12 hexadecimal digits of the SHA-256 of both files and of the sources that decide results."""
+    """12 hexadecimal digits of the SHA-256 of these files and of the sources that decide results."""
 
 
-def read_design(folder: Path = FOLDER, sources: Path = FOLDER) -> Design:
-    """Read claims.yaml and arms.yaml of a folder.
+def read_design(
+    folder: Path = FOLDER, sources: Path = FOLDER, *, tuned: Path | None = None, is_tuning: bool = False
+) -> Design:
+    """Read claims.yaml and arms.yaml of a folder, and tuned.yaml.
 
     Args:
-        folder: Folder of both files.
+        folder: Folder of the files.
         sources: Folder of the sources that the hash covers, too.
+        tuned: File of what tuning found; None for tuned.yaml in the folder, if it is there.
+        is_tuning: Whether no such file counts, since tuning does not depend on what it found before.
 
     Raises:
         ConfigError: If a file is missing or wrong, or a claim is about an arm that does not exist.
@@ -144,6 +192,28 @@ def read_design(folder: Path = FOLDER, sources: Path = FOLDER) -> Design:
     contents = [_parsed(text, path) for text, path in zip(texts, paths, strict=True)]
     claims = validated(Claims, contents[0], paths[0].name)
     study = validated(StudyOptions, contents[1], paths[1].name)
+    beside = folder / TUNED if (folder / TUNED).is_file() else None
+    found = None if is_tuning else tuned or beside
+    rates = None if found is None else read_tuned(found)
+    _check_arms(claims, study, paths)
+    _check_measures(claims, study, paths)
+    code = [_text(path) for pattern in SOURCES for path in sorted(sources.glob(pattern))]
+    texts += [] if found is None else [_text(found)]
+    digest = hashlib.sha256("\0".join([*texts, *code]).encode()).hexdigest()[:12]
+    return Design(claims=claims, study=study, tuned=rates, digest=digest)
+
+
+def _check_measures(claims: Claims, study: StudyOptions, paths: Sequence[Path]) -> None:
+    kinds = {arm.name: arm.kind for arm in study.all_arms}
+    for measure in claims.measures:
+        for name in measure.arms:
+            if name not in kinds:
+                raise ConfigError(f"{paths[0]}: a measure names the arm {name}, which {paths[1]} does not have")
+            if measure.name is ToldName.REWARD_VARIANCE and kinds[name] not in (ArmKind.TURNS, ArmKind.TASKS):
+                raise ConfigError(f"{paths[0]}: {measure.name} of the arm {name} means nothing, since it has no reward")
+
+
+def _check_arms(claims: Claims, study: StudyOptions, paths: Sequence[Path]) -> None:
     kinds = {arm.name: arm.kind for arm in study.all_arms}
     for part in claims.all_parts:
         for name in (part.arm, part.baseline):
@@ -153,9 +223,6 @@ def read_design(folder: Path = FOLDER, sources: Path = FOLDER) -> Design:
                 raise ConfigError(
                     f"{paths[0]}: {part.measure} of the arm {name} means nothing, since it samples no turn"
                 )
-    code = [_text(path) for pattern in SOURCES for path in sorted(sources.glob(pattern))]
-    digest = hashlib.sha256("\0".join([*texts, *code]).encode()).hexdigest()[:12]
-    return Design(claims=claims, study=study, digest=digest)
 
 
 def _text(path: Path) -> str:

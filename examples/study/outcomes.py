@@ -1,18 +1,24 @@
 """Per-task outcomes of the study <-> one parquet file, from which every table is rebuilt."""
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import TypeAlias
 
 import pyarrow
 import pyarrow.parquet
+from pydantic import Field
 
 from verl_pivot.data.files import replacing
-from verl_pivot.errors import DataError
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.validation import Options, validated
 
 _DESIGN = b"design"
 """Key of the file's metadata with the hash of the design."""
+_ABOUT = b"about"
+"""Key of the file's metadata with how the outcomes were made."""
 _FIELDS = (
     ("arm", pyarrow.string()),
     ("seed", pyarrow.int64()),
@@ -27,6 +33,31 @@ _FIELDS = (
 _SCHEMA = pyarrow.schema(_FIELDS)
 Solved: TypeAlias = Mapping[str, Mapping[str, bool | None]]
 """{group of tasks: {task: whether it was solved; None if the system failed}}"""
+
+
+class ArmSettings(Options):
+    """How one arm was trained."""
+
+    learning_rate: float | None = None
+    num_epochs: int | None = None
+    command: tuple[str, ...] = ()
+    """Arguments of its launch with the first seed, in which folders have short names."""
+
+
+class StudyAbout(Options):
+    """How the outcomes of a study were made."""
+
+    policy: str = ""
+    """Name of the policy before any arm."""
+    is_taught_at_random: bool = False
+    """Whether it is a random model of a real one's shape, which only shows that the path works."""
+    is_side_by_side: bool = False
+    """Whether arms were trained side by side, so that seconds are not those of a training alone."""
+    is_tuned: bool = False
+    """Whether learning rates and epochs are those that tuning found."""
+    options: tuple[str, ...] = ()
+    """Options of the command that decide results."""
+    arms: dict[str, ArmSettings] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +76,12 @@ class UnitEvaluation:
     solved: Solved
 
 
+def accuracy(evaluation: UnitEvaluation, groups: Sequence[str]) -> float | None:
+    """Mean over groups of the share of tasks solved; None if a group has no task whose outcome is known."""
+    known = [[each for each in evaluation.solved.get(group, {}).values() if each is not None] for group in groups]
+    return fmean(fmean(outcomes) for outcomes in known) if groups and all(known) else None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResults:
     """All outcomes of a study."""
@@ -52,6 +89,7 @@ class StudyResults:
     digest: str
     """Hash of the design, as `examples.study.claims` makes it."""
     evaluations: Sequence[UnitEvaluation]
+    about: StudyAbout = field(default_factory=StudyAbout)
 
     def curve(self, arm: str, seed: int) -> list[UnitEvaluation]:
         """Evaluations of one unit in the order of their steps; empty if it was not run."""
@@ -71,7 +109,8 @@ def write_results(results: StudyResults, path: Path) -> None:
     ]
     columns = list(zip(*rows, strict=True)) or [()] * len(_FIELDS)
     arrays = [pyarrow.array(column, kind) for column, (_, kind) in zip(columns, _FIELDS, strict=True)]
-    table = pyarrow.Table.from_arrays(arrays, schema=_SCHEMA.with_metadata({_DESIGN: results.digest.encode()}))
+    metadata = {_DESIGN: results.digest.encode(), _ABOUT: results.about.model_dump_json().encode()}
+    table = pyarrow.Table.from_arrays(arrays, schema=_SCHEMA.with_metadata(metadata))
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as unfinished:
         pyarrow.parquet.write_table(table, unfinished, compression="zstd")
@@ -88,9 +127,14 @@ def read_results(path: Path) -> StudyResults:
     except (OSError, pyarrow.ArrowInvalid) as error:
         raise DataError(f"{path} cannot be read as parquet ({error}): run `python -m examples.study` again") from error
     metadata = table.schema.metadata or {}
-    if table.schema.remove_metadata() != _SCHEMA or _DESIGN not in metadata:
-        raise DataError(f"{path} holds no outcomes of a study: name the outcomes.parquet that the study wrote")
-    return StudyResults(digest=metadata[_DESIGN].decode(), evaluations=list(_evaluations(table)))
+    remedy = "name the outcomes.parquet that the study wrote"
+    if table.schema.remove_metadata() != _SCHEMA or not {_DESIGN, _ABOUT} <= metadata.keys():
+        raise DataError(f"{path} holds no outcomes of a study: {remedy}")
+    try:
+        about = validated(StudyAbout, json.loads(metadata[_ABOUT]), "about")
+    except (ValueError, ConfigError) as error:
+        raise DataError(f"{path} does not say how its outcomes were made ({error}): {remedy}") from error
+    return StudyResults(digest=metadata[_DESIGN].decode(), evaluations=list(_evaluations(table)), about=about)
 
 
 def _evaluations(table: pyarrow.Table) -> Iterable[UnitEvaluation]:

@@ -2,40 +2,55 @@
 
 import math
 from collections.abc import Collection, Sequence
-from statistics import fmean
 
 from examples.study.claims import Design
-from examples.study.outcomes import StudyResults, UnitEvaluation
+from examples.study.commands_page import commands_lines
+from examples.study.measured import StudyMeasures
+from examples.study.measures_page import measures_lines
+from examples.study.outcomes import StudyResults, UnitEvaluation, accuracy
+from examples.study.paper_page import paper_lines
 from examples.study.verdicts import JudgedClaim, JudgedPart, judge
 from verl_pivot.statistics import Interval
 
 _NOTHING = "-"
 
 
-def page(design: Design, results: StudyResults, outside: Collection[str]) -> str:
-    """The whole page; every number in it comes from `results`."""
+def page(design: Design, results: StudyResults, measures: StudyMeasures, outside: Collection[str]) -> str:
+    """The whole page; every number in it of ours comes from `results` and `measures`."""
     seeds = design.study.seeds
     claims = judge(design.claims, results, seeds, outside)
     return "\n".join(
         [
-            f"Design {results.digest}; seeds {', '.join(map(str, seeds))}.",
-            *_other_design(design, results),
-            "",
-            *_claims_table(claims, len(seeds)),
-            "",
-            *_accuracies(results, seeds, outside),
-            "",
-            *_curves(results, seeds, outside),
-            "",
-            *_gaps(design, results),
+            *_head(design, results, measures),
+            *_section("Claims", _claims_table(claims, len(seeds))),
+            *_section("The paper's figures beside ours", paper_lines(results, seeds, outside)),
+            *_section("Measures without a verdict", measures_lines(design.claims, measures, seeds)),
+            *_section("Percent of the held-out tasks solved after the last step", _accuracies(results, seeds, outside)),
+            *_section("Over training", _curves(results, seeds, outside)),
+            *_section("Gaps", _gaps(design, results)),
+            *_section("How it was made", commands_lines(results)),
         ]
     )
 
 
-def _other_design(design: Design, results: StudyResults) -> list[str]:
-    if results.digest == design.digest:
-        return []
-    return ["", f"**These outcomes are not of the design {design.digest} that lies beside this page.**"]
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", f"## {title}", "", *lines]
+
+
+def _head(design: Design, results: StudyResults, measures: StudyMeasures) -> list[str]:
+    policy = f" Policy: {results.about.policy}." if results.about.policy else ""
+    lines = [f"Design {results.digest}; seeds {', '.join(map(str, design.study.seeds))}.{policy}"]
+    if results.about.is_taught_at_random:
+        lines += ["", "**The policy began at random on a GPU: this shows the path and its speed, and that is all.**"]
+    if results.about.is_side_by_side:
+        lines += ["", "**Arms were trained side by side: their seconds are not those of a training alone.**"]
+    if results.digest.split()[:1] != [design.digest]:
+        lines += ["", f"**These outcomes are not of the design {design.digest} that lies beside this page.**"]
+    elif results.digest != design.digest:
+        lines += ["", "**The command changed what the design says, as stands behind the hash.**"]
+    if measures.digest != results.digest:
+        lines += ["", f"**The measures without a verdict are of another run, {measures.digest}.**"]
+    return lines
 
 
 def _claims_table(claims: Sequence[JudgedClaim], num_seeds: int) -> list[str]:
@@ -110,12 +125,6 @@ def _percents(evaluation: UnitEvaluation, groups: Sequence[str]) -> list[str]:
 def _unknown(evaluation: UnitEvaluation) -> str:
     """Number of tasks at which the system failed."""
     return str(sum(solved is None for tasks in evaluation.solved.values() for solved in tasks.values()))
-
-
-def accuracy(evaluation: UnitEvaluation, groups: Sequence[str]) -> float | None:
-    """Mean over groups of the share of tasks solved; None if a group has no task whose outcome is known."""
-    known = [[each for each in evaluation.solved.get(group, {}).values() if each is not None] for group in groups]
-    return fmean(fmean(outcomes) for outcomes in known) if groups and all(known) else None
 
 
 def _curves(results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> list[str]:

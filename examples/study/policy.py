@@ -59,9 +59,9 @@ def sft_config(seed: int) -> SftConfig:
     )
 
 
-def make_policy(folder: Path, config: SftConfig) -> Path:
+def make_policy(folder: Path, config: SftConfig, device: str = "cpu") -> Path:
     """Train the base policy into `folder`, unless it is there already with the same configuration."""
-    return teach_policy(folder, config, lambda config: asyncio.run(_lessons(config)))
+    return teach_policy(folder, config, lambda config: asyncio.run(_lessons(config)), device)
 
 
 async def _lessons(config: SftConfig) -> Lessons:

@@ -16,6 +16,9 @@ from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.types import Message, Role, Trajectory
 
+_FIRST_VALIDATION_SEED = 10_000
+"""First seed of the validation tasks; those of experts begin at 100,000, those of the lessons at 1,000,000."""
+
 
 async def record(task: StudyTask, rng: random.Random, *, carelessness: float = 0.0, trusted: bool = True) -> Trajectory:
     """Let the clerk of the task's domain work on it; every call is executed.
@@ -60,6 +63,12 @@ async def record_all(groups: Sequence[str], seeds: range, *, carelessness: float
 def held_out_tasks(group: str, number: int) -> list[StudyTask]:
     """The first held-out tasks of a group, which are the same for all arms and seeds."""
     return [GROUPS[group].make_task(seed, held_out=True) for seed in range(number)]
+
+
+def validation_tasks(group: str, number: int) -> list[StudyTask]:
+    """Tasks by which tuning chooses: of the kind that training has, with seeds that no training and no lesson has."""
+    seeds = range(_FIRST_VALIDATION_SEED, _FIRST_VALIDATION_SEED + number)
+    return [GROUPS[group].make_task(seed, held_out=False) for seed in seeds]
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:

@@ -8,15 +8,17 @@ from typing import NamedTuple
 import pyarrow
 import pyarrow.parquet
 
+from examples.arms import Lengths
 from examples.quickstart.run import run
 from examples.study.arms import Arm, Rows, TurnReward
-from examples.study.policy import MAX_PROMPT_TOKENS, MAX_TURN_TOKENS
 from verl_pivot.data.files import replacing
+from verl_pivot.types import JsonObject
 
 NUM_SAMPLES = 8
 """Samples of each turn in the profile."""
-_STRICT = {"mode": "strict"}
-"""Options of the verifier `tool_call` that accept the expert's action to the letter alone."""
+STRICT_VERIFIER = "tool_call"
+STRICT_OPTIONS: JsonObject = {"mode": "strict"}
+"""Options of this verifier that accept the expert's action to the letter alone (PivotRL, equation 2)."""
 
 
 class ProfiledTurns(NamedTuple):
@@ -37,10 +39,10 @@ def profiled_turns(folder: Path) -> ProfiledTurns:
     return ProfiledTurns(folder / "pivots.parquet", folder / "turns.parquet", folder / "profile.jsonl")
 
 
-def find_pivots(trajectories: Path, policy: Path, url: str, files: ProfiledTurns, seed: int) -> None:
+def find_pivots(trajectories: Path, policy: Path, url: str, files: ProfiledTurns, seed: int, lengths: Lengths) -> None:
     """Run profile and select by the commands that a user would type; both continue what was interrupted."""
-    limit = ("--max-prompt-tokens", str(MAX_PROMPT_TOKENS))
-    sampling = ("--samples", str(NUM_SAMPLES), "--max-new-tokens", str(MAX_TURN_TOKENS), "--seed", str(seed))
+    limit = ("--max-prompt-tokens", str(lengths.prompt))
+    sampling = ("--samples", str(NUM_SAMPLES), "--max-new-tokens", str(lengths.turn), "--seed", str(seed))
     run("profile", trajectories, "--model", policy, "--endpoint", url, "--out", files.profile, *limit, *sampling)
     for keep, out in (("pivots", files.pivots), ("all", files.all_turns)):
         select = ("--profile", files.profile, "--out", out, "--keep", keep, "--validation-share", "0")
@@ -55,7 +57,7 @@ def rows_of(arm: Arm, files: ProfiledTurns, out: Path, seed: int) -> Path:
         number = min(len(table), len(every))
         table = every.take(sorted(random.Random(f"rows-{seed}").sample(range(len(every)), number)))
     if arm.reward is TurnReward.STRICT:
-        for name, value in (("verifier", "tool_call"), ("verifier_options", json.dumps(_STRICT))):
+        for name, value in (("verifier", STRICT_VERIFIER), ("verifier_options", json.dumps(STRICT_OPTIONS))):
             column = pyarrow.array([value] * len(table), table.schema.field(name).type)
             table = table.set_column(table.schema.get_field_index(name), table.schema.field(name), column)
     out.parent.mkdir(parents=True, exist_ok=True)

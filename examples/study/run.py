@@ -1,7 +1,6 @@
 """The study of the paper's claims at desk size: `python -m examples.study --help`."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+import errno
 from pathlib import Path
 from typing import Annotated
 
@@ -12,17 +11,17 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.options import chosen_names  # noqa: E402
-from examples.quickstart.run import phase  # noqa: E402
-from examples.study.arms import Arm, ArmKind, StudyOptions  # noqa: E402
-from examples.study.claims import Design, read_design  # noqa: E402
+from examples.study.claims import read_design  # noqa: E402
 from examples.study.domains.known import OUTSIDE  # noqa: E402
-from examples.study.outcomes import StudyResults, read_results, write_results  # noqa: E402
+from examples.study.measured import read_measures  # noqa: E402
+from examples.study.outcomes import read_results  # noqa: E402
 from examples.study.page import page  # noqa: E402
 from examples.study.plan import plan_lines  # noqa: E402
+from examples.study.request import StudyRequest  # noqa: E402
 from examples.study.simulated import coverage_table  # noqa: E402
-from examples.study.units import StudySeed  # noqa: E402
-from examples.units import Unit, finish, gaps  # noqa: E402
+from examples.study.study import Study  # noqa: E402
+from examples.study.tuned import tuning_lines, write_tuned  # noqa: E402
+from examples.study.tuning import tuning_outcome  # noqa: E402
 from verl_pivot.errors import PivotError  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
@@ -34,7 +33,14 @@ Seeds = Annotated[int | None, typer.Option(min=1, help="Number of seeds, the fir
 Steps = Annotated[int | None, typer.Option(min=1, help="Steps of each RL training, if not those of arms.yaml.")]
 Held = Annotated[int | None, typer.Option(min=1, help="Held-out tasks of each group, if not those of arms.yaml.")]
 Trajectories = Annotated[int | None, typer.Option(min=20, help="Expert trajectories, if not those of arms.yaml.")]
+Jobs = Annotated[int, typer.Option(min=1, help="Arms that are trained side by side; at most one for each core.")]
+ModelFolder = Annotated[
+    Path | None, typer.Option(help="Checkpoint with its tokenizer, from which all arms start. By default a tiny one.")
+]
+OnGpu = Annotated[bool, typer.Option("--gpu", help="Train on one GPU; without --model a random model is taught.")]
+Tuned = Annotated[Path | None, typer.Option(help="tuned.yaml of `tune`, if not the one beside arms.yaml.")]
 _OUT = Path("outputs/study")
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES)
 
 
 @app.callback(invoke_without_command=True)
@@ -46,6 +52,10 @@ def main(
     steps: Steps = None,
     tasks: Held = None,
     trajectories: Trajectories = None,
+    jobs: Jobs = 1,
+    model: ModelFolder = None,
+    gpu: OnGpu = False,
+    tuned: Tuned = None,
 ) -> None:
     """Train every arm with every seed, and judge the paper's claims.
 
@@ -53,19 +63,33 @@ def main(
     that was ended goes on from its last checkpoint.
 
     Example: python -m examples.study --seeds 1 --arms sft,pivotrl --steps 20
+    Example: python -m examples.study --model Qwen2.5-0.5B-Instruct --gpu
     """
-    changes = {"num_steps": steps, "num_held_out": tasks, "num_outside": tasks, "num_trajectories": trajectories}
-    design, study = read_design(), _chosen(changes)
-    context.obj = seeds_of = _seeds(design, study, changes, out, seeds)
-    chosen = _arms(study, arms)
-    context.meta["arms"] = chosen
-    if context.invoked_subcommand is not None:
-        return
-    seconds: dict[str, float] = {}
-    for each in seeds_of:
-        _finish_seed(each, chosen, seconds)
-        _write(design, seeds_of, out)  # after each seed, since all take hours
-    console.print(f"\nWrote {out / 'outcomes.parquet'} and {out / 'page.md'}.")
+    context.obj = request = StudyRequest(
+        out=out,
+        arms=arms,
+        seeds=seeds,
+        steps=steps,
+        tasks=tasks,
+        trajectories=trajectories,
+        jobs=jobs,
+        model=model,
+        gpu=gpu,
+        tuned=tuned,
+    )
+    request.check()
+    if context.invoked_subcommand is None:
+        _run(request.study(console), request)
+
+
+def _run(study: Study, request: StudyRequest) -> None:
+    study.seeds[0].model.check_machine()
+    for seed in study.seeds:
+        study.finish_seed(seed, request.jobs, console)
+        study.write()  # after each seed, since all take hours
+    console.print(
+        f"\nWrote {study.out / 'outcomes.parquet'}, {study.out / 'measures.json'} and {study.out / 'page.md'}."
+    )
 
 
 @app.command()
@@ -77,17 +101,67 @@ def plan(context: typer.Context) -> None:
 
     Example: python -m examples.study --seeds 1 plan
     """
-    for line in plan_lines(_units(context.obj, context.meta["arms"])):
+    _print_plan(context.obj.study(console), context.obj)
+
+
+@app.command()
+def tune(
+    context: typer.Context,
+    only_plan: Annotated[bool, typer.Option("--plan", help="Print the units and hours, and run nothing.")] = False,
+) -> None:
+    """Try the settings of arms.yaml with each core arm, and keep the best.
+
+    It trains on the tuning seed, which is not reported, and chooses by tasks
+    that are neither those of a training nor held out. What it finds goes into
+    tuned.yaml in the folder of --out. Run the command again to continue.
+
+    Example: python -m examples.study --jobs 2 tune
+    """
+    request: StudyRequest = context.obj
+    tuning = request.tuning(console)
+    if only_plan:
+        _print_plan(tuning, request)
+        return
+    (seed,) = tuning.seeds
+    seed.model.check_machine()
+    tuning.finish_seed(seed, request.jobs, console)
+    rates, missing = tuning_outcome(tuning)
+    path = request.out / "tuned.yaml"
+    write_tuned(rates, path)
+    for line in (*tuning_lines(rates, [arm.name for arm in tuning.design.study.arms]), *missing):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+    console.print(f"\nWrote {path}. For the study: cp {path} examples/study/tuned.yaml")
+
+
+@app.command(hidden=True)
+def unit(
+    context: typer.Context,
+    arm: Annotated[str, typer.Argument(help="Name of the arm, or of a try of it.")],
+    of_seed: Annotated[int, typer.Option(help="Seed, also the tuning seed.")],
+) -> None:
+    """Run one arm with one seed: a process of --jobs.
+
+    Example: python -m examples.study unit pivotrl --of-seed 1
+    """
+    request: StudyRequest = context.obj
+    is_tuning = of_seed == read_design(is_tuning=True).study.tuning_seed
+    study = request.tuning(console) if is_tuning else request.study(console)
+    found = [(seed, each) for seed in study.seeds for each in study.arms if (seed.seed, each.name) == (of_seed, arm)]
+    if not found:
+        raise typer.BadParameter(f"the study has no unit {arm} of seed {of_seed}")
+    study.finish_arm(*found[0])
 
 
 @app.command("page")
-def print_page(outcomes: Annotated[Path, typer.Argument(help="outcomes.parquet of a study.")]) -> None:
-    """Print the tables and verdicts of a file of outcomes.
+def print_page(
+    outcomes: Annotated[Path, typer.Argument(help="outcomes.parquet of a study, with measures.json beside it.")],
+) -> None:
+    """Print the tables and verdicts of a study's files.
 
     Example: python -m examples.study page outputs/study/outcomes.parquet
     """
-    typer.echo(page(read_design(), read_results(outcomes), OUTSIDE))
+    measures = read_measures(outcomes.parent / "measures.json")
+    typer.echo(page(read_design(), read_results(outcomes), measures, OUTSIDE))
 
 
 @app.command()
@@ -99,82 +173,25 @@ def simulate() -> None:
     typer.echo(coverage_table(), nl=False)
 
 
-def _chosen(changes: Mapping[str, int | None]) -> StudyOptions:
-    return read_design().study.model_copy(update={name: value for name, value in changes.items() if value is not None})
-
-
-def _seeds(
-    design: Design, study: StudyOptions, changes: Mapping[str, int | None], out: Path, number: int | None
-) -> list[StudySeed]:
-    """The seeds to run; what the command changes in the design follows its hash.
-
-    Raises:
-        BadParameter: If there are fewer seeds.
-    """
-    if number is not None and number > len(study.seeds):
-        raise typer.BadParameter(f"--seeds: arms.yaml has {len(study.seeds)} seeds, not {number}")
-    changed = [f"{name}={value}" for name, value in changes.items() if value is not None]
-    digest = " ".join([design.digest, *(["with", *changed] if changed else [])])
-    return [
-        StudySeed(seed=seed, folder=out, study=study, digest=digest, console=console) for seed in study.seeds[:number]
-    ]
-
-
-def _arms(study: StudyOptions, names: str | None) -> list[Arm]:
-    if names is None:
-        return list(study.arms)
-    chosen = chosen_names(names, [arm.name for arm in study.all_arms])
-    for arm in study.all_arms:
-        if arm.name in chosen and arm.after is not None and arm.after not in chosen:
-            raise typer.BadParameter(f"--arms: {arm.name} goes on from {arm.after}; name it too")
-    return [arm for arm in study.all_arms if arm.name in chosen]
-
-
-def _units(seeds: Sequence[StudySeed], arms: Sequence[Arm]) -> list[Unit]:
-    """All units in the order in which they run."""
-    return [unit for each in seeds for unit in (each.policy_unit, each.profile_unit, *(each.unit(arm) for arm in arms))]
-
-
-def _finish_seed(each: StudySeed, arms: Sequence[Arm], seconds: dict[str, float]) -> None:
-    with phase(f"policy {each.seed}", f"Seed {each.seed}: the base policy", seconds):
-        finish(each.policy_unit, each.make_policy)
-    if any(arm.kind in (ArmKind.TURNS, ArmKind.SFT) for arm in arms):
-        with phase(f"profile {each.seed}", f"Seed {each.seed}: expert, profile and pivots", seconds):
-            finish(each.profile_unit, each.make_profile)
-    for arm in arms:
-        with phase(f"{arm.name} {each.seed}", f"Seed {each.seed}: {arm.name}, in the stock trainer", seconds):
-            finish(each.unit(arm), partial(each.run, arm))
-
-
-def _write(design: Design, seeds: Sequence[StudySeed], out: Path) -> None:
-    """Write the outcomes of all finished units, also of those that other commands ran, and the page."""
-    found = [
-        evaluation
-        for each in seeds
-        for arm in each.study.all_arms
-        if _is_finished(each.unit(arm))
-        for evaluation in each.results(arm)
-    ]
-    results = StudyResults(digest=seeds[0].digest, evaluations=found)
-    write_results(results, out / "outcomes.parquet")
-    notes = [note for note in gaps(_units(seeds, seeds[0].study.arms)) if not note.endswith("not run.")]  # on the page
-    text = "\n".join([page(design, results, OUTSIDE), "", *(f"- {note}" for note in notes)])
-    (out / "page.md").write_text(f"{text}\n")
-
-
-def _is_finished(unit: Unit) -> bool:
-    """Whether a run finished the unit with these settings."""
-    progress = unit.progress
-    return progress is not None and progress.seconds is not None and progress.settings == unit.settings
+def _print_plan(study: Study, request: StudyRequest) -> None:
+    for line in plan_lines(study.stages, request.jobs):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def start() -> None:
     """Run the study's command; killed in any way, it leaves no process behind.
 
     Raises:
-        SystemExit: With one sentence for a mistake of the user.
+        SystemExit: With one sentence for a mistake of the user, or for a disk that takes no more.
     """
     try:
         run_supervised(app)
     except PivotError as error:
         raise SystemExit(str(error)) from error
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        raise SystemExit(
+            f"{error.filename or 'the folder of --out'} cannot be written ({error.strerror}): make room or choose "
+            "another --out, and run the command again, which goes on from what is finished"
+        ) from error

@@ -1,38 +1,143 @@
-"""Expert trajectories and a policy -> the policy after SFT on them, by plain torch with the loss of the base policy."""
+"""Expert trajectories and a policy -> the policy after SFT on them, in plain torch with any model's chat template."""
 
 import math
+import random
 import shutil
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from transformers import AutoTokenizer, Qwen2ForCausalLM
+from verl_pivot.local.environment import activate_shims
 
-from examples.quickstart.policy import SftConfig, encode, train
-from examples.study.arms import Arm
-from verl_pivot.data.trajectories import read_trajectories
+activate_shims()  # before transformers, which imports torchvision
 
-_BATCH_PARTS = 3
-"""Parts of a batch in `examples.quickstart.policy.train`."""
+import torch  # noqa: E402
+from rich.progress import track  # noqa: E402
+from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: E402
+
+from examples.quickstart.policy import IGNORED, Example  # noqa: E402
+from verl_pivot.data.trajectories import read_trajectories  # noqa: E402
+from verl_pivot.data.turns import turns  # noqa: E402
+from verl_pivot.engines.rendering import PromptRenderer  # noqa: E402
+from verl_pivot.errors import DataError  # noqa: E402
+from verl_pivot.types import Trajectory, Turn  # noqa: E402
+
+BATCH_SIZE = 12
+"""Trajectories of a step, as in the base policy's SFT."""
+_PART_SIZE = 4
+"""Examples of a pass through the model."""
+_WARM_UP_STEPS = 20
 
 
-def train_sft(arm: Arm, policy: Path, trajectories: Path, config: SftConfig, folder: Path) -> Path:
-    """Train into `folder`, unless it is there; all turns of the expert count, as in verl's own SFT trainer."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SftSettings:
+    """How an arm of SFT trains."""
+
+    learning_rate: float
+    num_epochs: int
+    seed: int
+    """Seed of the order of the trajectories."""
+    on_gpu: bool = False
+
+
+def train_sft(policy: Path, trajectories: Path, settings: SftSettings, folder: Path) -> Path:
+    """Train into `folder`, unless it is there; all turns of the expert count, as in verl's own SFT trainer.
+
+    Raises:
+        DataError: If the chat template shows no end of a turn.
+    """
     out = folder / "policy"
     if out.is_dir():
         return out
-    assert arm.num_epochs is not None, arm
-    assert arm.learning_rate is not None, arm
-    tokenizer = AutoTokenizer.from_pretrained(policy)
-    model = Qwen2ForCausalLM.from_pretrained(policy)
-    examples = [encode(tokenizer, each) for each in read_trajectories(trajectories)]
-    num_steps = math.ceil(arm.num_epochs * len(examples) / (_BATCH_PARTS * config.part_size))
-    settings = replace(
-        config, num_copy_steps=0, num_careful_steps=num_steps, num_careless_steps=0, learning_rate=arm.learning_rate
-    )
-    train(model, examples, [], settings)
+    renderer = PromptRenderer(str(policy))
+    model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
+    model.to("cuda" if settings.on_gpu else "cpu")
+    _train(model, [examples_of(renderer, each) for each in read_trajectories(trajectories)], settings)
     unfinished = folder / "unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(unfinished)
-    tokenizer.save_pretrained(unfinished)
+    renderer.tokenizer.save_pretrained(unfinished)
     unfinished.rename(out)  # at once, so that a run that was killed starts over
     return out
+
+
+def examples_of(renderer: PromptRenderer, trajectory: Trajectory) -> list[Example]:
+    """One example with all turns, if each state is the beginning of the next one; else one for each turn.
+
+    Templates of thinking models render earlier turns in another way than the one at hand. Each turn is trained after
+    the very tokens that rollouts have before it.
+
+    Raises:
+        DataError: If the chat template shows no end of a turn.
+    """
+    pairs = [(renderer.prompt_ids(turn), _written(renderer, turn)) for turn in turns(trajectory)]
+    whole, labels = list(pairs[0][0]), [IGNORED] * len(pairs[0][0])
+    for (_, written), (following, _) in zip(pairs, [*pairs[1:], ([], [])], strict=True):
+        whole, labels = [*whole, *written], [*labels, *written]
+        if not following:
+            return [Example(whole, labels)]
+        if following[: len(whole)] != whole:
+            break
+        labels += [IGNORED] * (len(following) - len(whole))
+        whole = list(following)
+    return [Example([*prompt, *written], [IGNORED] * len(prompt) + written) for prompt, written in pairs]
+
+
+def _written(renderer: PromptRenderer, turn: Turn) -> list[int]:
+    """Tokens of the expert's action with its end, as the policy would have to sample them."""
+    messages = [message.as_dict() for message in (*turn.state, turn.expert)]
+    texts = [
+        str(renderer.tokenizer.apply_chat_template(shown, tools=list(turn.tools) or None, tokenize=False, **more))
+        for shown, more in ((messages[:-1], {"add_generation_prompt": True}), (messages, {}))
+    ]
+    if not texts[1].startswith(texts[0]):
+        raise DataError(f"turn {turn.id}: the model's chat template does not begin an action where it asks for one")
+    ids = renderer.tokenizer.encode(texts[1][len(texts[0]) :], add_special_tokens=False)
+    stop = next((place + 1 for place, id in enumerate(ids) if id in renderer.end_token_ids), None)
+    if stop is None:
+        raise DataError(f"turn {turn.id}: the model's chat template ends no action with an end-of-turn token")
+    return list(ids[:stop])
+
+
+def _train(model: PreTrainedModel, trajectories: Sequence[Sequence[Example]], settings: SftSettings) -> None:
+    """Train in place with AdamW: every trajectory once in each epoch, in a new order."""
+    batches = list(_batches(trajectories, settings))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step, len(batches)))
+    model.train()
+    for batch in track(batches, "SFT on the expert's trajectories"):
+        _add_gradients(model, batch)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        schedule.step()
+    model.eval()
+
+
+def _batches(trajectories: Sequence[Sequence[Example]], settings: SftSettings) -> Iterator[list[Example]]:
+    rng = random.Random(f"sft-{settings.seed}")
+    for _ in range(settings.num_epochs):
+        order = rng.sample(range(len(trajectories)), len(trajectories))
+        for start in range(0, len(order), BATCH_SIZE):
+            yield [example for number in order[start : start + BATCH_SIZE] for example in trajectories[number]]
+
+
+def _factor(step: int, num_steps: int) -> float:
+    """Factor of the learning rate: linear at first, then a cosine down to a twentieth, as in the base policy's SFT."""
+    return min((step + 1) / _WARM_UP_STEPS, 0.525 + 0.475 * math.cos(math.pi * step / num_steps))
+
+
+def _add_gradients(model: PreTrainedModel, batch: Sequence[Example]) -> None:
+    """Add the gradients of the mean loss over a batch's labels, in parts of similar length."""
+    num_labels = sum(label != IGNORED for example in batch for label in example.labels)
+    by_length = sorted(batch, key=lambda example: len(example.input_ids))
+    for start in range(0, len(by_length), _PART_SIZE):
+        part = by_length[start : start + _PART_SIZE]
+        longest = len(part[-1].input_ids)
+        # Padding stands on the right, where a causal model does not look: any token will do.
+        ids = torch.tensor([[*each.input_ids, *[0] * (longest - len(each.input_ids))] for each in part])
+        labels = torch.tensor([[*each.labels, *[IGNORED] * (longest - len(each.labels))] for each in part])
+        logits = model(input_ids=ids.to(model.device)).logits[:, :-1].flatten(0, 1).float()
+        wanted = labels[:, 1:].flatten().to(model.device)
+        loss = torch.nn.functional.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum") / num_labels
+        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types

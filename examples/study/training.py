@@ -4,16 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.arms import Lengths
 from examples.evaluated_training import EvaluatedTraining
-from examples.machine import machine_overrides
 from examples.quickstart.training import kept_steps
 from examples.study.arms import ArmKind, Recipe
 from examples.study.outcomes import UnitEvaluation
-from examples.study.policy import MAX_PROMPT_TOKENS, MAX_RESPONSE_TOKENS, MAX_TURN_TOKENS, MAX_TURNS
 from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
 from verl_pivot.errors import DataError
 
-_ROLLOUT: Mapping[str, int] = {"max_turns": MAX_TURNS, "max_turn_tokens": MAX_TURN_TOKENS}
 _RECIPES: Mapping[Recipe, tuple[str, ...]] = {
     Recipe.PAPER: (),
     Recipe.PUBLISHED: ("algorithm.adv_estimator=rloo", "actor_rollout_ref.actor.use_kl_loss=False"),
@@ -36,6 +34,15 @@ class StudyTraining(EvaluatedTraining):
     recipe: Recipe
     test_every: int
     """Steps between evaluations."""
+    machine: tuple[str, ...]
+    """Overrides for what the launch runs on."""
+    lengths: Lengths
+    pass_size: int | None = None
+    """Rollouts of a pass through the model; None: two groups."""
+
+    @property
+    def micro_batch_size(self) -> int:
+        return self.pass_size or 2 * self.group_size
 
     @property
     def is_trained(self) -> bool:
@@ -53,19 +60,20 @@ class StudyTraining(EvaluatedTraining):
 
     @property
     def command(self) -> list[str]:
-        is_turns = self.kind is ArmKind.TURNS
+        is_turns, lengths = self.kind is ArmKind.TURNS, self.lengths
         add = "+" if is_turns else ""
         return [
             *("python", "-m", "verl.trainer.main_ppo", f"+method={self._method}"),
-            *machine_overrides(),
+            *self.machine,
             *_RECIPES[self.recipe],
             f"{add}pivot.rollout.tools={self.tools}",
-            *(f"{add}pivot.rollout.{name}={value}" for name, value in _ROLLOUT.items()),
-            *((f"pivot.max_turn_tokens={MAX_TURN_TOKENS}",) if is_turns else ()),
+            f"{add}pivot.rollout.max_turns={lengths.max_turns}",
+            f"{add}pivot.rollout.max_turn_tokens={lengths.turn}",
+            *((f"pivot.max_turn_tokens={lengths.turn}",) if is_turns else ()),
             "actor_rollout_ref.rollout.agent.default_agent_loop=pivot_tools",
             *self.sizes,
-            f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
-            f"data.max_response_length={MAX_RESPONSE_TOKENS}",
+            f"data.max_prompt_length={lengths.prompt}",
+            f"data.max_response_length={lengths.response}",
             f"actor_rollout_ref.actor.ppo_mini_batch_size={self.batch_size}",
             f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={self.micro_batch_size}",
             *self.dumps_and_evaluation,

@@ -2,21 +2,24 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
 from rich.console import Console
 
+from examples.arms import Lengths
 from examples.evaluated_training import train_and_evaluate
 from examples.study.arms import Arm, ArmKind, StudyOptions
 from examples.study.domains.known import DOMAINS, OUTSIDE
 from examples.study.domains.protocol import StudyTask
+from examples.study.measurements import Measurement
+from examples.study.models import StudyModel, study_model
 from examples.study.outcomes import UnitEvaluation
-from examples.study.policy import make_policy, sft_config
-from examples.study.recording import held_out_tasks, record_all, write_tasks, write_trajectories
+from examples.study.recording import held_out_tasks, record_all, validation_tasks, write_tasks, write_trajectories
 from examples.study.rows import ProfiledTurns, find_pivots, profiled_turns, rows_of
-from examples.study.sft import train_sft
+from examples.study.sft import SftSettings, train_sft
 from examples.study.training import StudyTraining, evaluations
 from examples.units import Unit
 from verl_pivot.engines.server import sglang_server
@@ -27,6 +30,15 @@ _FIRST_EXPERT_SEED = 100_000
 _TOOLS = Path(__file__).parent / "tools.yaml"
 _NUM_TRAINING_TASKS = 2000
 """Whole tasks that `end_to_end` draws from."""
+
+
+class Evaluated(StrEnum):
+    """Tasks that the arms of a seed play."""
+
+    HELD_OUT = "held_out"
+    """Those of the study."""
+    VALIDATION = "validation"
+    """Those of tuning: of the domains alone, and neither held-out tasks nor those of any training."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +52,8 @@ class StudySeed:
     digest: str
     """What the results carry: the hash of the design, and what the command changed in it."""
     console: Console
+    model: StudyModel = field(default_factory=lambda: study_model(None, on_gpu=False))
+    evaluated: Evaluated = Evaluated.HELD_OUT
 
     @cached_property
     def own(self) -> Path:
@@ -47,7 +61,19 @@ class StudySeed:
 
     @property
     def policy(self) -> Path:
-        return self.own / "policy"
+        return self.model.weights or self.own / "policy"
+
+    @property
+    def lengths(self) -> Lengths:
+        return self.model.lengths
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.model.on_gpu
+
+    @property
+    def num_measured_turns(self) -> int:
+        return self.study.num_measured_turns
 
     @property
     def files(self) -> ProfiledTurns:
@@ -59,15 +85,19 @@ class StudySeed:
 
     @property
     def policy_unit(self) -> Unit:
-        return self._unit("policy", "policy-unit", {**asdict(sft_config(self.seed)), "design": self.digest})
+        return self._unit("policy", "policy-unit", {**self.model.settings(self.seed), "design": self.digest})
 
     @property
     def profile_unit(self) -> Unit:
-        settings = {"num_trajectories": self.study.num_trajectories, "design": self.digest}
+        settings = {"num_trajectories": self.study.num_trajectories, "design": self.digest, "model": self.model.name}
         return self._unit("profile", "profile-unit", settings)
 
+    def measurement_unit(self, measurement: Measurement) -> Unit:
+        settings = {"design": self.digest, "model": self.model.name, "arms": ",".join(measurement.arms)}
+        return self._unit(measurement.name, f"measured-{measurement.name}", settings)
+
     def unit(self, arm: Arm) -> Unit:
-        settings = self._training(arm).settings
+        settings = {**self._training(arm).settings, "model": self.model.name}
         return self._unit(arm.name, arm.name, {**settings, "design": self.digest, "arm": arm.model_dump_json()})
 
     def _unit(self, name: str, folder: str, settings: Mapping[str, object]) -> Unit:
@@ -75,15 +105,16 @@ class StudySeed:
         return Unit(arm=name, seed=self.seed, folder=self.own / folder, settings={**plain})
 
     def make_policy(self) -> None:
-        make_policy(self.policy, sft_config(self.seed))
+        self.model.make(self.policy, self.seed)
 
     def make_profile(self) -> None:
         """Record the expert and profile every turn of it."""
+        self.own.mkdir(parents=True, exist_ok=True)
         first = _FIRST_EXPERT_SEED * (self.seed + 1)
         seeds = range(first, first + self.study.num_trajectories)
         write_trajectories(self.trajectories, asyncio.run(record_all(list(DOMAINS), seeds)))
         with sglang_server(str(self.policy), log=self.own / "server.log", seed=self.seed, console=self.console) as url:
-            find_pivots(self.trajectories, self.policy, url, self.files, self.seed)
+            find_pivots(self.trajectories, self.policy, url, self.files, self.seed, self.lengths)
 
     def run(self, arm: Arm) -> None:
         """Train one arm and play the held-out tasks, going on from whatever is there."""
@@ -93,13 +124,18 @@ class StudySeed:
             )
         training = self._training(arm)
         training.folder.mkdir(parents=True, exist_ok=True)
-        self._write_held_out(training.held_out)
+        write_tasks(training.held_out, self._evaluation_tasks())
         if arm.kind is ArmKind.TURNS:
             rows_of(arm, self.files, training.rows, self.seed)
         elif arm.kind is ArmKind.TASKS:
             write_tasks(training.rows, self._training_tasks())
         elif arm.kind is ArmKind.SFT:
-            train_sft(arm, self.policy, self.trajectories, sft_config(self.seed), training.folder)
+            assert arm.num_epochs is not None, arm
+            assert arm.learning_rate is not None, arm
+            settings = SftSettings(
+                learning_rate=arm.learning_rate, num_epochs=arm.num_epochs, seed=self.seed, on_gpu=self.on_gpu
+            )
+            train_sft(self.policy, self.trajectories, settings, training.folder)
         train_and_evaluate(training, self.console)
 
     def results(self, arm: Arm) -> list[UnitEvaluation]:
@@ -108,6 +144,18 @@ class StudySeed:
         uses_profile = arm.kind is ArmKind.TURNS or before is not None
         profile_turns = self.files.num_sampled if uses_profile else 0
         return evaluations(self._training(arm), self.seed, profile_turns, before)
+
+    def measure(self, measurement: Measurement) -> None:
+        """Measure, going on from whatever is there."""
+        measurement.run(self, self.measurement_unit(measurement).folder)
+
+    def training_of(self, arm: str) -> StudyTraining:
+        return self._training(self._arm(arm))
+
+    def trained_policy(self, arm: str) -> Path:
+        """Folder of the policy with which an arm ended."""
+        training = self.training_of(arm)
+        return training.trained if training.is_trained else training.model
 
     def _end_of(self, arm: Arm) -> UnitEvaluation:
         found = self.results(arm)
@@ -128,7 +176,7 @@ class StudySeed:
         return self.own / arm.name / "policy" if arm.kind is ArmKind.SFT else self.policy
 
     def _training(self, arm: Arm) -> StudyTraining:
-        folder, held_out = self.own / arm.name, self.own / "held_out.parquet"
+        folder, held_out = self.own / arm.name, self.own / f"{self.evaluated}.parquet"
         trains = arm.kind in (ArmKind.TURNS, ArmKind.TASKS)
         return StudyTraining(
             name=arm.name,
@@ -145,11 +193,16 @@ class StudySeed:
             batch_size=self.study.batch_size,
             group_size=self.study.group_size,
             test_every=min(self.study.test_every, self.study.num_steps),
+            machine=self.model.overrides,
+            lengths=self.lengths,
+            pass_size=self.model.pass_size,
         )
 
-    def _write_held_out(self, path: Path) -> None:
+    def _evaluation_tasks(self) -> list[StudyTask]:
+        if self.evaluated is Evaluated.VALIDATION:
+            return [task for domain in DOMAINS for task in validation_tasks(domain, self.study.num_validation)]
         numbers = {**dict.fromkeys(DOMAINS, self.study.num_held_out), **dict.fromkeys(OUTSIDE, self.study.num_outside)}
-        write_tasks(path, [task for group, number in numbers.items() for task in held_out_tasks(group, number)])
+        return [task for group, number in numbers.items() for task in held_out_tasks(group, number)]
 
     def _training_tasks(self) -> list[StudyTask]:
         first, names = _FIRST_EXPERT_SEED * (self.seed + 1), list(DOMAINS)

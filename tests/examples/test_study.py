@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.study.claims import FOLDER, SOURCES, Claims, read_design
+from examples.study.measured import StudyMeasures
 from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, read_results, write_results
 from examples.study.page import page
 from examples.study.simulated import SimulatedStudies, coverage, coverage_table
@@ -69,6 +70,10 @@ def make_results(*, end_to_end: Mapping[int, float] | None = None, **changed: tu
     return StudyResults(digest=read_design().digest, evaluations=evaluations)
 
 
+def shown(results: StudyResults) -> str:
+    return page(read_design(), results, StudyMeasures(digest=results.digest), OUTSIDE)
+
+
 def verdicts(results: StudyResults) -> dict[str, JudgedClaim]:
     judged = judge(read_design().claims, results, SEEDS, OUTSIDE)
     return {each.claim.name: each for each in judged}
@@ -105,7 +110,7 @@ def test_an_accuracy_that_is_never_reached_makes_all_turns_a_lower_bound_and_is_
     assert turns.never == SEEDS
     assert turns.estimate is not None
     assert math.exp(turns.estimate.value) == pytest.approx(16_000 / 2_560)
-    assert "at least 6.25 (6.25, 6.25, 6.25)" in page(read_design(), results, OUTSIDE)
+    assert "at least 6.25 (6.25, 6.25, 6.25)" in shown(results)
 
 
 @pytest.mark.parametrize(
@@ -138,7 +143,7 @@ def test_a_seed_that_lacks_an_arm_leaves_its_claims_undecided_and_stands_on_the_
         "both_ingredients": ClaimVerdict.HOLDS, "cost": ClaimVerdict.HOLDS,
     }  # fmt: skip
     assert judged["in_domain"].missing == ["sft, seed 2, was not run"]
-    text = page(read_design(), results, OUTSIDE)
+    text = shown(results)
     assert "| 2 of 3 |" in text
     assert "| `sft` | 2 | - | - | - | - | - |" in text
     assert "- `sft`, seed 2: not run" in text
@@ -147,14 +152,14 @@ def test_a_seed_that_lacks_an_arm_leaves_its_claims_undecided_and_stands_on_the_
 def test_a_study_without_outcomes_has_a_page_of_gaps() -> None:
     design = read_design()
 
-    text = page(design, StudyResults(digest=design.digest, evaluations=[]), OUTSIDE)
+    text = shown(StudyResults(digest=design.digest, evaluations=[]))
 
     assert text.count("**undecided**") == 4
     assert text.count(": not run") == 18
 
 
 def test_a_page_says_that_its_outcomes_are_of_another_design() -> None:
-    text = page(read_design(), StudyResults(digest="0123456789ab", evaluations=[]), OUTSIDE)
+    text = shown(StudyResults(digest="0123456789ab", evaluations=[]))
 
     assert "are not of the design" in text
 
@@ -171,7 +176,7 @@ def test_tasks_at_which_the_system_failed_are_left_out_of_both_arms_and_counted(
 
     assert part.estimate is not None
     assert part.estimate.by_seed == pytest.approx((0.2, 0.2, 0.2))
-    assert "| 60.0 | 60.0 | 80.0 | 80.0 | 100 |" in page(read_design(), results, OUTSIDE)
+    assert "| 60.0 | 60.0 | 80.0 | 80.0 | 100 |" in shown(results)
 
 
 def test_outcomes_come_back_from_their_file(tmp_path: Path) -> None:
@@ -181,7 +186,7 @@ def test_outcomes_come_back_from_their_file(tmp_path: Path) -> None:
     again = read_results(tmp_path / "outcomes.parquet")
 
     assert again == results
-    assert page(read_design(), again, OUTSIDE) == page(read_design(), results, OUTSIDE)
+    assert shown(again) == shown(results)
 
 
 def test_a_file_of_no_outcomes_keeps_its_hash(tmp_path: Path) -> None:
@@ -221,7 +226,7 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("claims.yaml", ", above: 0.0}", "}", "a part needs above, below, or both"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [0, 1]", "the tuning seed is not among them"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [1, 1]", "each seed stands once"),
-        ("arms.yaml", ", num_epochs: 3", "", "the kind sft needs num_epochs"),
+        ("arms.yaml", "1.0e-3, num_epochs: 3}\n  - {name: p", "1.0e-3}\n  - {name: p", "the kind sft needs num_epochs"),
         ("arms.yaml", "name: strict, kind: turns", "name: pivotrl, kind: turns", "two arms have one name"),
         ("arms.yaml", "kind: tasks", "kind: tasks, rows: random", "rows and reward are those of the kind turns"),
         ("arms.yaml", "kind: tasks", "kind: tasks, recipe: published", "the recipe published is one of the kind turns"),
@@ -229,6 +234,15 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("arms.yaml", "rows: random}", "rows: random, after: pivotrl}", "only the kind tasks goes on after another"),
         ("arms.yaml", "after: pivotrl", "after: sft", "after must be one of pivotrl, random_turns, strict"),
         ("arms.yaml", "num_steps: 40", "num_steps: 40\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
+        ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [-1, 2]", "arms.yaml.seeds"),
+        ("arms.yaml", "  tasks: [{learning_rate: 1.0e-4}, ", "  tasks: [", "all kinds of arms need the same number"),
+        ("arms.yaml", "{learning_rate: 5.0e-4, num_epochs: 2}", "{learning_rate: 5.0e-4}", "tries of the kind sft"),
+        ("arms.yaml", "  turns: [{learning_rate: 1.0e-4}, {", "  none: [{learning_rate: 1.0e-4}, {",
+         "tries need a list for each of sft, tasks, turns"),
+        ("claims.yaml", "arms: [pivotrl, random_turns]", "arms: [pivotrl, random]", "a measure names the arm random"),
+        ("claims.yaml", "arms: [pivotrl, random_turns]", "arms: [pivotrl, sft]",
+         "reward_variance of the arm sft means nothing"),
+        ("claims.yaml", "name: miss_rate", "name: no_signal", "two measures have one name"),
         ("arms.yaml", "group_size: 8", "group_size: 1", "arms.yaml.group_size"),
     ],
 )  # fmt: skip

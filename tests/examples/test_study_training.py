@@ -27,8 +27,8 @@ from examples.study.policy import (  # noqa: E402
     build_tokenizer,
 )
 from examples.study.recording import held_out_tasks, record_all, write_tasks  # noqa: E402
+from examples.study.request import chosen_arms  # noqa: E402
 from examples.study.rows import ProfiledTurns, rows_of  # noqa: E402
-from examples.study.run import _arms  # noqa: E402
 from examples.study.training import StudyTraining, _solved  # noqa: E402
 from examples.study.units import StudySeed  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
@@ -124,7 +124,7 @@ def test_a_second_stage_without_its_first_one_is_refused(tmp_path: Path) -> None
     with pytest.raises(ConfigError, match="which is not there: run pivotrl again"):
         make_seed(tmp_path).run(arm_named("pivotrl_then_end_to_end"))
     with pytest.raises(typer.BadParameter, match="goes on from pivotrl; name it too"):
-        _arms(DESIGN.study, "base,pivotrl_then_end_to_end")
+        chosen_arms(DESIGN.study, "base,pivotrl_then_end_to_end")
 
 
 async def test_limits_hold_all_trajectories_of_the_expert() -> None:
@@ -213,7 +213,7 @@ def test_a_plan_takes_the_seconds_of_units_of_a_kind_and_says_which_kind_was_not
     stamp = units[0].folder / "unit.json"
     stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "seconds": 720.0}))
 
-    assert plan_lines(units) == [
+    assert plan_lines([units]) == [
         "sft, seed 1: done in 720 s, 720 s expected",
         "pivotrl, seed 1: not begun, not measured",
         "sft, seed 2: not begun, 720 s expected",

@@ -1,0 +1,43 @@
+"""How the outcomes were made -> the commands, and the learning rates of all arms, in Markdown."""
+
+from collections.abc import Sequence
+
+from examples.quickstart.training import shell
+from examples.study.outcomes import StudyResults
+
+
+def commands_lines(results: StudyResults) -> list[str]:
+    """The study's command, each arm's rate, and the launch of each arm with the first seed."""
+    about = results.about
+    run = list(dict.fromkeys(each.arm for each in results.evaluations))
+    arms = {name: settings for name, settings in about.arms.items() if name in run}
+    if not arms:
+        return ["Nothing was run."]
+    source = "chosen by tuning, on a seed that is not reported" if about.is_tuned else "first guesses, without tuning"
+    lines = [
+        *_block(["python -m examples.study " + " ".join(about.options)]),
+        "",
+        f"Learning rates and epochs are {source}:",
+        "",
+        "| arm | learning rate | epochs |",
+        "|---|---|---|",
+    ]
+    for name, settings in arms.items():
+        rate = "-" if settings.learning_rate is None else f"{settings.learning_rate:g}"
+        lines.append(f"| `{name}` | {rate} | {'-' if settings.num_epochs is None else settings.num_epochs} |")
+    return [*lines, "", *_launches({name: settings.command for name, settings in arms.items() if settings.command})]
+
+
+def _launches(commands: dict[str, tuple[str, ...]]) -> list[str]:
+    """What all launches have in common, and then what each has beside it."""
+    if not commands:
+        return []
+    common = [each for each in next(iter(commands.values())) if all(each in command for command in commands.values())]
+    lines = ["All launches with the first seed, in the folder OUT, have in common:", "", *_block([shell(common)])]
+    for name, command in commands.items():
+        lines += ["", f"`{name}` has beside it:", "", *_block([each for each in command if each not in common])]
+    return lines
+
+
+def _block(lines: Sequence[str]) -> list[str]:
+    return ["```", *(line.rstrip() for line in lines), "```"]

@@ -1,0 +1,129 @@
+"""What was measured without a verdict <-> measures.json, from which the page is made again."""
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from examples.study.measures import has_signal
+from verl_pivot.data.files import replacing
+from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.validation import Options, validated
+
+
+class SignalCount(Options):
+    """Turns of one domain in the profile of a seed, and what strict match does to their samples."""
+
+    seed: int
+    domain: str
+    num_samples: int
+    """K, samples of each turn."""
+    num_turns: int
+    """Turns with a decided sample."""
+    num_without_signal: int
+    """Those whose decided samples all have one reward."""
+    num_accepted: int
+    """Samples with the verifier's full score."""
+    num_missed: int
+    """Those of them that are not the expert's action to the letter."""
+
+
+class StepVariance(Options):
+    """Rewards of one training step."""
+
+    arm: str
+    seed: int
+    step: int
+    within_groups: float
+    """Mean over groups of the variance of their rewards."""
+    of_batch: float
+    """Variance of all rewards of the step."""
+
+
+class TurnGain(Options):
+    """One update on one turn."""
+
+    seed: int
+    turn: str
+    domain: str
+    num_answers: int
+    """Decided answers of the update."""
+    deviation: float | None
+    """Population standard deviation of their rewards; None if none was decided."""
+    gain: float | None
+    """Mean reward after the update minus that before; None if it could not be measured."""
+
+    @property
+    def is_measured(self) -> bool:
+        return self.deviation is not None and self.gain is not None
+
+    @property
+    def has_signal(self) -> bool:
+        """Whether its answers differed in reward."""
+        return self.deviation is not None and has_signal((0.0, self.deviation))
+
+
+class OutsideKl(Options):
+    """How far a trained policy moved from the base policy on the prompts of one kind outside of the domains."""
+
+    arm: str
+    seed: int
+    group: str
+    num_tokens: int
+    """Tokens that the trained policy sampled."""
+    nats: float
+    """Sum over them of KL(trained || base)."""
+
+
+class StudyMeasures(Options):
+    """Contents of measures.json."""
+
+    digest: str
+    """Hash of the design, as `examples.study.claims` makes it."""
+    signals: tuple[SignalCount, ...] = ()
+    variances: tuple[StepVariance, ...] = ()
+    gains: tuple[TurnGain, ...] = ()
+    kls: tuple[OutsideKl, ...] = ()
+
+    def with_results(self, results: "Iterable[StudyMeasures]") -> "StudyMeasures":
+        """These, and those of single units behind them."""
+        every = [self, *results]
+        return StudyMeasures(
+            digest=self.digest,
+            signals=_joined(each.signals for each in every),
+            variances=_joined(each.variances for each in every),
+            gains=_joined(each.gains for each in every),
+            kls=_joined(each.kls for each in every),
+        )
+
+
+RowT = TypeVar("RowT")
+
+
+def _joined(rows: Iterable[Sequence[RowT]]) -> tuple[RowT, ...]:
+    return tuple(row for several in rows for row in several)
+
+
+def write_measures(measures: StudyMeasures, path: Path) -> None:
+    """Write one row per line."""
+    fields = [f'"digest": {json.dumps(measures.digest)}']
+    for name in ("signals", "variances", "gains", "kls"):
+        rows = ",\n".join(json.dumps(row.model_dump()) for row in getattr(measures, name))
+        fields.append(f'"{name}": [\n{rows}\n]' if rows else f'"{name}": []')
+    with replacing(path) as unfinished:
+        unfinished.write_text("{" + ",\n".join(fields) + "}\n")
+
+
+def read_measures(path: Path) -> StudyMeasures:
+    """Read what `write_measures` wrote.
+
+    Raises:
+        DataError: If the file is missing, or is not one of a study.
+    """
+    remedy = "name the measures.json that the study wrote, or run `python -m examples.study` again"
+    try:
+        return validated(StudyMeasures, json.loads(path.read_text()), path.name)
+    except ConfigError as error:
+        raise DataError(f"{path} holds no measures of a study ({error}): {remedy}") from error
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} cannot be read as JSON ({error}): {remedy}") from error

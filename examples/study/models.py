@@ -1,0 +1,136 @@
+"""Options of the command -> the policy that a study trains: the tiny one, its shape at random on a GPU, or a folder."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from examples.arms import Lengths
+from examples.machine import machine_overrides
+from examples.quickstart.policy import SftConfig
+from examples.study.policy import (
+    MAX_PROMPT_TOKENS,
+    MAX_RESPONSE_TOKENS,
+    MAX_TURN_TOKENS,
+    MAX_TURNS,
+    make_policy,
+    sft_config,
+)
+from verl_pivot.engines.installed import installed_engine
+from verl_pivot.engines.model_check import check_model
+from verl_pivot.engines.model_identity import template_digest, weights_digest
+from verl_pivot.errors import ConfigError
+from verl_pivot.local.environment import has_accelerator
+from verl_pivot.smoke.composing import SmokeMachine
+from verl_pivot.types import JsonObject
+
+_TINY = Lengths(max_turns=MAX_TURNS, prompt=MAX_PROMPT_TOKENS, turn=MAX_TURN_TOKENS, response=MAX_RESPONSE_TOKENS)
+_GIVEN = Lengths(max_turns=MAX_TURNS, prompt=2048, turn=512, response=3072)
+"""For tokens of another tokenizer, and a model that may write before it acts."""
+_GIVEN_FACTOR = 5e-3
+"""Factor of all learning rates for a pretrained model: that of single turns is then 1e-6, as in the public recipes."""
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyModel:
+    """The policy before any arm, and what its size decides."""
+
+    name: str
+    """What the page calls it."""
+    weights: Path | None
+    """Folder of a checkpoint from which all seeds start; None if each seed's is taught."""
+    on_gpu: bool
+    lengths: Lengths
+    rate_factor: float = 1.0
+    """Factor of the learning rates in arms.yaml, the same for all arms."""
+    pass_size: int | None = None
+    """Rollouts of a pass through the model; None: two groups."""
+    lessons: Callable[[int], SftConfig] = sft_config
+    """Settings of a seed's SFT, where it is taught."""
+
+    @property
+    def overrides(self) -> tuple[str, ...]:
+        """Overrides of a launch for the machine.
+
+        Raises:
+            ConfigError: If no rollout engine is installed.
+        """
+        return gpu_overrides() if self.on_gpu else machine_overrides()
+
+    def settings(self, seed: int) -> JsonObject:
+        """Everything that decides the base policy of a seed."""
+        return {"model": self.name} if self.weights is not None else {**asdict(self.lessons(seed)), "model": self.name}
+
+    def make(self, folder: Path, seed: int) -> None:
+        """Teach the base policy of a seed into a folder, unless it is there or the weights are given."""
+        if self.weights is None:
+            make_policy(folder, self.lessons(seed), device="cuda" if self.on_gpu else "cpu")
+
+    def check_machine(self) -> None:
+        """Refuse a machine that cannot train it.
+
+        Raises:
+            ConfigError: If it has no GPU and needs one.
+        """
+        if self.on_gpu and not has_accelerator():
+            raise ConfigError("--gpu: torch sees no GPU on this machine; run it on one that has, or leave --gpu out")
+
+
+def gpu_overrides() -> tuple[str, ...]:
+    """Overrides of a launch on one GPU, also where this process has none.
+
+    Raises:
+        ConfigError: If no rollout engine is installed.
+    """
+    engine = installed_engine()
+    if engine is None:
+        raise ConfigError("--gpu: neither SGLang nor vLLM is installed")
+    return tuple(SmokeMachine(has_accelerator=True, num_workers=1, engine=engine).overrides)
+
+
+def study_model(folder: Path | None, *, on_gpu: bool) -> StudyModel:
+    """The policy that the options `--model` and `--gpu` name.
+
+    Raises:
+        ConfigError: If the folder is no checkpoint with weights, tokenizer and chat template.
+    """
+    if folder is not None:
+        return _given(folder, on_gpu=on_gpu)
+    if on_gpu:
+        name = "shape of a model of 0.25 billion parameters, at random and taught as the tiny policy is"
+        return StudyModel(name=name, weights=None, on_gpu=True, lengths=_TINY, lessons=_wide_lessons)
+    return StudyModel(name="tiny policy, taught for the study", weights=None, on_gpu=False, lengths=_TINY)
+
+
+def _wide_lessons(seed: int) -> SftConfig:
+    """The tiny policy's lessons for 24 layers of 896 units, with a learning rate that so many layers bear."""
+    return replace(sft_config(seed), hidden_size=896, head_size=64, num_layers=24, learning_rate=3e-4)
+
+
+def _given(folder: Path, *, on_gpu: bool) -> StudyModel:
+    resolved = folder.expanduser().resolve()  # the trainer's processes run elsewhere
+    if not resolved.is_dir():
+        raise ConfigError(f"--model {folder} is no folder: give the folder of a checkpoint with its tokenizer")
+    check_model(str(resolved))
+    if not any(resolved.glob("*.safetensors")) and not any(resolved.glob("pytorch_model*.bin")):
+        raise ConfigError(f"--model {folder} has no weights (*.safetensors): copy them there, or leave --model out")
+    if not any((resolved / name).is_file() for name in _TOKENIZER_FILES):
+        raise ConfigError(
+            f"--model {folder} has weights but no tokenizer: copy {' and '.join(_TOKENIZER_FILES)} of the same "
+            "model there, since all domains are written in its own tokens and chat template"
+        )
+    if template_digest(str(resolved)) is None:
+        raise ConfigError(
+            f"the tokenizer in --model {folder} has no chat template: add chat_template.jinja, or use the instruct "
+            "version of the model"
+        )
+    digest = weights_digest(str(resolved))
+    assert digest is not None, "it is a folder"
+    return StudyModel(
+        name=f"{resolved.name}, weights {digest[:12]}",
+        weights=resolved,
+        on_gpu=on_gpu,
+        lengths=_GIVEN,
+        rate_factor=_GIVEN_FACTOR,
+        pass_size=2,
+    )

@@ -1,0 +1,171 @@
+"""Study: seeds, arms and measurements -> all units in order, their work, and the files that the page is made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+
+from examples.quickstart.run import phase
+from examples.study.arms import Arm, ArmKind
+from examples.study.claims import Design
+from examples.study.domains.known import OUTSIDE
+from examples.study.jobs import Job, run_jobs
+from examples.study.measured import StudyMeasures, write_measures
+from examples.study.measurements import Measurement, measured, measurements
+from examples.study.outcomes import ArmSettings, StudyAbout, StudyResults, write_results
+from examples.study.page import page
+from examples.study.units import StudySeed
+from examples.units import Unit, finish, gaps
+from verl_pivot.engines.server import tied_to_parent
+
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Study:
+    """What one command runs."""
+
+    design: Design
+    seeds: Sequence[StudySeed]
+    arms: Sequence[Arm]
+    """Arms to run."""
+    out: Path
+    options: tuple[str, ...]
+    """Options of the command, which its processes side by side get too."""
+    deciding: tuple[str, ...] = ()
+    """Those of them that decide results, without folders of this machine."""
+    is_tuned: bool = False
+    """Whether learning rates and epochs are those that tuning found."""
+    is_measured: bool = True
+    """Whether the measurements are made, too."""
+
+    @property
+    def measurements(self) -> list[Measurement]:
+        if not self.is_measured:
+            return []
+        return measurements(self.design.claims, self.arms, has_profile=self._has_profile)
+
+    @property
+    def _has_profile(self) -> bool:
+        return any(arm.kind in (ArmKind.TURNS, ArmKind.SFT) for arm in self.arms)
+
+    @property
+    def stages(self) -> list[list[Unit]]:
+        """All units in the order in which they run; those of one stage may run side by side."""
+        return [stage for seed in self.seeds for stage in self._stages_of(seed) if stage]
+
+    def _stages_of(self, seed: StudySeed) -> list[list[Unit]]:
+        return [
+            [] if seed.model.weights else [seed.policy_unit],
+            [seed.profile_unit] if self._has_profile else [],
+            *([seed.unit(arm) for arm in arms] for arms in self._waves),
+            *([seed.measurement_unit(each)] for each in self.measurements),
+        ]
+
+    @property
+    def _waves(self) -> list[list[Arm]]:
+        """Arms that start from the base policy, and then those that go on after one of them."""
+        return [[arm for arm in self.arms if (arm.after is None) is is_first] for is_first in (True, False)]
+
+    def finish_seed(self, seed: StudySeed, num_jobs: int, console: Console) -> None:
+        """Do all units of a seed that no run finished."""
+        seconds: dict[str, float] = {}
+        if seed.model.weights is None:
+            with phase("policy", f"Seed {seed.seed}: the base policy", seconds):
+                finish(seed.policy_unit, seed.make_policy)
+        if self._has_profile:
+            with phase("profile", f"Seed {seed.seed}: expert, profile and pivots", seconds):
+                finish(seed.profile_unit, seed.make_profile)
+        for arms in self._waves:
+            if num_jobs > 1:
+                run_jobs([self._job(seed, arm) for arm in arms if not is_finished(seed.unit(arm))], num_jobs, console)
+            else:
+                for arm in arms:
+                    self.finish_arm(seed, arm)
+        for each in self.measurements:
+            with phase(each.name, f"Seed {seed.seed}: {each.title}", seconds):
+                finish(seed.measurement_unit(each), partial(seed.measure, each))
+
+    def finish_arm(self, seed: StudySeed, arm: Arm) -> None:
+        with phase(arm.name, f"Seed {seed.seed}: {arm.name}, in the stock trainer", {}):
+            finish(seed.unit(arm), partial(seed.run, arm))
+
+    def _job(self, seed: StudySeed, arm: Arm) -> Job:
+        command = tied_to_parent("examples.study", *self.options, "unit", arm.name, "--of-seed", str(seed.seed))
+        return Job(name=f"{arm.name}, seed {seed.seed},", command=command, log=_console(seed, arm))
+
+    @property
+    def results(self) -> StudyResults:
+        """Outcomes of all finished units, also of those that other commands ran."""
+        found = [
+            evaluation
+            for seed in self.seeds
+            for arm in seed.study.all_arms
+            if is_finished(seed.unit(arm))
+            for evaluation in seed.results(arm)
+        ]
+        return StudyResults(digest=self.seeds[0].digest, evaluations=found, about=self._about)
+
+    @property
+    def _about(self) -> StudyAbout:
+        seed = self.seeds[0]
+        arms = {
+            arm.name: ArmSettings(
+                learning_rate=arm.learning_rate,
+                num_epochs=arm.num_epochs,
+                command=tuple(self._shortened(each, seed) for each in seed.training_of(arm.name).command),
+            )
+            for arm in seed.study.all_arms
+        }
+        return StudyAbout(
+            policy=seed.model.name,
+            is_taught_at_random=seed.model.weights is None and seed.model.on_gpu,
+            is_side_by_side=any(_console(seed, arm).is_file() for seed in self.seeds for arm in seed.study.all_arms),
+            is_tuned=self.is_tuned,
+            options=self.deciding,
+            arms=arms,
+        )
+
+    def _shortened(self, argument: str, seed: StudySeed) -> str:
+        """An argument of a launch without folders of this machine."""
+        names = {str(self.out.resolve()): "OUT", str(_ROOT): "."}
+        if seed.model.weights is not None:
+            names = {str(seed.model.weights): "MODEL", **names}
+        for folder, name in names.items():
+            argument = argument.replace(folder, name)
+        return argument
+
+    @property
+    def measures(self) -> StudyMeasures:
+        """What all finished measurements gave."""
+        everything = measurements(self.design.claims, self.seeds[0].study.all_arms, has_profile=True)
+        found = [
+            measured(unit.folder)
+            for seed in self.seeds
+            for each in everything
+            if is_finished(unit := seed.measurement_unit(each))
+        ]
+        return StudyMeasures(digest=self.seeds[0].digest).with_results(found)
+
+    def write(self) -> None:
+        """Write outcomes, measures, and the page that is made of these two files."""
+        results, measures = self.results, self.measures
+        write_results(results, self.out / "outcomes.parquet")
+        write_measures(measures, self.out / "measures.json")
+        units = [unit for stage in self.stages for unit in stage]
+        notes = [note for note in gaps(units) if not note.endswith("not run.")]  # on the page
+        text = page(self.design, results, measures, OUTSIDE)
+        (self.out / "page.md").write_text("\n".join([text, "", *(f"- {note}" for note in notes)]) + "\n")
+
+
+def _console(seed: StudySeed, arm: Arm) -> Path:
+    """Output of an arm that was trained in a process of its own, beside others."""
+    return seed.own / arm.name / "console.txt"
+
+
+def is_finished(unit: Unit) -> bool:
+    """Whether a run finished the unit with these settings."""
+    progress = unit.progress
+    return progress is not None and progress.seconds is not None and progress.settings == unit.settings

@@ -1,0 +1,56 @@
+"""Finished tries of a tuning study -> TunedRates, with a sentence for each arm whose tries are not all there."""
+
+from typing import NamedTuple
+
+from examples.study.outcomes import UnitEvaluation, accuracy
+from examples.study.study import Study, is_finished
+from examples.study.tuned import TriedSettings, TunedRates
+from verl_pivot.errors import DataError
+
+
+class TuningOutcome(NamedTuple):
+    """What tuning has found so far."""
+
+    rates: TunedRates
+    missing: list[str]
+    """A sentence for each arm that is left out, since one of its tries is not finished."""
+
+
+def tuning_outcome(tuning: Study) -> TuningOutcome:
+    """The tries of each arm all of whose tries are finished, also by other commands.
+
+    Raises:
+        DataError: If a finished try has no task whose outcome is known.
+    """
+    (seed,), study = tuning.seeds, tuning.design.study
+    tries: list[TriedSettings] = []
+    missing: list[str] = []
+    for arm in study.arms:
+        tried = study.tried(arm) if arm.kind in study.tries else []
+        unfinished = [each.name for each in tried if not is_finished(seed.unit(each))]
+        if unfinished:
+            missing.append(f"{arm.name} is not tuned: {', '.join(unfinished)} not finished.")
+            continue
+        for each in tried:
+            assert each.learning_rate is not None, each
+            solved = share_solved(seed.results(each)[-1])
+            tries.append(
+                TriedSettings(arm=arm.name, learning_rate=each.learning_rate, num_epochs=each.num_epochs, solved=solved)
+            )
+    rates = TunedRates(policy=seed.model.name, seed=seed.seed, num_validation=study.num_validation, tries=tuple(tries))
+    return TuningOutcome(rates, missing)
+
+
+def share_solved(evaluation: UnitEvaluation) -> float:
+    """Mean over domains of the share of tasks solved, of those whose outcome is known.
+
+    Raises:
+        DataError: If a domain has none.
+    """
+    share = accuracy(evaluation, sorted(evaluation.solved))
+    if share is None:
+        raise DataError(
+            f"{evaluation.arm} has a domain without a validation task whose outcome is known: remove its folder, and "
+            "run tune again"
+        )
+    return share

@@ -1,0 +1,135 @@
+"""The study's processes side by side, its plan of hours, and the measurements among its units."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which looks for torchvision
+
+from examples.study.arms import Arm  # noqa: E402
+from examples.study.claims import read_design  # noqa: E402
+from examples.study.jobs import Job, num_cores, run_jobs  # noqa: E402
+from examples.study.measurements import measurements  # noqa: E402
+from examples.study.plan import plan_lines, seconds_of  # noqa: E402
+from examples.study.request import StudyRequest  # noqa: E402
+from examples.units import Unit, finish  # noqa: E402
+
+QUIET = Console(quiet=True)
+STUDY = read_design().study
+
+
+def job(folder: Path, name: str, program: str) -> Job:
+    return Job(name=name, command=[sys.executable, "-c", program], log=folder / name / "console.txt")
+
+
+def test_jobs_run_side_by_side_but_no_more_than_allowed(tmp_path: Path) -> None:
+    """Each waits for another one to begin; a third would find two files of running ones."""
+    program = (
+        "import pathlib, sys, time; own = pathlib.Path(sys.argv[1]); own.touch()\n"
+        "while len(list(own.parent.glob('run-*'))) < 2 and not list(own.parent.glob('end-*')): time.sleep(0.05)\n"
+        "print(len(list(own.parent.glob('run-*')))); own.rename(own.with_name(own.name.replace('run', 'end')))"
+    )
+    jobs = [
+        Job(name=name, command=[sys.executable, "-c", program, str(tmp_path / f"run-{name}")], log=tmp_path / name)
+        for name in ("a", "b", "c")
+    ]
+
+    run_jobs(jobs, 2, QUIET)
+
+    assert sorted(path.name for path in tmp_path.glob("end-*")) == ["end-a", "end-b", "end-c"]
+    assert max(int((tmp_path / name).read_text()) for name in "abc") == 2
+
+
+def test_after_a_job_that_fails_none_is_begun_and_its_last_lines_are_shown(tmp_path: Path) -> None:
+    jobs = [job(tmp_path, "bad", "import sys; print('no room'); sys.exit(3)"), job(tmp_path, "next", "print('begun')")]
+
+    with pytest.raises(SystemExit) as error:
+        run_jobs(jobs, 1, QUIET)
+
+    assert "bad failed; the end of" in str(error.value)
+    assert "no room" in str(error.value)
+    assert not (tmp_path / "next").exists()
+
+
+def test_jobs_end_with_the_one_who_waits_for_them(tmp_path: Path) -> None:
+    class InterruptedConsole(Console):
+        def print(self, *objects: object, **options: object) -> None:
+            raise KeyboardInterrupt
+
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        run_jobs([job(tmp_path, "long", "import time; time.sleep(600)")], 1, InterruptedConsole())
+
+    assert time.monotonic() - began < 60.0
+    assert num_cores() >= 1
+
+
+@pytest.mark.parametrize(("num_jobs", "seconds"), [(1, 10.0), (2, 5.0), (3, 4.0), (9, 4.0)])
+def test_units_side_by_side_take_as_long_as_the_fullest_place(num_jobs: int, seconds: float) -> None:
+    """Two places have 4 and 1, 3 and 2; three have 4, 3, and 2 with 1."""
+    assert seconds_of([4.0, 3.0, 2.0, 1.0], num_jobs) == seconds
+
+
+def test_a_plan_with_jobs_counts_stages_one_after_the_other(tmp_path: Path) -> None:
+    done = Unit(arm="a", seed=1, folder=tmp_path / "a", settings={})
+    finish(done, lambda: None)
+    stamp = done.folder / "unit.json"
+    stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "seconds": 3600.0}))
+    more = [Unit(arm="a", seed=seed, folder=tmp_path / str(seed), settings={}) for seed in (2, 3, 4)]
+
+    assert plan_lines([[done], more[:2], more[2:]], 2)[-1] == "3 of 4 units left: 2.00 hours, with 2 at once"
+    assert plan_lines([[done], more[:2], more[2:]])[-1] == "3 of 4 units left: 3.00 hours"
+
+
+def arms_named(*names: str) -> list[Arm]:
+    return [arm for arm in STUDY.all_arms if arm.name in names]
+
+
+@pytest.mark.parametrize(
+    ("arms", "has_profile", "expected"),
+    [
+        (("base",), False, []),
+        (("sft",), True, ["signals", "gains"]),
+        (("pivotrl", "random_turns"), True, ["signals", "gains", "variance"]),
+        (("base", "sft", "pivotrl"), True, ["signals", "gains", "outside_kl"]),
+    ],
+)
+def test_a_measurement_is_a_unit_where_its_arms_run(
+    arms: tuple[str, ...], has_profile: bool, expected: list[str]
+) -> None:
+    found = measurements(read_design().claims, arms_named(*arms), has_profile=has_profile)
+
+    assert [each.name for each in found] == expected
+
+
+def test_the_plan_of_a_study_lists_policy_profile_arms_and_measurements_in_their_order(tmp_path: Path) -> None:
+    study = StudyRequest(out=tmp_path, seeds=1).study(QUIET)
+
+    assert [[unit.arm for unit in stage] for stage in study.stages] == [
+        ["policy"], ["profile"], ["base", "sft", "pivotrl", "random_turns", "strict", "end_to_end"],
+        ["signals"], ["gains"], ["variance"], ["outside_kl"],
+    ]  # fmt: skip
+    assert len({unit.folder for stage in study.stages for unit in stage}) == 12
+
+
+def test_a_study_knows_that_an_arm_was_trained_beside_others(tmp_path: Path) -> None:
+    study = StudyRequest(out=tmp_path, seeds=1).study(QUIET)
+    job = study._job(study.seeds[0], study.arms[2])
+
+    assert not study.results.about.is_side_by_side
+    job.log.parent.mkdir(parents=True)
+    job.log.touch()
+    assert study.results.about.is_side_by_side
+
+
+def test_an_arm_that_goes_on_after_another_runs_in_a_later_stage(tmp_path: Path) -> None:
+    study = StudyRequest(out=tmp_path, seeds=1, arms="pivotrl,pivotrl_then_end_to_end").study(QUIET)
+
+    assert [unit.arm for stage in study.stages for unit in stage][2:4] == ["pivotrl", "pivotrl_then_end_to_end"]
+    assert [len(stage) for stage in study.stages][:4] == [1, 1, 1, 1]
