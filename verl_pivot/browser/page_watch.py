@@ -14,12 +14,13 @@ with extra("web"):
 class PageWatch:
     """Listens to one page."""
 
-    def __init__(self, give_up: Callable[[str], Awaitable[object]]) -> None:
+    def __init__(self, events: PageEvents, give_up: Callable[[str], Awaitable[object]]) -> None:
         """
         Args:
+            events: Where what the page does is written.
             give_up: Closes a page that floods the browser, with the reason; called once.
         """
-        self.events = PageEvents()
+        self.events = events
         self.num_documents = 0
         """Documents that the page has shown; numbers of elements are those of one document."""
         self._give_up = give_up
