@@ -45,10 +45,11 @@ class PageWatch:
             page.on("console", self._on_console)
 
     async def refuse(self, route: "Route") -> None:
-        """Abort a request, and count it."""
+        """Abort a request, and count it; those of a page that is being closed end with it."""
         self.events.add_refused(route.request.url)
         self._check_flood()
-        await quietly(route.abort)
+        if not self._is_given_up:
+            await quietly(route.abort)
 
     def _on_dialog(self, dialog: "Dialog") -> None:
         self._check_flood()
