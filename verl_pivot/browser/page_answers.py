@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from verl_pivot.browser.browser_process import BrowserProcess, forget_result
-from verl_pivot.browser.element_log import read_element_log, reason_of
+from verl_pivot.browser.element_log import ElementLog, read_element_log, reason_of
 from verl_pivot.browser.page_events import PageEvents
-from verl_pivot.browser.page_pulse import PagePulse, Silence
+from verl_pivot.browser.page_pulse import OWN_SECONDS, Beats, PagePulse, Silence
 from verl_pivot.errors import BrowserError, PageError
 from verl_pivot.extras import extra
 
@@ -20,12 +20,15 @@ ResultT = TypeVar("ResultT")
 
 _NUM_LOOKS = 4
 """Times that a page says that an element is not ready, from which on it had its time; an idle one says so 8 times."""
-_NUM_FRAMES = 10
-"""Times that a page which says nothing of an element could draw itself; an idle one does 120 times until a time-out."""
+_NUM_BEATS = 30
+"""Times that a page which says nothing of an element draws itself and answers while the action waits; an action needs
+about ten answers, and an idle page gives a hundred until the time-out."""
 _NUM_INTERRUPTIONS = 3
 """Dialogs and windows during one wait above which a page that does not answer is at fault."""
 _OWN_SHARE = 0.5
-"""Share of `action_seconds` that a page's main thread has worked in all, from which on it is late by its own doing."""
+"""Share of the time of a question that a page's main thread has worked, from which on it is late by its own doing."""
+_QUICK_SECONDS = 0.5
+"""Seconds in which most answers come, so that nothing is looked at beside them."""
 
 
 class PageAnswers:
@@ -67,7 +70,7 @@ class PageAnswers:
             return await self._answer(ask, "the page")
         except PlaywrightTimeout as error:
             await self._wait_for_answer("the page")
-            if await self._pulse.has_worked(_OWN_SHARE * self._seconds):
+            if await self._pulse.worked() >= _OWN_SHARE * self._seconds:
                 raise PageError(f"the page: {reason_of(str(error))}") from error
             raise BrowserError("the page did not answer in time: the machine is too busy for it") from error
 
@@ -88,28 +91,39 @@ class PageAnswers:
 
         Raises:
             PageError: If the element is not ready though the page had its time: it said so again and again, or could
-                draw itself meanwhile.
-            BrowserError: If the machine gave the page no time.
+                draw itself meanwhile. Or if the page works too long over a click or a key.
+            BrowserError: If the machine gave the page no time, or it is not known whether a click was made.
         """
-        deadline, frames = _now() + self._seconds, None
-        while True:
-            try:
-                await self._answer(act, what)
-            except PlaywrightTimeout as error:
-                log = read_element_log(str(error))
-            else:
-                return
-            had_time = log.num_looks >= _NUM_LOOKS or (frames is not None and frames.done())
-            if had_time and not log.has_acted:
+        deadline, beats = _now() + self._seconds, Beats()
+        log = await self._tried(act, what)
+        while log is not None:
+            if (log.num_looks >= _NUM_LOOKS or beats.num >= _NUM_BEATS) and not log.has_acted:
                 raise PageError(f"{what}: {log.reason}")
             await self._wait_for_answer(what)
-            if log.has_acted:  # now that the page answers, it has seen the click or the key, too
-                return
+            if log.has_acted:
+                raise await self._fault_of_click(what, log)
             if _now() > deadline:
                 raise BrowserError(f"{what}: the machine is too busy for its page ({log.reason})")
-            if frames is None:
-                frames = asyncio.ensure_future(self._pulse.frames(_NUM_FRAMES))
-                frames.add_done_callback(forget_result)
+            beats = Beats()
+            counting = asyncio.ensure_future(self._pulse.beat(beats, _NUM_BEATS))
+            try:
+                log = await self._tried(act, what)
+            finally:
+                counting.cancel()
+
+    async def _tried(self, act: "Callable[[Page], Awaitable[object]]", what: str) -> ElementLog | None:
+        """What is known of an action that ended by a time-out; None if it was done."""
+        try:
+            await self._answer(act, what)
+        except PlaywrightTimeout as error:
+            return read_element_log(str(error))
+        return None
+
+    async def _fault_of_click(self, what: str, log: ElementLog) -> PageError | BrowserError:
+        """Whose fault it is that a click or key was not done in time: it may have been done, and is not repeated."""
+        if await self._pulse.worked() >= OWN_SECONDS:
+            return PageError(f"{what}: the page took too long over it, and may have done it: {log.reason}")
+        return BrowserError(f"{what}: the machine was too busy to say whether it was done")
 
     async def _answer(self, ask: "Callable[[Page], Awaitable[ResultT]]", what: str) -> ResultT:
         """An answer of the page.
@@ -125,7 +139,10 @@ class PageAnswers:
         task = asyncio.ensure_future(ask(self._page))
         try:
             # Not asyncio.timeout: Playwright takes seconds to cancel what waits for a page that floods it.
-            done, _ = await asyncio.wait({task}, timeout=self._seconds + 1.0)
+            done, _ = await asyncio.wait({task}, timeout=_QUICK_SECONDS)
+            if not done:
+                self._pulse.mark()
+                done, _ = await asyncio.wait({task}, timeout=self._seconds + 1.0)
         finally:
             task.add_done_callback(forget_result)
         error = task.exception() if done else PlaywrightTimeout("no answer in time")

@@ -1,6 +1,7 @@
 """PagePulse: whether a page that does not answer works for itself, or is not given the processor."""
 
 import asyncio
+from dataclasses import dataclass
 from enum import Enum, auto
 
 from verl_pivot.browser.browser_process import forget_result
@@ -15,8 +16,14 @@ OWN_SECONDS = 1.0
 _SILENT_SECONDS = 10.0
 """Seconds in which a page that does not answer must have spent them; else the machine does not give it the time."""
 _POLL_SECONDS = 0.25
-_FRAMES = """new Promise(done => { let left = %d;
-  const next = () => --left > 0 ? requestAnimationFrame(next) : done(true); requestAnimationFrame(next); })"""
+_FRAME = "new Promise(done => requestAnimationFrame(() => done(true)))"
+
+
+@dataclass(slots=True)
+class Beats:
+    """Times that a page drew itself and said so."""
+
+    num: int = 0
 
 
 class Silence(Enum):
@@ -39,24 +46,37 @@ class PagePulse:
 
     def __init__(self) -> None:
         self._session: CDPSession | None = None
+        self._marked: asyncio.Future[float] | None = None
 
     async def start(self, context: "BrowserContext", page: "Page") -> None:
         """Begin to look, while the page is blank: one that hangs could not be asked to allow it."""
         self._session = await context.new_cdp_session(page)
         await self._session.send("Performance.enable")
 
-    async def frames(self, number: int) -> bool:
-        """Wait until the page had time to draw itself so often; one that goes to another document had it, too."""
+    async def beat(self, beats: "Beats", most: int) -> None:
+        """Count how often the page can draw itself and say so, which takes the driver and the browser the time, too.
+
+        Args:
+            beats: What counts. A page that goes to another document has had the time for one.
+            most: Number at which counting ends.
+        """
         assert self._session is not None
-        try:
-            tree = await self._session.send("Page.getFrameTree")
-            frame = tree["frameTree"]["frame"]["id"]
-            world = await self._session.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": "pulse"})
-            asked = {"contextId": world["executionContextId"], "awaitPromise": True, "returnByValue": True}
-            await self._session.send("Runtime.evaluate", {"expression": _FRAMES % number, **asked})
-        except PlaywrightError:
-            return True
-        return True
+        world: int | None = None
+        while beats.num < most:
+            try:
+                world = await self._new_world(self._session) if world is None else world
+                asked = {"expression": _FRAME, "contextId": world, "awaitPromise": True, "returnByValue": True}
+                await self._session.send("Runtime.evaluate", asked)
+            except PlaywrightError:
+                world = None
+                await asyncio.sleep(_POLL_SECONDS)
+            beats.num += 1
+
+    async def _new_world(self, session: "CDPSession") -> int:
+        tree = await session.send("Page.getFrameTree")
+        frame = tree["frameTree"]["frame"]["id"]
+        world = await session.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": "pulse"})
+        return int(world["executionContextId"])
 
     async def silence(self, page: "Page") -> Silence:
         """Wait until a page that did not answer in time shows why."""
@@ -72,12 +92,22 @@ class PagePulse:
             return Silence.ENDED
         return Silence.OWN if works.done() and not works.cancelled() and works.exception() is None else Silence.STARVED
 
-    async def has_worked(self, seconds: float) -> bool:
-        """Whether the page's main thread has worked so long since it was opened; a page that is silent has not."""
-        asked = asyncio.ensure_future(self._main_thread_seconds())
-        asked.add_done_callback(forget_result)
-        done, _ = await asyncio.wait({asked}, timeout=_SILENT_SECONDS)
-        return bool(done) and asked.exception() is None and asked.result() >= seconds
+    def mark(self) -> None:
+        """Note how long the page's main thread has worked so far; a page that is stopped says so only afterwards."""
+        self._marked = asyncio.ensure_future(self._main_thread_seconds())
+        self._marked.add_done_callback(forget_result)
+
+    async def worked(self) -> float:
+        """Seconds that the main thread of a page that answers has worked since the last mark; 0 if nobody knows."""
+        marked, self._marked = self._marked, None
+        if marked is None:
+            return 0.0
+        now = asyncio.ensure_future(self._main_thread_seconds())
+        now.add_done_callback(forget_result)
+        done, _ = await asyncio.wait({marked, now}, timeout=_SILENT_SECONDS)
+        if len(done) < 2 or marked.exception() is not None or now.exception() is not None:
+            return 0.0
+        return now.result() - marked.result()
 
     async def _works_for_itself(self) -> None:
         """Wait until the page's main thread has spent OWN_SECONDS."""
