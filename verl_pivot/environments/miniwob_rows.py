@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from verl_pivot.all_at_once import all_at_once
-from verl_pivot.browser.settings import BrowserSettings, PageSettings
+from verl_pivot.browser.settings import BrowserSettings, PageSettings, find_browser
 from verl_pivot.browser.shared import opened_page
 from verl_pivot.data.journal import Journal, open_journal
 from verl_pivot.environments.miniwob import FOLDER, begun_sentence, miniwob_tasks, pages_folder
@@ -110,6 +110,7 @@ def write_miniwob_rows(episodes: Sequence[MiniwobEpisode], out: Path, on_rows: C
         ConfigError: As `read_sentences`, or if the file cannot be written.
         BrowserError: As `read_sentences`.
     """
+    find_browser()
     with open_journal(out, {"episodes": [list(each) for each in episodes]}) as journal:
         if not journal.is_finished:
             sentences = journal.append_to(_SENTENCES)
