@@ -13,7 +13,7 @@ with extra("web"):
 
 OWN_SECONDS = 1.0
 """Seconds that the main thread of a silent page works, by its own clock, before the page is at fault."""
-_SILENT_SECONDS = 10.0
+_SILENT_SECONDS = 20.0
 """Seconds in which a page that does not answer must have spent them; else the machine does not give it the time."""
 _POLL_SECONDS = 0.25
 _FRAME = "new Promise(done => requestAnimationFrame(() => done(true)))"
