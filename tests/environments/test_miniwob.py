@@ -137,7 +137,7 @@ async def test_an_opening_tells_the_task_unless_the_prompt_does() -> None:
 async def test_sentences_are_those_of_the_episodes() -> None:
     assert await read_sentences([BUTTON, MiniwobEpisode("enter-text", 1)]) == [
         SENTENCE,
-        'Enter "Olin" into the text field and press Submit.',
+        'Enter "Jerald" into the text field and press Submit.',
     ]
 
 

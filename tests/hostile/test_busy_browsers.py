@@ -92,7 +92,7 @@ async def test_a_page_that_is_never_given_the_processor_is_not_at_fault_and_cost
     ("html", "reason"),
     [
         (f"{COUNTING}<div style='position: fixed; inset: 0'>over it</div>", "intercepts pointer events"),
-        (MOVING, "Timeout 2000ms exceeded"),
+        (MOVING, "element is not stable"),
     ],
 )
 async def test_an_element_that_is_covered_or_moves_is_told_once_the_page_had_its_time(html: str, reason: str) -> None:

@@ -23,6 +23,7 @@ _NUM_LOOKS = 4
 _NUM_BEATS = 30
 """Times that a page which says nothing of an element draws itself and answers while the action waits; an action needs
 about ten answers, and an idle page gives a hundred until the time-out."""
+_BEATS_SECONDS = 2.0
 _NUM_INTERRUPTIONS = 3
 """Dialogs and windows during one wait above which a page that does not answer is at fault."""
 _OWN_SHARE = 0.5
@@ -80,7 +81,18 @@ class PageAnswers:
             return await self._answer(ask, "the page")
         except PlaywrightTimeout as error:
             await self._wait_for_answer("the page")
-            raise PageError(f"the page: {reason_of(str(error))}") from error
+            if await self._pulse.worked() >= _OWN_SHARE * self._seconds or await self._has_time():
+                raise PageError(f"the page: {reason_of(str(error))}") from error
+            raise BrowserError("the page did not load in time: the machine is too busy for it") from error
+
+    async def _has_time(self) -> bool:
+        """Whether the machine now gives the page the time that elements are given."""
+        counting = asyncio.ensure_future(self._pulse.beat(Beats(), _NUM_BEATS))
+        try:
+            done, _ = await asyncio.wait({counting}, timeout=_BEATS_SECONDS)
+        finally:
+            counting.cancel()
+        return bool(done)
 
     async def acted(self, act: "Callable[[Page], Awaitable[object]]", what: str) -> None:
         """Act on an element. A page that had no time to get it ready, or to say why it is not, is given more.
