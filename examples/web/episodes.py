@@ -15,7 +15,7 @@ from examples.web.tasks import TASKS
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.files import replacing
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
-from verl_pivot.environments.miniwob_rows import MiniwobEpisode
+from verl_pivot.environments.miniwob_rows import MiniwobProblem
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
@@ -40,7 +40,7 @@ def sentence_of(opening: str) -> str:
     return first.removeprefix(_TASK)
 
 
-async def play(episode: MiniwobEpisode, habits: WebHabits) -> Trajectory:
+async def play(episode: MiniwobProblem, habits: WebHabits) -> Trajectory:
     """One episode of the agent; equal episodes and habits give equal trajectories.
 
     The trajectory has passed if the page says that the task is solved.
@@ -84,7 +84,7 @@ def _said(call: ToolCall | None) -> Message:
     return Message(role=Role.ASSISTANT, tool_calls=(call,))
 
 
-async def _played(episode: MiniwobEpisode, habits: WebHabits) -> Trajectory:
+async def _played(episode: MiniwobProblem, habits: WebHabits) -> Trajectory:
     """The episode, played again where the system failed: a page that a busy machine shows too late, a dead browser.
 
     Raises:
@@ -96,7 +96,7 @@ async def _played(episode: MiniwobEpisode, habits: WebHabits) -> Trajectory:
     return await play(episode, habits)
 
 
-async def play_all(episodes: Sequence[MiniwobEpisode], habits: WebHabits) -> list[Trajectory]:
+async def play_all(episodes: Sequence[MiniwobProblem], habits: WebHabits) -> list[Trajectory]:
     """Many episodes in one browser, in their order.
 
     Raises:
@@ -104,14 +104,14 @@ async def play_all(episodes: Sequence[MiniwobEpisode], habits: WebHabits) -> lis
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(episode: MiniwobEpisode) -> Trajectory:
+    async def one(episode: MiniwobProblem) -> Trajectory:
         async with room:
             return await _played(episode, habits)
 
     return await all_at_once(map(one, episodes))
 
 
-def recorded(folder: Path, episodes: Sequence[MiniwobEpisode], habits: WebHabits) -> list[Trajectory]:
+def recorded(folder: Path, episodes: Sequence[MiniwobProblem], habits: WebHabits) -> list[Trajectory]:
     """The trajectories of these episodes; what a folder has of them already is not played again.
 
     Raises:
@@ -126,7 +126,7 @@ def recorded(folder: Path, episodes: Sequence[MiniwobEpisode], habits: WebHabits
         raise SystemExit(f"the browser failed {_TRIES} times in a row ({error}): run the command again") from error
 
 
-async def _recorded(folder: Path, episodes: Sequence[MiniwobEpisode], habits: WebHabits) -> list[Trajectory]:
+async def _recorded(folder: Path, episodes: Sequence[MiniwobProblem], habits: WebHabits) -> list[Trajectory]:
     found: list[Trajectory] = []
     with Progress() as progress:
         task = progress.add_task(f"Recording {folder.name}", total=len(episodes))
@@ -142,7 +142,7 @@ async def _recorded(folder: Path, episodes: Sequence[MiniwobEpisode], habits: We
     return found
 
 
-def _metadata(episode: MiniwobEpisode, habits: WebHabits, sentence: str = "") -> JsonObject:
+def _metadata(episode: MiniwobProblem, habits: WebHabits, sentence: str = "") -> JsonObject:
     """What a recorded trajectory says of its origin."""
     return {"task": episode.task, "seed": episode.seed, "habits": asdict(habits), "sentence": sentence}
 

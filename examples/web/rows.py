@@ -7,7 +7,7 @@ from pathlib import Path
 
 from examples.web.episodes import TOOLS
 from examples.web.tasks import SEEN, TASKS, UNSEEN
-from verl_pivot.environments.miniwob_rows import MiniwobEpisode, miniwob_row, read_sentences
+from verl_pivot.environments.miniwob_rows import MiniwobProblem, miniwob_row, read_sentences
 from verl_pivot.environments.verifiers_rows import write_rows
 from verl_pivot.errors import BrowserError, ConfigError
 from verl_pivot.rewards.process_rewards import CHECKLIST_COLUMN
@@ -44,13 +44,13 @@ def make_rows(folder: Path) -> WebRows:
     )
 
 
-def episodes_of(tasks: Iterable[str], first_seed: int, num_seeds: int) -> list[MiniwobEpisode]:
+def episodes_of(tasks: Iterable[str], first_seed: int, num_seeds: int) -> list[MiniwobProblem]:
     """The tasks in turn with each of these seeds."""
     names = list(tasks)
-    return [MiniwobEpisode(name, seed) for seed in range(first_seed, first_seed + num_seeds) for name in names]
+    return [MiniwobProblem(name, seed) for seed in range(first_seed, first_seed + num_seeds) for name in names]
 
 
-def row_of(episode: MiniwobEpisode, sentence: str, index: int) -> JsonObject:
+def row_of(episode: MiniwobProblem, sentence: str, index: int) -> JsonObject:
     """The row of an episode as `verl-pivot environment-rows` makes it, with a checklist and without a system message.
 
     The policy of the study knows few words, and no instructions.
@@ -63,7 +63,7 @@ def row_of(episode: MiniwobEpisode, sentence: str, index: int) -> JsonObject:
     }
 
 
-def _written(path: Path, episodes: Sequence[MiniwobEpisode]) -> Path:
+def _written(path: Path, episodes: Sequence[MiniwobProblem]) -> Path:
     if not path.is_file():
         try:
             sentences = asyncio.run(read_sentences(episodes))

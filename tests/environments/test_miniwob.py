@@ -12,8 +12,8 @@ from tests.support.web import needs_browser
 from verl_pivot.browser.shared import shared_browser
 from verl_pivot.environments.miniwob import miniwob_tasks
 from verl_pivot.environments.miniwob_rows import (
-    MiniwobEpisode,
-    miniwob_episodes,
+    MiniwobProblem,
+    miniwob_problems,
     miniwob_row,
     read_sentences,
     write_miniwob_rows,
@@ -101,12 +101,12 @@ async def test_a_browser_that_dies_masks_its_own_rollouts_and_the_next_one_has_a
     assert verdict.score is None
 
 
-BUTTON = MiniwobEpisode("click-button", 3)
+BUTTON = MiniwobProblem("click-button", 3)
 SENTENCE = 'Click on the "no" button.'
 
 
 def test_episodes_are_tasks_in_turn_for_each_seed() -> None:
-    assert miniwob_episodes(["click-test", "click-link"], range(5, 7)) == [
+    assert miniwob_problems(["click-test", "click-link"], range(5, 7)) == [
         ("click-test", 5), ("click-link", 5), ("click-test", 6), ("click-link", 6),
     ]  # fmt: skip
     assert len(miniwob_tasks()) > 100
@@ -135,7 +135,7 @@ async def test_an_opening_tells_the_task_unless_the_prompt_does() -> None:
 
 
 async def test_sentences_are_those_of_the_episodes() -> None:
-    assert await read_sentences([BUTTON, MiniwobEpisode("enter-text", 1)]) == [
+    assert await read_sentences([BUTTON, MiniwobProblem("enter-text", 1)]) == [
         SENTENCE,
         'Enter "Jerald" into the text field and press Submit.',
     ]
@@ -144,11 +144,11 @@ async def test_sentences_are_those_of_the_episodes() -> None:
 def test_rows_are_written_and_a_command_that_was_interrupted_reads_no_sentence_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    episodes = miniwob_episodes(["click-button", "enter-text"], range(3))
-    asked: list[MiniwobEpisode] = []
+    episodes = miniwob_problems(["click-button", "enter-text"], range(3))
+    asked: list[MiniwobProblem] = []
     falls_out = True
 
-    async def read(block: Sequence[MiniwobEpisode]) -> list[str]:
+    async def read(block: Sequence[MiniwobProblem]) -> list[str]:
         if falls_out and asked:
             raise BrowserError("the page did not open")
         asked.extend(block)
@@ -171,7 +171,7 @@ def test_rows_are_written_and_a_command_that_was_interrupted_reads_no_sentence_a
 
 def test_a_task_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match="MiniWoB\\+\\+ has no task 'click-me'; its tasks are ascending-numbers, "):
-        miniwob_episodes(["click-me"], [0])
+        miniwob_problems(["click-me"], [0])
     with pytest.raises(DataError, match="must be a task of MiniWoB"):
         miniwob().open(of("../core/core"))
 

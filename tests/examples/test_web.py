@@ -33,7 +33,7 @@ from examples.web.training import ARMS, Arm  # noqa: E402
 from tests.support.rollout_records import make_record  # noqa: E402
 from verl_pivot.data.rollout_dumps import DumpedOutcome, encode_line, encode_transcript  # noqa: E402
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason  # noqa: E402
-from verl_pivot.environments.miniwob_rows import MiniwobEpisode  # noqa: E402
+from verl_pivot.environments.miniwob_rows import MiniwobProblem  # noqa: E402
 from verl_pivot.environments.web_actions import WEB_ACTIONS  # noqa: E402
 from verl_pivot.rewards.checklist import ItemState, checked_items, checking_question, progress  # noqa: E402
 from verl_pivot.rewards.checklist_answers import states_of_answer  # noqa: E402
@@ -290,7 +290,7 @@ async def test_the_endpoint_answers_and_refuses_what_it_does_not_know() -> None:
 
 
 def test_a_row_asks_with_the_tasks_sentence_and_brings_its_checklist() -> None:
-    assert row_of(MiniwobEpisode("login-user", 7), LOGIN, 3) == {
+    assert row_of(MiniwobProblem("login-user", 7), LOGIN, 3) == {
         "data_source": "miniwob/login-user",
         "prompt": [{"role": "user", "content": LOGIN}],
         "ability": "agent",

@@ -28,7 +28,7 @@ from examples.web.rows import episodes_of  # noqa: E402
 from examples.web.tasks import SEEN, TASKS  # noqa: E402
 from tests.support.scripted_engine import Said, call, loop_of, rollout_config, row  # noqa: E402
 from tests.support.web import needs_browser  # noqa: E402
-from verl_pivot.environments.miniwob_rows import MiniwobEpisode  # noqa: E402
+from verl_pivot.environments.miniwob_rows import MiniwobProblem  # noqa: E402
 from verl_pivot.rollout.workflow_ranking import WorkflowRanking  # noqa: E402
 from verl_pivot.rollout.workflows import Workflow, step_of  # noqa: E402
 from verl_pivot.types import Role, Trajectory  # noqa: E402
@@ -68,7 +68,7 @@ def test_recordings_are_taken_up_again_and_those_of_other_habits_are_refused(
 
 
 def test_an_agent_that_stops_at_once_has_opened_the_page_and_solved_nothing() -> None:
-    (stopped,) = asyncio.run(play_all([MiniwobEpisode("enter-text", 41)], WebHabits(early=1.0)))
+    (stopped,) = asyncio.run(play_all([MiniwobProblem("enter-text", 41)], WebHabits(early=1.0)))
 
     assert [each.role for each in stopped.messages] == [Role.USER, Role.ASSISTANT]
     assert stopped.passed is False
@@ -104,7 +104,7 @@ async def test_a_demonstration_has_the_tokens_that_the_agent_loop_makes(
     demonstrated = next(each for each in careful if each.metadata["task"] == "enter-password")
     calls = [each for message in demonstrated.messages for each in message.tool_calls]
     said = [Said(call(each.name, **each.arguments)) for each in calls]
-    asked = row(goal_of(demonstrated), metadata=MiniwobEpisode("enter-password", 41).metadata)
+    asked = row(goal_of(demonstrated), metadata=MiniwobProblem("enter-password", 41).metadata)
     shown = encode(tokenizer, demonstrated).input_ids
 
     for _ in range(5):  # on a busy machine an element is not ready in time, and the loop shows that

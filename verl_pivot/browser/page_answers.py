@@ -132,7 +132,7 @@ class PageAnswers:
         return None
 
     async def _fault_of_click(self, what: str, log: ElementLog) -> PageError | BrowserError:
-        """Whose fault it is that a click or key was not done in time: it may have been done, and is not repeated."""
+        """Error for a click or key that was not done in time; it may have been done, and is not repeated."""
         if await self._pulse.worked() >= OWN_SECONDS:
             return PageError(f"{what}: the page took too long over it, and may have done it: {log.reason}")
         return BrowserError(f"{what}: the machine was too busy to say whether it was done")

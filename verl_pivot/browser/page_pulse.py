@@ -30,11 +30,11 @@ class Silence(Enum):
     """What came of waiting for a page that did not answer in time."""
 
     ENDED = auto()
-    """It answers again."""
+    """The page answers again."""
     OWN = auto()
-    """Its scripts or its size keep its main thread at work, whatever else the machine does."""
+    """Scripts or the size of the page keep its main thread at work, whatever else the machine does."""
     STARVED = auto()
-    """It neither answers nor works: another page or another program has the processor, or it waits for the browser."""
+    """The page neither answers nor works: others have the processor, or it waits for the browser."""
 
 
 class PagePulse:

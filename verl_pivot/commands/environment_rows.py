@@ -70,12 +70,12 @@ def environment_rows_command(
 
 def _write_miniwob(tasks: list[str], seeds: range, limit: int | None, out: Path) -> None:
     from verl_pivot.commands.progress import progress_bar
-    from verl_pivot.environments.miniwob_rows import miniwob_episodes, write_miniwob_rows
+    from verl_pivot.environments.miniwob_rows import miniwob_problems, write_miniwob_rows
     from verl_pivot.planning.overrides import override_value
 
-    episodes = miniwob_episodes(tasks, seeds)[:limit]
-    with progress_bar("rows", len(episodes)) as on_rows:
-        num_rows = write_miniwob_rows(episodes, out, on_rows)
+    problems = miniwob_problems(tasks, seeds)[:limit]
+    with progress_bar("rows", len(problems)) as on_rows:
+        num_rows = write_miniwob_rows(problems, out, on_rows)
     typer.echo(f"Wrote {out}: {num_rows} rows.")
     files = shlex.quote(f"data.train_files={override_value(str(out))}")
     typer.echo(f"Next:\npython -m verl.trainer.main_ppo <your overrides> +method=web_agent \\\n    {files}")
