@@ -50,7 +50,7 @@ def miniwob_problems(tasks: Sequence[str], seeds: Iterable[int]) -> list[Miniwob
 
 
 def miniwob_row(problem: MiniwobProblem, sentence: str, index: int) -> JsonObject:
-    """Row of an problem. The user's message is the sentence alone, by which workflows tell tasks apart.
+    """Row of a problem. The user's message is the sentence alone, by which workflows tell tasks apart.
 
     Args:
         problem: The problem.
