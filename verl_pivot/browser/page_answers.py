@@ -26,6 +26,8 @@ about ten answers, and an idle page gives a hundred until the time-out."""
 _BEATS_SECONDS = 2.0
 _NUM_INTERRUPTIONS = 3
 """Dialogs and windows during one wait above which a page that does not answer is at fault."""
+_NUM_REFUSED = 50
+"""Refused requests during one wait above which a page that does not answer is at fault."""
 _OWN_SHARE = 0.5
 """Share of the time of a question that a page's main thread has worked, from which on it is late by its own doing."""
 _QUICK_SECONDS = 0.5
@@ -54,8 +56,8 @@ class PageAnswers:
         self._page: Page | None = None
         self._pulse = PagePulse()
         self._closing: asyncio.Future[None] | None = None
-        self._num_before = 0
-        """Dialogs and windows before the question that waits for its answer."""
+        self._before = PageEvents()
+        """What the page had done before the question that waits for its answer."""
         self.events = PageEvents()
         self.gone = ""
         """Why the page is closed; "" while it is open."""
@@ -147,7 +149,7 @@ class PageAnswers:
             raise PageError(self.gone)
         if self._process.is_dead or self._page is None:
             raise BrowserError("the browser has ended")
-        self._num_before = self.events.num_interruptions
+        self._before = self.events.copy()
         task = asyncio.ensure_future(ask(self._page))
         try:
             # Not asyncio.timeout: Playwright takes seconds to cancel what waits for a page that floods it.
@@ -173,10 +175,18 @@ class PageAnswers:
         await self._check_life()
         if silence is Silence.ENDED:
             return
-        if silence is Silence.OWN or self.events.num_interruptions - self._num_before > _NUM_INTERRUPTIONS:
+        if silence is Silence.OWN or self._keeps_the_browser_busy():
             raise await self.give_up("the page does not answer, since it does other things without end, and was closed")
         await self.give_up("the page was closed, since the machine was too busy for it")
         raise BrowserError(f"{what} neither answers nor does anything: the machine, or the browser, is too busy for it")
+
+    def _keeps_the_browser_busy(self) -> bool:
+        """Whether a page that does not work is silent since the browser deals with what it asked for."""
+        now, before = self.events, self._before
+        return (
+            now.num_interruptions - before.num_interruptions > _NUM_INTERRUPTIONS
+            or now.num_refused_requests - before.num_refused_requests > _NUM_REFUSED
+        )
 
     async def _check_life(self) -> None:
         """Look whether the page and the browser live."""
