@@ -4,7 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 
@@ -15,6 +15,7 @@ from examples.web.tasks import TASKS
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.files import replacing
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
+from verl_pivot.environments.miniwob_rows import MiniwobProblem
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
@@ -29,21 +30,6 @@ _BLOCK = 64
 _TRIES = 5
 """Times that an episode is played until the browser does not fail."""
 _TASK = "Task: "
-_LATE = "Timeout"
-"""Word of the error where an element is not ready in time, which with these pages is a busy machine's doing."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class Episode:
-    """One task with one seed."""
-
-    task: str
-    seed: int
-
-    @property
-    def metadata(self) -> str:
-        """Column of its row, from which the environment makes it."""
-        return json.dumps({"task": self.task, "seed": self.seed})
 
 
 def sentence_of(opening: str) -> str:
@@ -54,7 +40,7 @@ def sentence_of(opening: str) -> str:
     return first.removeprefix(_TASK)
 
 
-async def play(episode: Episode, habits: WebHabits) -> Trajectory:
+async def play(episode: MiniwobProblem, habits: WebHabits) -> Trajectory:
     """One episode of the agent; equal episodes and habits give equal trajectories.
 
     The trajectory has passed if the page says that the task is solved.
@@ -66,7 +52,8 @@ async def play(episode: Episode, habits: WebHabits) -> Trajectory:
         sentence = sentence_of(tools.opening)
         rng = Random(f"{episode.task} {episode.seed}")
         agent = WebAgent(steps=TASKS[episode.task].steps(sentence), rng=rng, habits=habits)
-        messages, page = [Message(role=Role.USER, content=f"{sentence}\n\n{tools.opening}")], tools.opening
+        page = tools.opening.removeprefix(f"{_TASK}{sentence}\n\n")
+        messages = [Message(role=Role.USER, content=f"{sentence}\n\n{page}")]  # as below a row's prompt
         for _ in range(MAX_TURNS):
             call = agent.act(page)
             messages.append(_said(call))
@@ -74,8 +61,6 @@ async def play(episode: Episode, habits: WebHabits) -> Trajectory:
                 break
             (outcome,) = await tools.toolbox.run([call])
             observation = outcome.observed()
-            if observation.error is not None and _LATE in observation.text:
-                raise ToolFailureError(f"{episode.task}, seed {episode.seed}: {observation.text}")
             if observation.end is not None:
                 break
             messages.append(Message(role=Role.TOOL, content=observation.text))
@@ -99,7 +84,7 @@ def _said(call: ToolCall | None) -> Message:
     return Message(role=Role.ASSISTANT, tool_calls=(call,))
 
 
-async def _played(episode: Episode, habits: WebHabits) -> Trajectory:
+async def _played(episode: MiniwobProblem, habits: WebHabits) -> Trajectory:
     """The episode, played again where the system failed: a page that a busy machine shows too late, a dead browser.
 
     Raises:
@@ -111,7 +96,7 @@ async def _played(episode: Episode, habits: WebHabits) -> Trajectory:
     return await play(episode, habits)
 
 
-async def play_all(episodes: Sequence[Episode], habits: WebHabits) -> list[Trajectory]:
+async def play_all(episodes: Sequence[MiniwobProblem], habits: WebHabits) -> list[Trajectory]:
     """Many episodes in one browser, in their order.
 
     Raises:
@@ -119,14 +104,14 @@ async def play_all(episodes: Sequence[Episode], habits: WebHabits) -> list[Traje
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
-    async def one(episode: Episode) -> Trajectory:
+    async def one(episode: MiniwobProblem) -> Trajectory:
         async with room:
             return await _played(episode, habits)
 
     return await all_at_once(map(one, episodes))
 
 
-def recorded(folder: Path, episodes: Sequence[Episode], habits: WebHabits) -> list[Trajectory]:
+def recorded(folder: Path, episodes: Sequence[MiniwobProblem], habits: WebHabits) -> list[Trajectory]:
     """The trajectories of these episodes; what a folder has of them already is not played again.
 
     Raises:
@@ -141,7 +126,7 @@ def recorded(folder: Path, episodes: Sequence[Episode], habits: WebHabits) -> li
         raise SystemExit(f"the browser failed {_TRIES} times in a row ({error}): run the command again") from error
 
 
-async def _recorded(folder: Path, episodes: Sequence[Episode], habits: WebHabits) -> list[Trajectory]:
+async def _recorded(folder: Path, episodes: Sequence[MiniwobProblem], habits: WebHabits) -> list[Trajectory]:
     found: list[Trajectory] = []
     with Progress() as progress:
         task = progress.add_task(f"Recording {folder.name}", total=len(episodes))
@@ -157,7 +142,7 @@ async def _recorded(folder: Path, episodes: Sequence[Episode], habits: WebHabits
     return found
 
 
-def _metadata(episode: Episode, habits: WebHabits, sentence: str = "") -> JsonObject:
+def _metadata(episode: MiniwobProblem, habits: WebHabits, sentence: str = "") -> JsonObject:
     """What a recorded trajectory says of its origin."""
     return {"task": episode.task, "seed": episode.seed, "habits": asdict(habits), "sentence": sentence}
 

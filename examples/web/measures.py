@@ -27,7 +27,7 @@ class Played:
     num_actions: int
     """Calls, those that failed among them."""
     num_failed: int
-    """Calls that the policy read an error of, also where an element was not ready in time on a busy machine."""
+    """Calls that the policy read an error of."""
     reward: float
     """Sum of the rewards of its turns."""
 

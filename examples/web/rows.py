@@ -1,13 +1,15 @@
 """The study's rows: tasks and seeds with their sentences, which the browser tells, and the checklist of each."""
 
+import asyncio
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from examples.web.agent import WebHabits
-from examples.web.episodes import TOOLS, Episode, recorded
+from examples.web.episodes import TOOLS
 from examples.web.tasks import SEEN, TASKS, UNSEEN
+from verl_pivot.environments.miniwob_rows import MiniwobProblem, miniwob_row, read_sentences
 from verl_pivot.environments.verifiers_rows import write_rows
+from verl_pivot.errors import BrowserError, ConfigError
 from verl_pivot.rewards.process_rewards import CHECKLIST_COLUMN
 from verl_pivot.types import JsonObject
 
@@ -16,8 +18,6 @@ SOURCE = "miniwob/"
 NUM_TRAINING, NUM_HELD_OUT, NUM_UNSEEN = 40, 12, 32
 """Seeds of each task: of seen ones in training and held out, and of unseen ones."""
 _FIRST_TRAINING, _FIRST_HELD_OUT = 10_000, 0
-_STOPS = WebHabits(early=1.0)
-"""An agent that only opens the page."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,28 +44,30 @@ def make_rows(folder: Path) -> WebRows:
     )
 
 
-def episodes_of(tasks: Iterable[str], first_seed: int, num_seeds: int) -> list[Episode]:
+def episodes_of(tasks: Iterable[str], first_seed: int, num_seeds: int) -> list[MiniwobProblem]:
     """The tasks in turn with each of these seeds."""
     names = list(tasks)
-    return [Episode(name, seed) for seed in range(first_seed, first_seed + num_seeds) for name in names]
+    return [MiniwobProblem(name, seed) for seed in range(first_seed, first_seed + num_seeds) for name in names]
 
 
-def row_of(episode: Episode, sentence: str, index: int) -> JsonObject:
-    """The row of an episode, whose prompt is the task's sentence, by which workflows are found."""
+def row_of(episode: MiniwobProblem, sentence: str, index: int) -> JsonObject:
+    """The row of an episode as `verl-pivot environment-rows` makes it, with a checklist and without a system message.
+
+    The policy of the study knows few words, and no instructions.
+    """
     return {
+        **miniwob_row(episode, sentence, index),
         "data_source": f"{SOURCE}{episode.task}",
         "prompt": [{"role": "user", "content": sentence}],
-        "ability": "agent",
-        "reward_model": {"style": "rule", "ground_truth": ""},
-        "metadata": episode.metadata,
         CHECKLIST_COLUMN: [*TASKS[episode.task].checklist(sentence)],
-        "extra_info": {"index": index, "task": episode.task},
     }
 
 
-def _written(path: Path, episodes: Sequence[Episode]) -> Path:
+def _written(path: Path, episodes: Sequence[MiniwobProblem]) -> Path:
     if not path.is_file():
-        opened = recorded(path.with_suffix(""), episodes, _STOPS)
-        sentences = (str(each.metadata["sentence"]) for each in opened)
+        try:
+            sentences = asyncio.run(read_sentences(episodes))
+        except (ConfigError, BrowserError) as error:
+            raise SystemExit(str(error)) from error
         write_rows([row_of(*each, index) for index, each in enumerate(zip(episodes, sentences, strict=True))], path)
     return path

@@ -1,14 +1,25 @@
 """MiniWoB++ in tools files: tasks by name and seed, the raw reward as the outcome, and pages that are left."""
 
 import json
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet
 import pytest
 
 from tests.support.web import needs_browser
 from verl_pivot.browser.shared import shared_browser
-from verl_pivot.environments.miniwob import miniwob_rows, miniwob_tasks
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.environments.miniwob import miniwob_tasks
+from verl_pivot.environments.miniwob_rows import (
+    MiniwobProblem,
+    miniwob_problems,
+    miniwob_row,
+    read_sentences,
+    write_miniwob_rows,
+)
+from verl_pivot.errors import BrowserError, ConfigError, DataError
+from verl_pivot.rollout.workflows import WorkflowTask, task_of
 from verl_pivot.tools.calls import CallOutcome
 from verl_pivot.tools.toolset import RolloutTools, Toolset
 from verl_pivot.types import EnvironmentReturn, ToolCall
@@ -90,21 +101,77 @@ async def test_a_browser_that_dies_masks_its_own_rollouts_and_the_next_one_has_a
     assert verdict.score is None
 
 
-def test_rows_have_a_task_and_a_seed_each() -> None:
-    rows = list(miniwob_rows(["click-test", "click-link"], range(5, 7)))
+BUTTON = MiniwobProblem("click-button", 3)
+SENTENCE = 'Click on the "no" button.'
 
-    assert [json.loads(str(each["metadata"])) for each in rows] == [
-        {"task": "click-test", "seed": 5},
-        {"task": "click-link", "seed": 5},
-        {"task": "click-test", "seed": 6},
-        {"task": "click-link", "seed": 6},
-    ]
+
+def test_episodes_are_tasks_in_turn_for_each_seed() -> None:
+    assert miniwob_problems(["click-test", "click-link"], range(5, 7)) == [
+        ("click-test", 5), ("click-link", 5), ("click-test", 6), ("click-link", 6),
+    ]  # fmt: skip
     assert len(miniwob_tasks()) > 100
+
+
+def test_the_users_message_of_a_row_is_the_sentence_alone_by_which_workflows_are_found() -> None:
+    row = miniwob_row(BUTTON, SENTENCE, 4)
+    prompt: Any = row["prompt"]
+
+    assert json.loads(str(row["metadata"])) == {"task": "click-button", "seed": 3}
+    assert row["extra_info"] == {"index": 4, "task": "click-button"}
+    assert [each["role"] for each in prompt] == ["system", "user"]
+    assert task_of(prompt, row) == WorkflowTask(goal=SENTENCE)
+
+
+async def test_an_opening_tells_the_task_unless_the_prompt_does() -> None:
+    row = miniwob_row(BUTTON, SENTENCE, 0)
+    prompts: list[Any] = [row["prompt"], json.dumps(row["prompt"]), [{"role": "user", "content": "Do the task."}], None]
+    openings = []
+    for prompt in prompts:
+        async with miniwob().open({"metadata": row["metadata"], "prompt": prompt}) as tools:
+            openings.append(tools.opening.partition("\n")[0])
+
+    shown = f"[1] {SENTENCE}"
+    assert openings == [shown, shown, f"Task: {SENTENCE}", f"Task: {SENTENCE}"]
+
+
+async def test_sentences_are_those_of_the_episodes() -> None:
+    assert await read_sentences([BUTTON, MiniwobProblem("enter-text", 1)]) == [
+        SENTENCE,
+        'Enter "Jerald" into the text field and press Submit.',
+    ]
+
+
+def test_rows_are_written_and_a_command_that_was_interrupted_reads_no_sentence_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    episodes = miniwob_problems(["click-button", "enter-text"], range(3))
+    asked: list[MiniwobProblem] = []
+    falls_out = True
+
+    async def read(block: Sequence[MiniwobProblem]) -> list[str]:
+        if falls_out and asked:
+            raise BrowserError("the page did not open")
+        asked.extend(block)
+        return [f"{each.task}, {each.seed}\u2028" for each in block]
+
+    monkeypatch.setattr("verl_pivot.environments.miniwob_rows._BLOCK", 4)
+    monkeypatch.setattr("verl_pivot.environments.miniwob_rows.read_sentences", read)
+    out, done = tmp_path / "web.parquet", list[int]()
+    with pytest.raises(BrowserError):
+        write_miniwob_rows(episodes, out, done.append)
+    falls_out = False
+
+    assert write_miniwob_rows(episodes, out, done.append) == 6
+    rows = pyarrow.parquet.read_table(out).to_pylist()
+    assert asked == episodes
+    assert done == [0, 4, 4, 2]
+    assert [each["prompt"][1]["content"] for each in rows] == [f"{each.task}, {each.seed}\u2028" for each in episodes]
+    assert [path.name for path in tmp_path.iterdir()] == ["web.parquet"]
 
 
 def test_a_task_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ConfigError, match="MiniWoB\\+\\+ has no task 'click-me'; its tasks are ascending-numbers, "):
-        list(miniwob_rows(["click-me"], [0]))
+        miniwob_problems(["click-me"], [0])
     with pytest.raises(DataError, match="must be a task of MiniWoB"):
         miniwob().open(of("../core/core"))
 

@@ -25,7 +25,7 @@ def test_careful_certificates_hold_and_sloppy_ones_do_not() -> None:
     tests = dict(enumerate(pair.tests))
     named = {f"test {number}": text for number, text in tests.items()}
     comparison = compared({"program": pair.patch}, {"program": pair.expert}, named, passing_version=2)
-    question = certificate_question("user: go", comparison)
+    question = certificate_question("user: go", comparison).messages
 
     problems = []
     for sloppy in (0.0, 1.0):

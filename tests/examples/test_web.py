@@ -20,7 +20,7 @@ from examples.scripted_judge import endpoint  # noqa: E402
 from examples.web import report  # noqa: E402
 from examples.web.agent import CARELESS, IDLE_CALL, WebAgent, WebHabits  # noqa: E402
 from examples.web.demonstrations import Demonstrations, write_dump  # noqa: E402
-from examples.web.episodes import TOOLS, Episode, sentence_of  # noqa: E402
+from examples.web.episodes import TOOLS, sentence_of  # noqa: E402
 from examples.web.judge import UnknownItemError, answering, last_page, state_of  # noqa: E402
 from examples.web.measures import MEASURES, Played, numbered, of_part, read_dump  # noqa: E402
 from examples.web.page import Element, read_page  # noqa: E402
@@ -33,6 +33,7 @@ from tests.support.composing import checked_config  # noqa: E402
 from tests.support.rollout_records import make_record  # noqa: E402
 from verl_pivot.data.rollout_dumps import DumpedOutcome, encode_line, encode_transcript  # noqa: E402
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason  # noqa: E402
+from verl_pivot.environments.miniwob_rows import MiniwobProblem  # noqa: E402
 from verl_pivot.environments.web_actions import WEB_ACTIONS  # noqa: E402
 from verl_pivot.rewards.checklist import ItemState, checked_items, checking_question, progress  # noqa: E402
 from verl_pivot.rewards.checklist_answers import states_of_answer  # noqa: E402
@@ -289,7 +290,7 @@ async def test_the_endpoint_answers_and_refuses_what_it_does_not_know() -> None:
 
 
 def test_a_row_asks_with_the_tasks_sentence_and_brings_its_checklist() -> None:
-    assert row_of(Episode("login-user", 7), LOGIN, 3) == {
+    assert row_of(MiniwobProblem("login-user", 7), LOGIN, 3) == {
         "data_source": "miniwob/login-user",
         "prompt": [{"role": "user", "content": LOGIN}],
         "ability": "agent",
@@ -301,7 +302,7 @@ def test_a_row_asks_with_the_tasks_sentence_and_brings_its_checklist() -> None:
 
 
 def demonstration(sentence: str, calls: Sequence[ToolCall], *, passed: bool = True) -> Trajectory:
-    messages = [Message(role=Role.USER, content=f"{sentence}\n\nTask: {sentence}")]
+    messages = [Message(role=Role.USER, content=f"{sentence}\n\n{login_page()}")]
     for each in calls:
         messages += [
             Message(role=Role.ASSISTANT, tool_calls=(each,)),

@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from tests.support.processes import below
 from tests.support.web import needs_browser
 from verl_pivot.browser.page_events import MOST_INTERRUPTIONS
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
@@ -135,16 +136,6 @@ async def test_a_browser_that_stands_still_counts_as_dead(monkeypatch: pytest.Mo
         await page.show(BUTTON)
 
     assert host.num_started == 2
-
-
-def below(root: int) -> list[int]:
-    """A process's children, and theirs."""
-    from pathlib import Path
-
-    found = [root]
-    for each in found:
-        found += [int(pid) for pid in Path(f"/proc/{each}/task/{each}/children").read_text().split()]
-    return found[1:]
 
 
 async def test_numbers_of_an_old_observation_are_told_apart_from_numbers_that_never_were() -> None:

@@ -1,12 +1,15 @@
 """Pages that try to be paid without being what was asked for, in a real browser; docs/verifiers.md shows the table."""
 
+import asyncio
 import base64
 import io
+from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
+from tests.support.chat_server import chat_server, said
 from tests.support.factories import make_turn
 from tests.support.fake_judge import FakeJudge, judging
 from tests.support.paths import ROOT
@@ -170,6 +173,15 @@ async def test_a_judge_sees_pictures_and_no_word_of_the_page_and_an_invalid_page
     assert len(judge.requests) == 2
     assert len(pictures) == 2
     assert pictures[0]["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
+
+
+def test_a_judge_that_has_seen_a_page_is_not_shown_it_again_after_a_resume(key: None, tmp_path: Path) -> None:
+    with chat_server([said('{"reason": "calm", "points": 5}')]) as server:
+        judge: JsonObject = {**options_of(FakeJudge(url=server.url)), "cache_dir": str(tmp_path)}
+        scores = [asyncio.run(judged(html, judge=judge)).score for html in (RIGHT, RIGHT, f"{RIGHT}<h1>More</h1>")]
+
+    assert scores == [0.5, 0.5, 0.5]
+    assert len(server.requests) == 2
 
 
 async def test_a_judge_that_is_down_decides_nothing(key: None) -> None:

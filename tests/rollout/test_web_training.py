@@ -8,11 +8,11 @@ import pyarrow.parquet
 import pytest
 
 from tests.support.launching import LAUNCH_SECONDS, launch, step_metrics, training
-from tests.support.scripted_engine import call, make_loop, row
+from tests.support.scripted_engine import call, make_loop
 from tests.support.tiny_model import teach, write_model
 from tests.support.web import needs_browser
 from verl_pivot.configuration import configs_dir
-from verl_pivot.environments.miniwob import miniwob_rows
+from verl_pivot.environments.miniwob_rows import miniwob_problems, miniwob_row
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200), needs_browser]
 
@@ -20,9 +20,10 @@ TOOLS = configs_dir() / "tools" / "miniwob.yaml"
 
 
 async def test_two_steps_on_miniwob_are_solved_by_a_policy_that_was_taught_to_click(tmp_path: Path) -> None:
-    rows = list(miniwob_rows(["click-test"], range(4)))
+    episodes = miniwob_problems(["click-test"], range(4))
+    rows = [miniwob_row(each, "Click the button.", index) for index, each in enumerate(episodes)]
     loop = make_loop([call("click", number=2)], f"pivot.rollout.tools={TOOLS}", "data.max_prompt_length=2048")
-    taught = await loop.run({}, **row(rows[0]["prompt"][0]["content"], metadata=rows[0]["metadata"]))
+    taught = await loop.run({}, raw_prompt=rows[0]["prompt"], metadata=rows[0]["metadata"])
     assert taught.extra_fields["rollout"]["num_tool_errors"] == 0
     mask = [0] * len(taught.prompt_ids) + taught.response_mask
     model = teach(write_model(tmp_path / "model"), taught.prompt_ids + taught.response_ids, mask)

@@ -1,5 +1,7 @@
 """Processes that this one has started, by what their command lines say."""
 
+from pathlib import Path
+
 import psutil
 
 
@@ -13,3 +15,11 @@ def descendants(words: str) -> list[psutil.Process]:
         except psutil.NoSuchProcess:  # a zombie too
             continue
     return found
+
+
+def below(root: int) -> list[int]:
+    """A process's children, and theirs."""
+    found = [root]
+    for each in found:
+        found += [int(pid) for pid in Path(f"/proc/{each}/task/{each}/children").read_text().split()]
+    return found[1:]

@@ -34,9 +34,14 @@ class PageEvents:
     """The first lines that scripts, or the browser, wrote to the console as errors."""
 
     @property
+    def num_interruptions(self) -> int:
+        """Dialogs and windows, each of which stops the page's scripts until the browser has dealt with it."""
+        return self.num_dialogs + self.num_windows
+
+    @property
     def is_flooding(self) -> bool:
         """Whether the page shows more dialogs, opens more windows or asks for more than any page needs to."""
-        return self.num_dialogs + self.num_windows > MOST_INTERRUPTIONS or self.num_refused_requests > MOST_REFUSED
+        return self.num_interruptions > MOST_INTERRUPTIONS or self.num_refused_requests > MOST_REFUSED
 
     def add_dialog(self, kind: str, text: str) -> None:
         self.num_dialogs += 1

@@ -14,12 +14,13 @@ with extra("web"):
 class PageWatch:
     """Listens to one page."""
 
-    def __init__(self, give_up: Callable[[str], Awaitable[object]]) -> None:
+    def __init__(self, events: PageEvents, give_up: Callable[[str], Awaitable[object]]) -> None:
         """
         Args:
+            events: Where what the page does is written.
             give_up: Closes a page that floods the browser, with the reason; called once.
         """
-        self.events = PageEvents()
+        self.events = events
         self.num_documents = 0
         """Documents that the page has shown; numbers of elements are those of one document."""
         self._give_up = give_up
@@ -44,10 +45,11 @@ class PageWatch:
             page.on("console", self._on_console)
 
     async def refuse(self, route: "Route") -> None:
-        """Abort a request, and count it."""
+        """Abort a request, and count it; those of a page that is being closed end with it."""
         self.events.add_refused(route.request.url)
         self._check_flood()
-        await quietly(route.abort)
+        if not self._is_given_up:
+            await quietly(route.abort)
 
     def _on_dialog(self, dialog: "Dialog") -> None:
         self._check_flood()

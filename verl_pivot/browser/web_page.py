@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, refused_addresses
 from verl_pivot.browser.apart import value_apart
-from verl_pivot.browser.browser_process import BrowserProcess, forget_result
+from verl_pivot.browser.browser_process import BrowserProcess
+from verl_pivot.browser.element_log import reason_of
+from verl_pivot.browser.page_answers import PageAnswers
 from verl_pivot.browser.page_events import PageEvents
 from verl_pivot.browser.page_text import PageText, page_text
 from verl_pivot.browser.page_watch import PageWatch, quietly
@@ -17,7 +19,6 @@ from verl_pivot.extras import extra
 with extra("web"):
     from playwright.async_api import BrowserContext, Locator, Page, Route
     from playwright.async_api import Error as PlaywrightError
-    from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 ResultT = TypeVar("ResultT")
 
@@ -26,11 +27,10 @@ MAX_HTML_CHARACTERS = 4 * 1024 * 1024
 MAX_ELEMENTS = 20_000
 MAX_TEXT = 2_000_000
 """Most elements and characters of a page that is written as text; one with more says so instead."""
-_SIGN_OF_LIFE_SECONDS = 2.0
 _ELEMENT_SECONDS = 2.0
 """Seconds in which an element must be ready for an action: visible, still, and not covered."""
-_OBSTACLES = ("element is not", "element was detached", "did not find some options")
-"""Beginnings of lines in Playwright's log that say why an element was not ready."""
+_READ: Literal["domcontentloaded"] = "domcontentloaded"
+"""State of a document that is read, while what it loads further may still come."""
 _WHEEL = {"up": -400, "down": 400}
 _SIZE = "[+document.getElementsByTagName('*').length, +(document.body ? document.body.textContent.length : 0)]"
 # Mulberry32, a generator of 32 bits of state in the public domain.
@@ -72,12 +72,10 @@ class WebPage:
             closer: What is told when the page has closed.
         """
         self._process, self._context, self._settings, self._closer = process, context, settings, closer
-        self._watch = PageWatch(self._give_up)
+        self._answers = PageAnswers(process, settings.action_seconds, self._closed)
+        self._watch = PageWatch(self._answers.events, self._answers.give_up)
         self._page: Page | None = None
         self._html = ""
-        self._gone = ""
-        """Why the page is closed; "" while it is open."""
-        self._closing: asyncio.Future[None] | None = None
         self._numbers = dict[tuple[int, str], int]()
         self._shown = PageText(text="")
 
@@ -90,6 +88,7 @@ class WebPage:
         await self._sent(context.route(OFFLINE_PAGE, self._serve))
         await self._sent(context.route(refused_addresses(hosts, browser.folders), self._watch.refuse))
         self._page = page = await self._sent(context.new_page())
+        await self._sent(self._answers.begin(context, page))
         if settings.time is not None:
             await self._sent(page.clock.set_fixed_time(settings.time))
         self._watch.listen(context, page, keeps_console=settings.keeps_console)
@@ -114,14 +113,14 @@ class WebPage:
         """Open an address and wait until its document is read; what it loads further may still come."""
         if not url.startswith(("http://", "https://", "file://")):
             raise PageError(f"an address begins with http:// or https://, got {url!r:.80}")
-        await self._asked(lambda page: page.goto(url, wait_until="domcontentloaded", timeout=self._milliseconds))
+        await self._answers.loaded(lambda page: page.goto(url, wait_until=_READ, timeout=self._milliseconds))
 
     async def show(self, html: str) -> None:
         """Show HTML as a page without a network, and wait until it has loaded, its pictures and scripts included."""
         if len(html) > MAX_HTML_CHARACTERS:
             raise PageError(f"the page has {len(html)} characters of HTML; at most {MAX_HTML_CHARACTERS} are shown")
         self._html = html
-        await self._asked(lambda page: page.goto(OFFLINE_PAGE, wait_until="load", timeout=self._milliseconds))
+        await self._answers.loaded(lambda page: page.goto(OFFLINE_PAGE, wait_until="load", timeout=self._milliseconds))
 
     async def read(self) -> PageText:
         """The page as text; later actions name its numbers."""
@@ -132,7 +131,7 @@ class WebPage:
                 text=f"(A page too large to be shown: {elements} elements, {characters} characters.)"
             )
             return self._shown
-        snapshot = await self._asked(lambda page: page.aria_snapshot(mode="ai", timeout=self._milliseconds))
+        snapshot = await self._answers.asked(lambda page: page.aria_snapshot(mode="ai", timeout=self._milliseconds))
         self._shown = page_text(snapshot, self._number)
         return self._shown
 
@@ -150,7 +149,7 @@ class WebPage:
     async def press(self, key: str, number: int | None = None) -> None:
         """Press a key, such as Enter or Control+A, at an element, or where the focus is."""
         if number is None:
-            await self._asked(lambda page: page.keyboard.press(key))
+            await self._answers.asked(lambda page: page.keyboard.press(key))
         else:
             await self._on_element(number, lambda element: element.press(key, timeout=_ELEMENT_SECONDS * 1000))
 
@@ -158,42 +157,39 @@ class WebPage:
         """Turn the mouse wheel, `up` or `down`, over an element or over the middle of the page."""
         settings = self._settings
         if number is None:
-            await self._asked(lambda page: page.mouse.move(settings.width / 2, settings.height / 2))
+            await self._answers.asked(lambda page: page.mouse.move(settings.width / 2, settings.height / 2))
         else:
             await self._on_element(number, lambda element: element.hover(timeout=_ELEMENT_SECONDS * 1000))
-        await self._asked(lambda page: page.mouse.wheel(0, _WHEEL[direction]))
+        await self._answers.asked(lambda page: page.mouse.wheel(0, _WHEEL[direction]))
 
     async def back(self) -> None:
         """Go back to the page before."""
-        before = await self._asked(lambda page: page.go_back(wait_until="domcontentloaded", timeout=self._milliseconds))
+        before = await self._answers.loaded(lambda page: page.go_back(wait_until=_READ, timeout=self._milliseconds))
         if before is None and self.url == "about:blank":
             raise PageError("there is no page to go back to")
 
     async def settle(self, seconds: float) -> None:
         """Wait for scripts, and for a document that an action has begun to load."""
         await asyncio.sleep(seconds)
-        await self._asked(lambda page: page.wait_for_load_state("domcontentloaded", timeout=self._milliseconds))
+        await self._answers.loaded(lambda page: page.wait_for_load_state(_READ, timeout=self._milliseconds))
 
     async def screenshot(self, *, full_page: bool = False) -> bytes:
         """The visible part of the page, or with `full_page` all of it, as PNG."""
-        return await self._asked(
+        return await self._answers.asked(
             lambda page: page.screenshot(full_page=full_page, type="png", timeout=self._milliseconds)
         )
 
     async def evaluate(self, expression: str, argument: object = None) -> Any:
         """Value of a JavaScript expression, or of a function of `argument`, in the page, whose scripts may forge it."""
-        return await self._asked(lambda page: page.evaluate(expression, argument))
+        return await self._answers.asked(lambda page: page.evaluate(expression, argument))
 
     async def evaluate_apart(self, expression: str) -> Any:
         """Value of a JavaScript expression in a world of its own, whose functions the page's scripts cannot replace."""
-        return await self._asked(lambda page: value_apart(self._context, page, expression, self._milliseconds))
+        return await self._answers.asked(lambda page: value_apart(self._context, page, expression, self._milliseconds))
 
     async def close(self) -> None:
         """Close the page, however it is; repeats are harmless."""
-        self._gone = self._gone or "the page is closed"
-        if self._closing is None:
-            self._closing = asyncio.ensure_future(self._closed())
-        await asyncio.shield(self._closing)
+        await self._answers.close()
 
     async def _closed(self) -> None:
         await self._process.close_context(self._context)
@@ -202,64 +198,19 @@ class WebPage:
     @property
     def is_gone(self) -> bool:
         """Whether the page was closed, because it hung, crashed or flooded the browser, or by `close`."""
-        return bool(self._gone)
+        return bool(self._answers.gone)
 
     @property
     def _milliseconds(self) -> float:
         return self._settings.action_seconds * 1000
 
-    async def _on_element(self, number: int, action: "Callable[[Locator], Awaitable[ResultT]]") -> ResultT:
+    async def _on_element(self, number: int, action: "Callable[[Locator], Awaitable[object]]") -> None:
         ref = self._shown.refs.get(number)
         if ref is None:
             is_old = number in self._numbers.values()
             why = "belongs to an earlier observation" if is_old else "is not in the observation"
             raise PageError(f"the number {number} {why}; take one of the last observation")
-        return await self._asked(lambda page: action(page.locator(f"aria-ref={ref}")), f"element {number}")
-
-    async def _asked(self, ask: "Callable[[Page], Awaitable[ResultT]]", what: str = "the page") -> ResultT:
-        """An answer of the page, or an error that says whose fault it is that there is none."""
-        if self._gone:
-            raise PageError(self._gone)
-        if self._process.is_dead or self._page is None:
-            raise BrowserError("the browser has ended")
-        task = asyncio.ensure_future(ask(self._page))
-        try:
-            # Not asyncio.timeout: Playwright takes seconds to cancel what waits for a page that floods it.
-            done, _ = await asyncio.wait({task}, timeout=self._settings.action_seconds + 1.0)
-        finally:
-            task.add_done_callback(forget_result)
-        if done and (error := task.exception()) is None:
-            return task.result()
-        if done and not isinstance(error, PlaywrightError):
-            raise error  # type: ignore[misc]  # a bug of ours, or a mistake of the caller
-        raise await self._fault(error if done else None, what)
-
-    async def _fault(self, error: BaseException | None, what: str) -> PageError | BrowserError:
-        """The error that says whose fault it is that there is no answer."""
-        if self._gone:
-            return PageError(self._gone)
-        if self.events.has_crashed:
-            return await self._give_up("the page has crashed, or wanted more memory than it may have")
-        if not await self._process.answers():
-            return BrowserError("the browser died, or does not answer")
-        if error is not None and not isinstance(error, PlaywrightTimeout):
-            return PageError(f"{what}: {_reason(error)}")
-        if await self._is_alive():
-            return PageError(f"{what}: {_reason(error) if error is not None else 'no answer in time'}")
-        return await self._give_up(f"the page did not answer within {self._settings.action_seconds:g} s and was closed")
-
-    async def _is_alive(self) -> bool:
-        assert self._page is not None
-        task = asyncio.ensure_future(self._page.evaluate("0"))
-        task.add_done_callback(forget_result)
-        done, _ = await asyncio.wait({task}, timeout=_SIGN_OF_LIFE_SECONDS)
-        return bool(done) and task.exception() is None
-
-    async def _give_up(self, reason: str) -> PageError:
-        """Close a page that only costs time, processors and memory; the reason stays what the policy reads."""
-        self._gone = self._gone or reason
-        await self.close()
-        return PageError(self._gone)
+        await self._answers.acted(lambda page: action(page.locator(f"aria-ref={ref}")), f"element {number}")
 
     async def _sent(self, preparing: Awaitable[ResultT]) -> ResultT:
         """Result of what the browser does without any page's scripts."""
@@ -268,18 +219,10 @@ class WebPage:
                 return await preparing
         except (PlaywrightError, TimeoutError) as error:
             await self._process.answers()
-            raise BrowserError(f"the browser opens no page: {_reason(error)}") from error
+            raise BrowserError(f"the browser opens no page: {reason_of(str(error))}") from error
 
     def _number(self, ref: str) -> int:
         return self._numbers.setdefault((self._watch.num_documents, ref), len(self._numbers) + 1)
 
     async def _serve(self, route: "Route") -> None:
         await quietly(lambda: route.fulfill(body=self._html, content_type="text/html; charset=utf-8"))
-
-
-def _reason(error: BaseException) -> str:
-    """The sentence of Playwright's error that says why, without the name of the method and the log of its tries."""
-    lines = [line.strip(" -") for line in str(error).strip().splitlines()] or [type(error).__name__]
-    tried = (line for line in reversed(lines[1:]) if line.startswith(_OBSTACLES) or "intercepts pointer" in line)
-    first = lines[0].partition(": ")[2] or lines[0]
-    return (next(tried, None) or first).removeprefix("Error: ").strip()[:300]

@@ -1,6 +1,5 @@
 """`verl-pivot environment-rows`: the data set of a foreign environment -> rows whose rollouts it drives."""
 
-import itertools
 import shlex
 import sys
 from pathlib import Path
@@ -31,7 +30,9 @@ def environment_rows_command(
     """Write the data set of a foreign environment as rows for training.
 
     An environment of verifiers then drives the rollouts of these rows, in a process of the Python where it is
-    installed. Those of miniwob are played in a browser, by +method=web_agent.
+    installed. Those of miniwob are played in a browser, by +method=web_agent; the
+    browser also tells here what each task asks for, which becomes the prompt of its
+    row. A command that was interrupted goes on where it was.
 
     \b
     Examples:
@@ -68,11 +69,13 @@ def environment_rows_command(
 
 
 def _write_miniwob(tasks: list[str], seeds: range, limit: int | None, out: Path) -> None:
-    from verl_pivot.environments.miniwob import miniwob_rows
-    from verl_pivot.environments.verifiers_rows import write_rows
+    from verl_pivot.commands.progress import progress_bar
+    from verl_pivot.environments.miniwob_rows import miniwob_problems, write_miniwob_rows
     from verl_pivot.planning.overrides import override_value
 
-    num_rows = write_rows(itertools.islice(miniwob_rows(tasks, seeds), limit), out)
+    problems = miniwob_problems(tasks, seeds)[:limit]
+    with progress_bar("rows", len(problems)) as on_rows:
+        num_rows = write_miniwob_rows(problems, out, on_rows)
     typer.echo(f"Wrote {out}: {num_rows} rows.")
     files = shlex.quote(f"data.train_files={override_value(str(out))}")
     typer.echo(f"Next:\npython -m verl.trainer.main_ppo <your overrides> +method=web_agent \\\n    {files}")

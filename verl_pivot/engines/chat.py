@@ -1,7 +1,7 @@
 """ChatClient: messages -> an answer of a model behind OpenAI-compatible servers; used by judges and `play`."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
@@ -103,6 +103,7 @@ class ChatClient:
         remedy: str = _REMEDY,
         cache: AnswerCache | None = None,
         max_concurrency: int | None = None,
+        before_request: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """Keep the address; nothing is sent yet.
 
@@ -114,11 +115,13 @@ class ChatClient:
             remedy: What a user can do where a server refuses a request; ends the message.
             cache: Answers to questions with a `cache_key`; None keeps none.
             max_concurrency: Most requests at a time; None: any number.
+            before_request: What each request waits for, such as a rate limit; None: nothing.
         """
         chosen = retries or Retries()
         urls = [url] if isinstance(url, str) else list(url)
         self._model = model
         self._cache = cache
+        self._before_request = before_request
         self._slots = None if max_concurrency is None else asyncio.Semaphore(max_concurrency)
         self._servers = ServerGroup([openai_client(each, api_key, chosen, remedy) for each in urls], chosen)
 
@@ -182,6 +185,8 @@ class ChatClient:
             cache.release(key)
 
     async def _post(self, messages: Sequence[JsonObject], parameters: JsonObject) -> bytes:
+        if self._before_request is not None:
+            await self._before_request()
         body = msgspec.json.encode({"model": self._model, "messages": list(messages), **parameters})
         return await self._servers.post("/chat/completions", body)
 

@@ -5,8 +5,7 @@ a seed and decide whether it is solved. Its Python code, which drives a browser 
 """
 
 import importlib.util
-import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,23 +14,21 @@ from pydantic import Field
 
 from verl_pivot.browser.settings import PageSettings, find_browser
 from verl_pivot.browser.web_page import WebPage
+from verl_pivot.data.json_values import as_list, decode_json
 from verl_pivot.environments.stepped import seed_of
 from verl_pivot.environments.web_actions import WEB_ACTIONS
 from verl_pivot.environments.web_environment import TaskEnd, WebEnvironment, WebOptions, of_row
-from verl_pivot.errors import ConfigError, DataError, PageError
+from verl_pivot.errors import DataError, PageError
 from verl_pivot.extras import require
 from verl_pivot.tools.registry import register_framework
 from verl_pivot.types import EnvironmentReturn, JsonObject, Verdict
 
-_FOLDER = "/miniwob"
+FOLDER = "/miniwob"
 """Folder in the sandbox that shows the package's pages."""
 _ACTIONS = ("click", "fill", "select", "press", "scroll")
 """Neither goto nor back: another page of the package would be an easier task."""
 _EPISODE_MILLISECONDS = 2_000_000_000
 """Time of an episode by the page's own clock, in place of 10 s: limits of a rollout are those of pivot.rollout."""
-_PROMPT = (
-    "Do the task on the web page below with the tools. The number in brackets before an element names it in calls."
-)
 _UNFINISHED = -1.0
 """Reward that MiniWoB++ gives when its time runs out."""
 _BEGIN = """async ([seed, milliseconds]) => {
@@ -65,7 +62,7 @@ class MiniwobSource:
             ConfigError: If one of them is not installed.
         """
         find_browser(entry.path)
-        self._entry, self._browser = entry, entry.browser({_FOLDER: pages_folder()})
+        self._entry, self._browser = entry, entry.browser({FOLDER: pages_folder()})
         self.tools = tuple(WEB_ACTIONS[name].schema for name in _ACTIONS)
 
     def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> WebEnvironment:
@@ -81,7 +78,7 @@ class MiniwobSource:
             )
         entry = self._entry
         page = PageSettings(width=entry.width, height=entry.height, action_seconds=entry.action_seconds)
-        task = _MiniwobTask(name, seed_of(metadata, row))
+        task = _MiniwobTask(name, seed_of(metadata, row), _prompt_texts(row))
         return WebEnvironment(task, _ACTIONS, self._browser, page, entry)
 
 
@@ -90,16 +87,19 @@ class _MiniwobTask:
 
     is_trusted = True
 
-    def __init__(self, name: str, seed: int) -> None:
-        self._name, self._seed = name, seed
+    def __init__(self, name: str, seed: int, told: Sequence[str]) -> None:
+        """Hold a task that has not begun.
+
+        Args:
+            name: Name of the task.
+            seed: Seed of its problem.
+            told: Texts of the prompt, of which one may say what the task is.
+        """
+        self._name, self._seed, self._told = name, seed, told
 
     async def begin(self, page: WebPage) -> str:
-        await page.goto(f"file://{_FOLDER}/miniwob/{self._name}.html")
-        await page.settle(0.0)
-        told = await page.evaluate(_BEGIN, [self._seed, _EPISODE_MILLISECONDS])
-        if not isinstance(told, str):
-            raise PageError(f"the task {self._name} was not ready after 5 s")
-        return f"Task: {told}"
+        sentence = await begun_sentence(page, self._name, self._seed)
+        return "" if any(sentence in text for text in self._told) else f"Task: {sentence}"
 
     async def end(self, page: WebPage) -> TaskEnd | None:
         state = await page.evaluate(_STATE)
@@ -110,6 +110,34 @@ class _MiniwobTask:
 
     def unfinished(self) -> Verdict:
         return EnvironmentReturn(score=_UNFINISHED, reason="environment_unfinished")
+
+
+async def begun_sentence(page: WebPage, name: str, seed: int) -> str:
+    """Begin an episode on a page; the sentence that says what to do comes back.
+
+    Args:
+        page: A page of a browser that shows `pages_folder()` as FOLDER.
+        name: Name of the task.
+        seed: Seed of its problem.
+
+    Raises:
+        PageError: If it does not begin.
+        BrowserError: If the browser has died.
+    """
+    await page.goto(f"file://{FOLDER}/miniwob/{name}.html")
+    await page.settle(0.0)
+    told = await page.evaluate(_BEGIN, [seed, _EPISODE_MILLISECONDS])
+    if not isinstance(told, str):
+        raise PageError(f"the task {name} was not ready after 5 s")
+    return told
+
+
+def _prompt_texts(row: Mapping[str, Any]) -> list[str]:
+    """Texts of the messages of a row's prompt."""
+    messages = row.get("raw_prompt", row.get("prompt"))
+    listed: Any = as_list(decode_json(messages), "prompt") if isinstance(messages, str) else messages
+    contents = [each.get("content") for each in (() if listed is None else listed)]
+    return [text for text in contents if isinstance(text, str)]
 
 
 def pages_folder() -> Path:
@@ -133,26 +161,3 @@ def miniwob_tasks() -> frozenset[str]:
         ConfigError: If the package miniwob is not installed.
     """
     return frozenset(path.stem for path in (pages_folder() / "miniwob").glob("*.html"))
-
-
-def miniwob_rows(tasks: Sequence[str], seeds: Iterable[int]) -> Iterator[JsonObject]:
-    """Rows for training, one for each task and seed, tasks in turn.
-
-    Args:
-        tasks: Names of tasks.
-        seeds: Seeds of each task.
-
-    Raises:
-        ConfigError: If a name is no task of MiniWoB++.
-    """
-    if unknown := [name for name in tasks if name not in miniwob_tasks()]:
-        raise ConfigError(f"MiniWoB++ has no task {unknown[0]!r}; its tasks are {', '.join(sorted(miniwob_tasks()))}")
-    for index, (seed, name) in enumerate((seed, name) for seed in seeds for name in tasks):
-        yield {
-            "data_source": "miniwob",
-            "prompt": [{"role": "user", "content": _PROMPT}],
-            "ability": "agent",
-            "reward_model": {"style": "rule", "ground_truth": ""},
-            "metadata": json.dumps({"task": name, "seed": seed}),
-            "extra_info": {"index": index, "task": name},
-        }

@@ -59,6 +59,8 @@ class JudgeOptions(Options):
     """Number of times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
     """Seconds for one answer."""
+    cache_dir: str | None = None
+    """Folder of the judge's answers, which a resumed run and other processes find there; null keeps none."""
     max_tokens: Annotated[int, Field(ge=16)] | None = None
     """Tokens of the judge's longest answer; null for 1024, or for a certificate 8192."""
     answer_format: AnswerFormat = "json_schema"

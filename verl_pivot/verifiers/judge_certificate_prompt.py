@@ -4,7 +4,7 @@ import json
 
 from verl_pivot.verifiers.judge_certificate import LINE_TOLERANCE, Certificate, CertificateOfPlaces, CertificateOfTests
 from verl_pivot.verifiers.judge_certificate_files import CodeComparison, QuotableFile, Span
-from verl_pivot.verifiers.judge_prompts import Fence
+from verl_pivot.verifiers.judge_prompts import Fence, JudgeQuestion
 
 _TASK = (
     "You prove whether two versions of some code do the same, without running them. You write a certificate: premises, "
@@ -32,8 +32,8 @@ def form_of(comparison: CodeComparison) -> type[Certificate]:
     return CertificateOfTests if comparison.num_tests else CertificateOfPlaces
 
 
-def certificate_question(state: str, comparison: CodeComparison) -> list[dict[str, str]]:
-    """Messages that ask for a certificate. Names of files stand inside the fences, since an action chooses them."""
+def certificate_question(state: str, comparison: CodeComparison) -> JudgeQuestion:
+    """Question for a certificate. Names of files stand inside the fences, since an action chooses them."""
     fence = Fence()
     texts = [fence.around("The conversation so far:", state)]
     for number, file in enumerate(comparison.files, 1):
@@ -46,7 +46,7 @@ def certificate_question(state: str, comparison: CodeComparison) -> list[dict[st
     tests = _tests(comparison) if comparison.num_tests else ""
     texts.append(f"{tests}{_RULES}\n{form.format(num_subjects=num_subjects)}")
     task = _TASK.format(subject="test" if comparison.num_tests else "place at which they differ")
-    return [fence.system(task), {"role": "user", "content": "\n\n".join(texts)}]
+    return fence.question(task, "\n\n".join(texts))
 
 
 def _numbered(file: QuotableFile) -> str:

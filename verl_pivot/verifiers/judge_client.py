@@ -4,20 +4,23 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from verl_pivot.data.json_values import object_of_unique_names
+from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.chat import AnswerFormat, ChatAnswer, ChatClient, response_format
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError, EngineError, VerifierError
 from verl_pivot.loop_local import LoopLocal
-from verl_pivot.types import Json, JsonObject
+from verl_pivot.types import JsonObject
 from verl_pivot.validation import first_problem
+from verl_pivot.verifiers.judge_prompts import JudgeQuestion
 from verl_pivot.verifiers.judge_usage import usage
 
 ReplyT = TypeVar("ReplyT", bound=BaseModel)
@@ -49,19 +52,23 @@ class Endpoint:
     timeout_seconds: float
     max_tokens: int
     answer_format: AnswerFormat
+    cache_dir: str | None
+    """Folder of its answers; None keeps none."""
 
 
 async def ask(
     endpoint: Endpoint,
-    messages: Iterable[Mapping[str, Json]],
+    question: JudgeQuestion,
     reply: type[ReplyT],
     problem_of: Callable[[ReplyT], str | None] | None = None,
 ) -> ReplyT:
-    """The model's answer to a prompt, as a `reply`; each time that there is none, it is asked with another seed.
+    """The model's answer to a question, as a `reply`; each time that there is none, it is asked with another seed.
+
+    With a `cache_dir` a question with one seed is asked once, also by several processes and after a resume.
 
     Args:
         endpoint: The model.
-        messages: The prompt; a content may be a list of parts, with pictures as `image_url`.
+        question: The question; a content may be a list of parts, with pictures as `image_url`.
         reply: Form of the answer.
         problem_of: What is wrong with an answer in this form, or None; without it every such answer is taken.
 
@@ -69,13 +76,13 @@ async def ask(
         UnansweredQuestionError: If the endpoint refuses the question each time, or never answers in this form.
         UnprovenAnswerError: If `problem_of` finds something in an answer, and no answer is without a problem.
         VerifierError: If the endpoint does not answer.
-        ConfigError: If the environment variable of the key is not set.
+        ConfigError: If the environment variable of the key is not set, or answers cannot be kept in `cache_dir`.
     """
     connection = await _connection(endpoint).get()
     problem, unproven = "", ""
     for attempt in range(_MAX_ATTEMPTS):
         try:
-            text = await connection.complete([{**message} for message in messages], reply, seed=attempt)
+            text = await connection.complete(question, reply, seed=attempt)
             written = without_wrapping(text) if endpoint.answer_format == "text" else text
             answer = json.loads(written, object_pairs_hook=object_of_unique_names)
             replied = reply.model_validate(answer, strict=True)
@@ -125,8 +132,10 @@ class _EndpointConnection:
             key,
             Retries(num_attempts=endpoint.max_retries + 1, timeout_seconds=endpoint.timeout_seconds),
             remedy="see that base_url and model in the judge's options are those of the endpoint",
+            cache=None if endpoint.cache_dir is None else AnswerCache(Path(endpoint.cache_dir)),
+            max_concurrency=endpoint.max_concurrency,
+            before_request=self._wait_for_start,
         )
-        self._slots = asyncio.Semaphore(endpoint.max_concurrency)
         self._next_start = 0.0
 
     async def __aenter__(self) -> "_EndpointConnection":
@@ -135,7 +144,7 @@ class _EndpointConnection:
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
-    async def complete(self, messages: list[JsonObject], reply: type[BaseModel], *, seed: int) -> str:
+    async def complete(self, question: JudgeQuestion, reply: type[BaseModel], *, seed: int) -> str:
         """Text of one answer.
 
         Raises:
@@ -149,13 +158,12 @@ class _EndpointConnection:
             "seed": seed,
             "max_tokens": endpoint.max_tokens,
         }
-        async with self._slots:
-            await self._wait_for_start()
-            try:
-                answer = await self._client.ask(messages, parameters)
-            except EngineError as error:
-                raise VerifierError(f"judge {endpoint.model}: {error}") from error
-        self._count(answer)
+        try:
+            answer = await self._client.ask(question.messages, parameters, cache_key=question.name)
+        except EngineError as error:
+            raise VerifierError(f"judge {endpoint.model}: {error}") from error
+        if not answer.is_cached:
+            self._count(answer)
         return answer.text
 
     async def _wait_for_start(self) -> None:

@@ -3,12 +3,13 @@
 import json
 import secrets
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from hashlib import sha256
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from verl_pivot.data.forged_turns import without_chat_tokens
-from verl_pivot.types import Message
+from verl_pivot.types import Json, JsonObject, Message
 from verl_pivot.validation import Options
 
 _FENCED_TEXTS_ARE_DATA = (
@@ -45,6 +46,14 @@ class Checklist(Options):
     items: list[ChecklistItem]
 
 
+class JudgeQuestion(NamedTuple):
+    """What a judge is asked."""
+
+    messages: list[JsonObject]
+    name: str
+    """Digest of the messages, pictures included, without the random word of their fence: equal for equal questions."""
+
+
 class Fence:
     """Lines around the texts of one question, with a random word that no text can know."""
 
@@ -61,9 +70,15 @@ class Fence:
         rules = _FENCED_TEXTS_ARE_DATA.format(word=self.word, answer=answer)
         return {"role": "system", "content": f"{task}\n\n{rules}"}
 
+    def question(self, task: str, content: Json) -> JudgeQuestion:
+        """A question with this task, whose fenced texts and instructions are the user's message."""
+        messages: list[JsonObject] = [{**self.system(task)}, {"role": "user", "content": content}]
+        between_words = json.dumps(messages).split(self.word)  # as a list, so that no text can stand for the word
+        return JudgeQuestion(messages, sha256(json.dumps(between_words).encode()).hexdigest())
 
-def equivalence(state: str, first: str, second: str, criterion: str) -> list[dict[str, str]]:
-    """Messages that ask whether two actions do the same; the caller chooses their order."""
+
+def equivalence(state: str, first: str, second: str, criterion: str) -> JudgeQuestion:
+    """Question whether two actions do the same; the caller chooses their order."""
     fence = Fence()
     texts = (
         fence.around("The conversation so far:", state),
@@ -72,27 +87,27 @@ def equivalence(state: str, first: str, second: str, criterion: str) -> list[dic
     )
     question = f'Do both actions do the same? {criterion} Answer {{"reason": "...", "same": true or false}}.'
     task = "You compare two actions that an assistant could take next in a conversation."
-    return [fence.system(task), {"role": "user", "content": "\n\n".join((*texts, question))}]
+    return fence.question(task, "\n\n".join((*texts, question)))
 
 
-def rubric(state: str, action: str, criterion: str) -> list[dict[str, str]]:
-    """Messages that ask for points from 0 to 10."""
+def rubric(state: str, action: str, criterion: str) -> JudgeQuestion:
+    """Question for points from 0 to 10."""
     fence = Fence()
     texts = (fence.around("The conversation so far:", state), fence.around("The action:", action))
     question = f'By this rubric: {criterion}\nAnswer {{"reason": "...", "points": 0 to 10}}.'
     task = "You grade one action that an assistant took next in a conversation."
-    return [fence.system(task), {"role": "user", "content": "\n\n".join((*texts, question))}]
+    return fence.question(task, "\n\n".join((*texts, question)))
 
 
-def checklist(state: str, action: str, items: Sequence[str]) -> list[dict[str, str]]:
-    """Messages that ask for the state of each item of a checklist (Web-Shepherd, arXiv:2505.15277)."""
+def checklist(state: str, action: str, items: Sequence[str]) -> JudgeQuestion:
+    """Question for the state of each item of a checklist (Web-Shepherd, arXiv:2505.15277)."""
     fence = Fence()
     texts = (fence.around("The conversation so far:", state), fence.around("The action:", action))
     numbered = "\n".join(f"{number}. {item}" for number, item in enumerate(items, 1))
     form = '{"items": [{"number": 1, "state": "Yes", "In progress" or "No"}, ...]}'
     question = f"Is each of these fulfilled after the action?\n{numbered}\nAnswer {form}, every number once."
     task = "You check one action that an assistant took next in a conversation."
-    return [fence.system(task), {"role": "user", "content": "\n\n".join((*texts, question))}]
+    return fence.question(task, "\n\n".join((*texts, question)))
 
 
 def text_of(message: Message) -> str:

@@ -9,7 +9,7 @@ from verl_pivot.errors import BrowserError, VerifierError
 from verl_pivot.types import Json, Message, Turn, Verdict
 from verl_pivot.verifiers.extraction import extract_program
 from verl_pivot.verifiers.judge_client import ask
-from verl_pivot.verifiers.judge_prompts import Fence, Rubric, conversation_text
+from verl_pivot.verifiers.judge_prompts import Fence, JudgeQuestion, Rubric, conversation_text
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.render_assertions import problem_of_assertion
 from verl_pivot.verifiers.render_options import RenderOptions
@@ -98,8 +98,8 @@ class RenderVerifier:
         return PageCritique(verdict=graded(min(score, 1.0), detail), lines=(*lines, *found.notes))
 
 
-def _question(state: str, criterion: str, screenshots: Sequence[bytes]) -> list[dict[str, Json]]:
-    """Messages that ask for points; no text of the page but its pictures is shown."""
+def _question(state: str, criterion: str, screenshots: Sequence[bytes]) -> JudgeQuestion:
+    """Question for points; no text of the page but its pictures is shown."""
     fence = Fence()
     asked = f'By this rubric: {criterion}\nAnswer {{"reason": "...", "points": 0 to 10}}.'
     parts: list[Json] = [{"type": "text", "text": fence.around("The conversation so far:", state)}]
@@ -108,4 +108,4 @@ def _question(state: str, criterion: str, screenshots: Sequence[bytes]) -> list[
         for each in screenshots
     ]
     parts.append({"type": "text", "text": asked})
-    return [{**fence.system(_TASK)}, {"role": "user", "content": parts}]
+    return fence.question(_TASK, parts)

@@ -1,0 +1,215 @@
+"""PageAnswers: what is asked of a page -> its answer, or an error that says whose fault it is that there is none."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from verl_pivot.browser.browser_process import BrowserProcess, forget_result
+from verl_pivot.browser.element_log import ElementLog, read_element_log, reason_of
+from verl_pivot.browser.page_events import PageEvents
+from verl_pivot.browser.page_pulse import OWN_SECONDS, Beats, PagePulse, Silence
+from verl_pivot.errors import BrowserError, PageError
+from verl_pivot.extras import extra
+
+with extra("web"):
+    from playwright.async_api import BrowserContext, Page
+    from playwright.async_api import Error as PlaywrightError
+    from playwright.async_api import TimeoutError as PlaywrightTimeout
+
+ResultT = TypeVar("ResultT")
+
+_NUM_LOOKS = 4
+"""Times that a page says that an element is not ready, from which on it had its time; an idle one says so 8 times."""
+_NUM_BEATS = 30
+"""Times that a page which says nothing of an element draws itself and answers while the action waits; an action needs
+about ten answers, and an idle page gives a hundred until the time-out."""
+_BEATS_SECONDS = 2.0
+_NUM_INTERRUPTIONS = 3
+"""Dialogs and windows during one wait above which a page that does not answer is at fault."""
+_NUM_REFUSED = 50
+"""Refused requests during one wait above which a page that does not answer is at fault."""
+_OWN_SHARE = 0.5
+"""Share of the time of a question that a page's main thread has worked, from which on it is late by its own doing."""
+_QUICK_SECONDS = 0.5
+"""Seconds in which most answers come, so that nothing is looked at beside them."""
+
+
+class PageAnswers:
+    """Asks one page. Only a page that works for itself is at fault where it does not answer.
+
+    Raises of every method that asks:
+        PageError: If the page keeps its main thread at work, has crashed, floods the browser, or says why not.
+        BrowserError: If the browser has died, or the page is not given the processor.
+    """
+
+    def __init__(
+        self, process: BrowserProcess, action_seconds: float, closed: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        """Hold no page yet.
+
+        Args:
+            process: The browser.
+            action_seconds: Seconds in which there must be an answer.
+            closed: Closes the page's context; called once.
+        """
+        self._process, self._seconds, self._closed = process, action_seconds, closed
+        self._page: Page | None = None
+        self._pulse = PagePulse()
+        self._closing: asyncio.Future[None] | None = None
+        self._before = PageEvents()
+        """What the page had done before the question that waits for its answer."""
+        self.events = PageEvents()
+        self.gone = ""
+        """Why the page is closed; "" while it is open."""
+
+    async def begin(self, context: "BrowserContext", page: "Page") -> None:
+        """Take a page that is blank."""
+        await self._pulse.start(context, page)
+        self._page = page
+
+    async def asked(self, ask: "Callable[[Page], Awaitable[ResultT]]") -> ResultT:
+        """An answer that a page always has."""
+        try:
+            return await self._answer(ask, "the page")
+        except PlaywrightTimeout as error:
+            await self._wait_for_answer("the page")
+            if await self._pulse.worked() >= _OWN_SHARE * self._seconds:
+                raise PageError(f"the page: {reason_of(str(error))}") from error
+            raise BrowserError("the page did not answer in time: the machine is too busy for it") from error
+
+    async def loaded(self, ask: "Callable[[Page], Awaitable[ResultT]]") -> ResultT:
+        """An answer that waits for a document, which may load without end."""
+        try:
+            return await self._answer(ask, "the page")
+        except PlaywrightTimeout as error:
+            await self._wait_for_answer("the page")
+            if await self._pulse.worked() >= _OWN_SHARE * self._seconds or await self._has_time():
+                raise PageError(f"the page: {reason_of(str(error))}") from error
+            raise BrowserError("the page did not load in time: the machine is too busy for it") from error
+
+    async def _has_time(self) -> bool:
+        """Whether the machine now gives the page the time that elements are given."""
+        counting = asyncio.ensure_future(self._pulse.beat(Beats(), _NUM_BEATS))
+        try:
+            done, _ = await asyncio.wait({counting}, timeout=_BEATS_SECONDS)
+        finally:
+            counting.cancel()
+        return bool(done)
+
+    async def acted(self, act: "Callable[[Page], Awaitable[object]]", what: str) -> None:
+        """Act on an element. A page that had no time to get it ready, or to say why it is not, is given more.
+
+        Args:
+            act: The action, with a time-out of its own.
+            what: The element, for messages.
+
+        Raises:
+            PageError: If the element is not ready though the page had its time: it said so again and again, or could
+                draw itself meanwhile. Or if the page works too long over a click or a key.
+            BrowserError: If the machine gave the page no time, or it is not known whether a click was made.
+        """
+        deadline, beats = _now() + self._seconds, Beats()
+        log = await self._tried(act, what)
+        while log is not None:
+            if (log.num_looks >= _NUM_LOOKS or beats.num >= _NUM_BEATS) and not log.has_acted:
+                raise PageError(f"{what}: {log.reason}")
+            await self._wait_for_answer(what)
+            if log.has_acted:
+                raise await self._fault_of_click(what, log)
+            if _now() > deadline:
+                raise BrowserError(f"{what}: the machine is too busy for its page ({log.reason})")
+            beats = Beats()
+            counting = asyncio.ensure_future(self._pulse.beat(beats, _NUM_BEATS))
+            try:
+                log = await self._tried(act, what)
+            finally:
+                counting.cancel()
+
+    async def _tried(self, act: "Callable[[Page], Awaitable[object]]", what: str) -> ElementLog | None:
+        """What is known of an action that ended by a time-out; None if it was done."""
+        try:
+            await self._answer(act, what)
+        except PlaywrightTimeout as error:
+            return read_element_log(str(error))
+        return None
+
+    async def _fault_of_click(self, what: str, log: ElementLog) -> PageError | BrowserError:
+        """Error for a click or key that was not done in time; it may have been done, and is not repeated."""
+        if await self._pulse.worked() >= OWN_SECONDS:
+            return PageError(f"{what}: the page took too long over it, and may have done it: {log.reason}")
+        return BrowserError(f"{what}: the machine was too busy to say whether it was done")
+
+    async def _answer(self, ask: "Callable[[Page], Awaitable[ResultT]]", what: str) -> ResultT:
+        """An answer of the page.
+
+        Raises:
+            playwright.async_api.TimeoutError: If there is none in time.
+        """
+        if self.gone:
+            raise PageError(self.gone)
+        if self._process.is_dead or self._page is None:
+            raise BrowserError("the browser has ended")
+        self._before = self.events.copy()
+        task = asyncio.ensure_future(ask(self._page))
+        try:
+            # Not asyncio.timeout: Playwright takes seconds to cancel what waits for a page that floods it.
+            done, _ = await asyncio.wait({task}, timeout=_QUICK_SECONDS)
+            if not done:
+                self._pulse.mark()
+                done, _ = await asyncio.wait({task}, timeout=self._seconds + 1.0)
+        finally:
+            task.add_done_callback(forget_result)
+        error = task.exception() if done else PlaywrightTimeout("no answer in time")
+        if error is None:
+            return task.result()
+        if isinstance(error, PlaywrightError) and not isinstance(error, PlaywrightTimeout):
+            await self._check_life()
+            raise PageError(f"{what}: {reason_of(str(error))}")
+        raise error  # a bug of ours, a mistake of the caller, or no answer in time
+
+    async def _wait_for_answer(self, what: str) -> None:
+        """Wait until a page that did not answer in time does; one that does not is closed."""
+        await self._check_life()
+        assert self._page is not None
+        silence = await self._pulse.silence(self._page)
+        await self._check_life()
+        if silence is Silence.ENDED:
+            return
+        if silence is Silence.OWN or self._keeps_the_browser_busy():
+            raise await self.give_up("the page does not answer, since it does other things without end, and was closed")
+        await self.give_up("the page was closed, since the machine was too busy for it")
+        raise BrowserError(f"{what} neither answers nor does anything: the machine, or the browser, is too busy for it")
+
+    def _keeps_the_browser_busy(self) -> bool:
+        """Whether a page that does not work is silent since the browser deals with what it asked for."""
+        now, before = self.events, self._before
+        return (
+            now.num_interruptions - before.num_interruptions > _NUM_INTERRUPTIONS
+            or now.num_refused_requests - before.num_refused_requests > _NUM_REFUSED
+        )
+
+    async def _check_life(self) -> None:
+        """Look whether the page and the browser live."""
+        if self.gone:
+            raise PageError(self.gone)
+        if self.events.has_crashed:
+            raise await self.give_up("the page has crashed, or wanted more memory than it may have")
+        if not await self._process.answers():
+            raise BrowserError("the browser died, or does not answer")
+
+    async def give_up(self, reason: str) -> PageError:
+        """Close a page that only costs time, processors and memory; the reason stays what the policy reads."""
+        self.gone = self.gone or reason
+        await self.close()
+        return PageError(self.gone)
+
+    async def close(self) -> None:
+        """Close the page, however it is; repeats are harmless."""
+        self.gone = self.gone or "the page is closed"
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._closed())
+        await asyncio.shield(self._closing)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

@@ -1,0 +1,122 @@
+"""PagePulse: whether a page that does not answer works for itself, or is not given the processor."""
+
+import asyncio
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from verl_pivot.browser.browser_process import forget_result
+from verl_pivot.extras import extra
+
+with extra("web"):
+    from playwright.async_api import BrowserContext, CDPSession, Page
+    from playwright.async_api import Error as PlaywrightError
+
+OWN_SECONDS = 1.0
+"""Seconds that the main thread of a silent page works, by its own clock, before the page is at fault."""
+_SILENT_SECONDS = 20.0
+"""Seconds in which a page that does not answer must have spent them; else the machine does not give it the time."""
+_POLL_SECONDS = 0.25
+_FRAME = "new Promise(done => requestAnimationFrame(() => done(true)))"
+
+
+@dataclass(slots=True)
+class Beats:
+    """Times that a page drew itself and said so."""
+
+    num: int = 0
+
+
+class Silence(Enum):
+    """What came of waiting for a page that did not answer in time."""
+
+    ENDED = auto()
+    """The page answers again."""
+    OWN = auto()
+    """Scripts or the size of the page keep its main thread at work, whatever else the machine does."""
+    STARVED = auto()
+    """The page neither answers nor works: others have the processor, or it waits for the browser."""
+
+
+class PagePulse:
+    """Looks at a page from outside of its scripts, which cannot change what is seen here.
+
+    Chromium tells the processor time of a page's main thread also while a script runs there, and the function that
+    counts frames is that of an isolated world.
+    """
+
+    def __init__(self) -> None:
+        self._session: CDPSession | None = None
+        self._marked: asyncio.Future[float] | None = None
+
+    async def start(self, context: "BrowserContext", page: "Page") -> None:
+        """Begin to look, while the page is blank: one that hangs could not be asked to allow it."""
+        self._session = await context.new_cdp_session(page)
+        await self._session.send("Performance.enable")
+
+    async def beat(self, beats: "Beats", most: int) -> None:
+        """Count how often the page can draw itself and say so, which takes the driver and the browser the time, too.
+
+        Args:
+            beats: What counts. A page that goes to another document has had the time for one.
+            most: Number at which counting ends.
+        """
+        assert self._session is not None
+        world: int | None = None
+        while beats.num < most:
+            try:
+                world = await self._new_world(self._session) if world is None else world
+                asked = {"expression": _FRAME, "contextId": world, "awaitPromise": True, "returnByValue": True}
+                await self._session.send("Runtime.evaluate", asked)
+            except PlaywrightError:
+                world = None
+                await asyncio.sleep(_POLL_SECONDS)
+            beats.num += 1
+
+    async def _new_world(self, session: "CDPSession") -> int:
+        tree = await session.send("Page.getFrameTree")
+        frame = tree["frameTree"]["frame"]["id"]
+        world = await session.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": "pulse"})
+        return int(world["executionContextId"])
+
+    async def silence(self, page: "Page") -> Silence:
+        """Wait until a page that did not answer in time shows why."""
+        answer = asyncio.ensure_future(page.evaluate("0"))
+        answer.add_done_callback(forget_result)
+        works = asyncio.ensure_future(self._works_for_itself())
+        works.add_done_callback(forget_result)
+        try:
+            await asyncio.wait({answer, works}, timeout=_SILENT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            works.cancel()
+        if answer.done():  # also with an error: that of a page which has gone to another document
+            return Silence.ENDED
+        return Silence.OWN if works.done() and not works.cancelled() and works.exception() is None else Silence.STARVED
+
+    def mark(self) -> None:
+        """Note how long the page's main thread has worked so far; a page that is stopped says so only afterwards."""
+        self._marked = asyncio.ensure_future(self._main_thread_seconds())
+        self._marked.add_done_callback(forget_result)
+
+    async def worked(self) -> float:
+        """Seconds that the main thread of a page that answers has worked since the last mark; 0 if nobody knows."""
+        marked, self._marked = self._marked, None
+        if marked is None:
+            return 0.0
+        now = asyncio.ensure_future(self._main_thread_seconds())
+        now.add_done_callback(forget_result)
+        done, _ = await asyncio.wait({marked, now}, timeout=_SILENT_SECONDS)
+        if len(done) < 2 or marked.exception() is not None or now.exception() is not None:
+            return 0.0
+        return now.result() - marked.result()
+
+    async def _works_for_itself(self) -> None:
+        """Wait until the page's main thread has spent OWN_SECONDS."""
+        least = await self._main_thread_seconds()
+        while (seconds := await self._main_thread_seconds()) - least < OWN_SECONDS:
+            least = min(least, seconds)  # another document may have another process
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _main_thread_seconds(self) -> float:
+        assert self._session is not None
+        metrics = (await self._session.send("Performance.getMetrics"))["metrics"]
+        return next(float(each["value"]) for each in metrics if each["name"] == "ThreadTime")
