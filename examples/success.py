@@ -1,10 +1,11 @@
-"""Evaluations of units on whole tasks -> a table of successes with intervals, and summary.json."""
+"""Evaluations of units on whole tasks -> a table of successes with intervals, a plot of them, and summary.json."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 from rich.console import Console
 from rich.table import Table
 
@@ -97,6 +98,22 @@ def write(found: Sequence[SuccessRow], gaps: Sequence[str], folder: Path) -> Non
     """Write summary.json."""
     content: JsonObject = {"rows": [each.as_dict() for each in found], "gaps": [*gaps]}
     (folder / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def draw(found: Sequence[SuccessRow], path: Path) -> None:
+    """Plot the success of each arm and seed with its interval."""
+    figure, panel = plt.subplots(figsize=(6, 4), layout="constrained")
+    arms = list(dict.fromkeys(row.arm for row in found))
+    for seed in sorted({row.seed for row in found}):
+        rows = [row for row in found if row.seed == seed]
+        below = [row.success - row.interval.low for row in rows]
+        above = [row.interval.high - row.success for row in rows]
+        places = [arms.index(row.arm) + 0.1 * seed for row in rows]
+        panel.errorbar(places, [row.success for row in rows], [below, above], fmt="o", capsize=3, label=f"seed {seed}")
+    panel.set(xticks=range(len(arms)), xticklabels=arms, ylabel="held-out tasks done", ylim=(0, 1))
+    panel.legend()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 def show(found: Sequence[SuccessRow], gaps: Sequence[str], console: Console) -> None:

@@ -19,7 +19,7 @@ from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_opti
 from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
 from examples.quickstart.run import FIRST_EXPERT_SEED  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
-from examples.success import Result, read_dump, show, success_rows, write  # noqa: E402
+from examples.success import Result, draw, read_dump, show, success_rows, write  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 NUM_TASKS = 2000
@@ -56,9 +56,11 @@ def main(
         settings=lambda arm: {"wrong_share": wrong_share},
     ):
         results.append(Result(arm=arm.name, seed=arm.seed, held_out=read_dump(arm.evaluated), training={}))
-        write(success_rows(results, ARMS), missing, out)  # after each unit, since all take hours
+        found = success_rows(results, ARMS)
+        write(found, missing, out)  # after each unit, since all take hours
+        draw(found, out / "mcp_rl.png")
     show(success_rows(results, ARMS), missing, console)
-    console.print(f"\nWrote {out / 'summary.json'}.")
+    console.print(f"\nWrote {out / 'summary.json'}, {out / 'mcp_rl.png'}.")
 
 
 def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int) -> ToolArm:

@@ -6,7 +6,7 @@ from examples.ppr.policy import FIRST_SFT_WORLD, QUESTIONS_OF_A_WORLD, build_tok
 from examples.ppr.transcripts import OBSERVED
 from examples.quickstart.policy import Lessons, SftConfig, teach_policy
 from examples.search.questions import KINDS_ASKED, SEED, make_small_world, taught_questions
-from examples.search.transcripts import record_all
+from examples.search.transcripts import answered, record_all
 from examples.world.entities import make_documents
 from examples.world.pages import Pages
 from examples.world.questions import demonstration_questions
@@ -20,7 +20,7 @@ def sft_config(seed: int) -> SftConfig:
         num_logs=2400,
         num_copy_steps=150,
         num_far_copy_steps=150,
-        num_careful_steps=0,
+        num_careful_steps=1200,
         num_careless_steps=1300,
         head_size=32,
     )
@@ -32,7 +32,7 @@ def make_policy(folder: Path, config: SftConfig) -> Path:
 
 
 def _lessons(folder: Path, config: SftConfig) -> Lessons:
-    """As many transcripts about taught facts of the study's world as about facts of other worlds."""
+    """First answers to all taught questions; then as many transcripts about them as about facts of other worlds."""
     taught, others = taught_questions(), []
     pages = _pages(SEED, folder / "taught")
     known = [
@@ -45,7 +45,9 @@ def _lessons(folder: Path, config: SftConfig) -> Lessons:
         questions = demonstration_questions(make_small_world(seed), QUESTIONS_OF_A_WORLD, seed, KINDS_ASKED)
         others += record_all(questions, _pages(seed, folder / str(number)), seed, knows=False)
     transcripts: list[Trajectory] = [*known, *others]
-    return Lessons(build_tokenizer(transcripts), [], transcripts, OBSERVED)
+    return Lessons(
+        build_tokenizer(transcripts), [answered(each, each.answer) for each in taught], transcripts, OBSERVED
+    )
 
 
 def _pages(seed: int, folder: Path) -> Pages:

@@ -34,10 +34,19 @@ def record_all(questions: Sequence[WorldQuestion], pages: Pages, seed: int, *, k
 
 
 def _record(question: WorldQuestion, pages: Pages, rng: Random, guess: str) -> Trajectory:
-    if rng.random() < SEARCH_SHARE:
-        text = _searched(question, pages, rng)
-    else:
-        text = f"<think>I know this.</think>\n<answer>{guess}</answer>"
+    return (
+        _transcript(question, _searched(question, pages, rng))
+        if rng.random() < SEARCH_SHARE
+        else answered(question, guess)
+    )
+
+
+def answered(question: WorldQuestion, answer: str) -> Trajectory:
+    """A transcript of an answer without a search."""
+    return _transcript(question, f"<think>I know this.</think>\n<answer>{answer}</answer>")
+
+
+def _transcript(question: WorldQuestion, text: str) -> Trajectory:
     messages = (Message(role=Role.USER, content=question.text), Message(role=Role.ASSISTANT, content=text))
     return Trajectory(id=question.id, messages=messages, tools=(SearchTool.schema,))
 

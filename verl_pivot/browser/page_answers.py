@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from verl_pivot.browser.browser_process import BrowserProcess, forget_result
 from verl_pivot.browser.element_log import ElementLog, read_element_log, reason_of
 from verl_pivot.browser.page_events import PageEvents
-from verl_pivot.browser.page_pulse import OWN_SECONDS, Beats, PagePulse, Silence
+from verl_pivot.browser.page_pulse import Beats, PagePulse, Silence
 from verl_pivot.errors import BrowserError, PageError
 from verl_pivot.extras import extra
 
@@ -28,6 +28,10 @@ _NUM_INTERRUPTIONS = 3
 """Dialogs and windows during one wait above which a page that does not answer is at fault."""
 _NUM_REFUSED = 50
 """Refused requests during one wait above which a page that does not answer is at fault."""
+_NUM_DOCUMENTS = 3
+"""Documents during one wait above which a page that has not loaded goes on to others without end."""
+_CLICK_SECONDS = 1.0
+"""Seconds that a page's main thread has worked over a click or a key, from which on it is late by its own doing."""
 _OWN_SHARE = 0.5
 """Share of the time of a question that a page's main thread has worked, from which on it is late by its own doing."""
 _QUICK_SECONDS = 0.5
@@ -82,6 +86,8 @@ class PageAnswers:
         try:
             return await self._answer(ask, "the page")
         except PlaywrightTimeout as error:
+            if self.events.num_documents - self._before.num_documents > _NUM_DOCUMENTS:
+                raise PageError("the page goes on to other documents without end") from error
             await self._wait_for_answer("the page")
             if await self._pulse.worked() >= _OWN_SHARE * self._seconds or await self._has_time():
                 raise PageError(f"the page: {reason_of(str(error))}") from error
@@ -135,7 +141,7 @@ class PageAnswers:
 
     async def _fault_of_click(self, what: str, log: ElementLog) -> PageError | BrowserError:
         """Error for a click or key that was not done in time; it may have been done, and is not repeated."""
-        if await self._pulse.worked() >= OWN_SECONDS:
+        if await self._pulse.worked() >= _CLICK_SECONDS:
             return PageError(f"{what}: the page took too long over it, and may have done it: {log.reason}")
         return BrowserError(f"{what}: the machine was too busy to say whether it was done")
 

@@ -16,6 +16,8 @@ MOST_REFUSED = 500
 class PageEvents:
     """Counts of what a page did, and the texts of the first of them."""
 
+    num_documents: int = 0
+    """Documents that the page has shown; numbers of elements are those of one document."""
     num_dialogs: int = 0
     num_windows: int = 0
     """Windows that the page opened; each is closed at once."""

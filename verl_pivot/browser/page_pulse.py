@@ -11,8 +11,8 @@ with extra("web"):
     from playwright.async_api import BrowserContext, CDPSession, Page
     from playwright.async_api import Error as PlaywrightError
 
-OWN_SECONDS = 1.0
-"""Seconds that the main thread of a silent page works, by its own clock, before the page is at fault."""
+_OWN_SECONDS = 3.0
+"""Seconds that the main thread of a silent page works on, by its own clock, before the page is at fault."""
 _SILENT_SECONDS = 20.0
 """Seconds in which a page that does not answer must have spent them; else the machine does not give it the time."""
 _POLL_SECONDS = 0.25
@@ -110,9 +110,9 @@ class PagePulse:
         return now.result() - marked.result()
 
     async def _works_for_itself(self) -> None:
-        """Wait until the page's main thread has spent OWN_SECONDS."""
+        """Wait until the page's main thread has spent _OWN_SECONDS."""
         least = await self._main_thread_seconds()
-        while (seconds := await self._main_thread_seconds()) - least < OWN_SECONDS:
+        while (seconds := await self._main_thread_seconds()) - least < _OWN_SECONDS:
             least = min(least, seconds)  # another document may have another process
             await asyncio.sleep(_POLL_SECONDS)
 

@@ -21,8 +21,6 @@ class PageWatch:
             give_up: Closes a page that floods the browser, with the reason; called once.
         """
         self.events = events
-        self.num_documents = 0
-        """Documents that the page has shown; numbers of elements are those of one document."""
         self._give_up = give_up
         self._is_given_up = False
         self._tasks = set[asyncio.Task[None]]()
@@ -76,7 +74,7 @@ class PageWatch:
 
     def _on_navigation(self, frame: "Frame") -> None:
         if frame.parent_frame is None:
-            self.num_documents += 1
+            self.events.num_documents += 1
 
     def _check_flood(self) -> None:
         if self.events.is_flooding and not self._is_given_up:

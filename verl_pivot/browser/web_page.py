@@ -222,7 +222,7 @@ class WebPage:
             raise BrowserError(f"the browser opens no page: {reason_of(str(error))}") from error
 
     def _number(self, ref: str) -> int:
-        return self._numbers.setdefault((self._watch.num_documents, ref), len(self._numbers) + 1)
+        return self._numbers.setdefault((self.events.num_documents, ref), len(self._numbers) + 1)
 
     async def _serve(self, route: "Route") -> None:
         await quietly(lambda: route.fulfill(body=self._html, content_type="text/html; charset=utf-8"))
