@@ -109,7 +109,8 @@ def test_h06_a_fork_bomb_in_bash_is_bounded_and_leaves_nobody() -> None:
 
     result = service().run(code, language="bash", limits=FEW)
 
-    assert result.status == Status.OK  # the first process starts the bomb and ends
+    # The first process starts the bomb and ends; where the bomb was faster, bash waits and tries its second fork again.
+    assert result.status in (Status.OK, Status.TIMEOUT)
     assert_no_survivors(marker)
 
 
