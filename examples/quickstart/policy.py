@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ import torch
 from rich.progress import Progress
 from tokenizers import AddedToken
 from tokenizers.pre_tokenizers import ByteLevel
-from transformers import GenerationConfig, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
+from transformers import GenerationConfig, PreTrainedModel, Qwen2Config, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from examples.quickstart.shop import EMAIL_PARTS, ITEMS, NAME_PARTS
 from examples.quickstart.tasks import record_logs
@@ -235,12 +236,35 @@ def train(model: Qwen2ForCausalLM, careful: list[Example], careless: list[Exampl
     Copying comes first because the model learns it in seconds on short random sequences, and far later on logs.
     """
     batches = _batches(careful, careless, model.config.vocab_size, model.config.pad_token_id, config)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=config.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
+    with _one_thread():
+        train_on(model, batches, config.learning_rate, "Teaching the base policy", partial(_summed_loss, model))
+
+
+def train_on(
+    model: PreTrainedModel,
+    batches: list[list[Batch]],
+    learning_rate: float,
+    description: str,
+    summed_loss: Callable[[Batch], torch.Tensor],
+) -> None:
+    """Train a model in place with AdamW: the rate grows over 20 steps, and falls as a cosine to a twentieth.
+
+    Args:
+        model: The model.
+        batches: A step each, in parts that fit into memory; the loss is the mean over the labels of all parts.
+        learning_rate: Highest learning rate.
+        description: What the progress says.
+        summed_loss: Sum of the loss over the labels of a part.
+    """
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_up_then_decay(len(batches)))
     model.train()
-    with _one_thread(), Progress() as progress:
-        for batch in progress.track(batches, description="Teaching the base policy"):
-            _add_gradients(model, batch)
+    with Progress() as progress:
+        for batch in progress.track(batches, description=description):
+            num_labels = sum(int((part.labels[:, 1:] != IGNORED).sum()) for part in batch)
+            for part in batch:
+                loss = summed_loss(part) / num_labels
+                loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
@@ -259,16 +283,13 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(num_threads)
 
 
-def _add_gradients(model: Qwen2ForCausalLM, batch: list[Batch]) -> None:
-    """Add the gradients of the mean loss over a batch's labels; the parts of a batch differ in length."""
-    num_labels = sum(int((part.labels[:, 1:] != IGNORED).sum()) for part in batch)
-    for part in batch:
-        labels = part.labels[:, 1:].to(model.device)
-        kept = labels != IGNORED
-        # Padding is on the right, which a causal model does not attend to: no mask is needed.
-        states = model.model(input_ids=part.input_ids.to(model.device)).last_hidden_state[:, :-1][kept]
-        loss = torch.nn.functional.cross_entropy(model.lm_head(states), labels[kept], reduction="sum") / num_labels
-        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+def _summed_loss(model: Qwen2ForCausalLM, part: Batch) -> torch.Tensor:
+    """Cross entropy, of which only tokens with a label have logits."""
+    labels = part.labels[:, 1:].to(model.device)
+    kept = labels != IGNORED
+    # Padding is on the right, which a causal model does not attend to: no mask is needed.
+    states = model.model(input_ids=part.input_ids.to(model.device)).last_hidden_state[:, :-1][kept]
+    return torch.nn.functional.cross_entropy(model.lm_head(states), labels[kept], reduction="sum")
 
 
 def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:
@@ -288,7 +309,7 @@ def _copy_batch(vocab_size: int, generator: torch.Generator, length: int = 48) -
     return Batch(input_ids, input_ids.masked_fill(position <= period, IGNORED))
 
 
-def _sft_batch(examples: list[Example], pad_id: int, part_size: int) -> list[Batch]:
+def sft_batch(examples: list[Example], pad_id: int, part_size: int) -> list[Batch]:
     """A batch in parts of similar length, so that little is padded."""
     by_length = sorted(examples, key=lambda example: len(example.input_ids))
     return [_pad(by_length[start : start + part_size], pad_id) for start in range(0, len(by_length), part_size)]
@@ -303,7 +324,7 @@ def _batches(
     lengths = [48] * config.num_copy_steps + [96] * (num_far // 2) + [192] * (num_far - num_far // 2)
     copying = [[_copy_batch(vocab_size, generator, length)] for length in lengths]
     logs = [
-        _sft_batch(rng.sample(examples, 3 * config.part_size), pad_id, config.part_size)
+        sft_batch(rng.sample(examples, 3 * config.part_size), pad_id, config.part_size)
         for examples, num_steps in ((careful, config.num_careful_steps), (careless, config.num_careless_steps))
         for _ in range(num_steps)
     ]

@@ -1,10 +1,10 @@
 """Expert trajectories and a policy -> the policy after SFT on them, in plain torch with any model's chat template."""
 
-import math
 import random
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from verl_pivot.local.environment import activate_shims
@@ -12,10 +12,9 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which imports torchvision
 
 import torch  # noqa: E402
-from rich.progress import track  # noqa: E402
 from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: E402
 
-from examples.quickstart.policy import IGNORED, Example  # noqa: E402
+from examples.quickstart.policy import IGNORED, Batch, Example, sft_batch, train_on  # noqa: E402
 from verl_pivot.data.trajectories import read_trajectories  # noqa: E402
 from verl_pivot.data.turns import turns  # noqa: E402
 from verl_pivot.engines.rendering import PromptRenderer  # noqa: E402
@@ -26,7 +25,8 @@ BATCH_SIZE = 12
 """Trajectories of a step, as in the base policy's SFT."""
 _PART_SIZE = 4
 """Examples of a pass through the model."""
-_WARM_UP_STEPS = 20
+_PADDING = 0
+"""Any token: it stands on the right, where a causal model does not look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,9 @@ def train_sft(policy: Path, trajectories: Path, settings: SftSettings, folder: P
     renderer = PromptRenderer(str(policy))
     model = AutoModelForCausalLM.from_pretrained(policy, dtype=torch.float32)
     model.to("cuda" if settings.on_gpu else "cpu")
-    _train(model, [examples_of(renderer, each) for each in read_trajectories(trajectories)], settings)
+    batches = list(_batches([examples_of(renderer, each) for each in read_trajectories(trajectories)], settings))
+    title = "SFT on the expert's trajectories"
+    train_on(model, batches, settings.learning_rate, title, partial(_summed_loss, model))
     unfinished = folder / "unfinished"
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(unfinished)
@@ -99,45 +101,18 @@ def _written(renderer: PromptRenderer, turn: Turn) -> list[int]:
     return list(ids[:stop])
 
 
-def _train(model: PreTrainedModel, trajectories: Sequence[Sequence[Example]], settings: SftSettings) -> None:
-    """Train in place with AdamW: every trajectory once in each epoch, in a new order."""
-    batches = list(_batches(trajectories, settings))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _factor(step, len(batches)))
-    model.train()
-    for batch in track(batches, "SFT on the expert's trajectories"):
-        _add_gradients(model, batch)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        schedule.step()
-    model.eval()
-
-
-def _batches(trajectories: Sequence[Sequence[Example]], settings: SftSettings) -> Iterator[list[Example]]:
+def _batches(trajectories: Sequence[Sequence[Example]], settings: SftSettings) -> Iterator[list[Batch]]:
+    """Every trajectory once in each epoch, in a new order."""
     rng = random.Random(f"sft-{settings.seed}")
     for _ in range(settings.num_epochs):
         order = rng.sample(range(len(trajectories)), len(trajectories))
         for start in range(0, len(order), BATCH_SIZE):
-            yield [example for number in order[start : start + BATCH_SIZE] for example in trajectories[number]]
+            batch = [example for number in order[start : start + BATCH_SIZE] for example in trajectories[number]]
+            yield sft_batch(batch, _PADDING, _PART_SIZE)
 
 
-def _factor(step: int, num_steps: int) -> float:
-    """Factor of the learning rate: linear at first, then a cosine down to a twentieth, as in the base policy's SFT."""
-    return min((step + 1) / _WARM_UP_STEPS, 0.525 + 0.475 * math.cos(math.pi * step / num_steps))
-
-
-def _add_gradients(model: PreTrainedModel, batch: Sequence[Example]) -> None:
-    """Add the gradients of the mean loss over a batch's labels, in parts of similar length."""
-    num_labels = sum(label != IGNORED for example in batch for label in example.labels)
-    by_length = sorted(batch, key=lambda example: len(example.input_ids))
-    for start in range(0, len(by_length), _PART_SIZE):
-        part = by_length[start : start + _PART_SIZE]
-        longest = len(part[-1].input_ids)
-        # Padding stands on the right, where a causal model does not look: any token will do.
-        ids = torch.tensor([[*each.input_ids, *[0] * (longest - len(each.input_ids))] for each in part])
-        labels = torch.tensor([[*each.labels, *[IGNORED] * (longest - len(each.labels))] for each in part])
-        logits = model(input_ids=ids.to(model.device)).logits[:, :-1].flatten(0, 1).float()
-        wanted = labels[:, 1:].flatten().to(model.device)
-        loss = torch.nn.functional.cross_entropy(logits, wanted, ignore_index=IGNORED, reduction="sum") / num_labels
-        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+def _summed_loss(model: PreTrainedModel, part: Batch) -> torch.Tensor:
+    """Cross entropy of any causal model, over its own logits."""
+    logits = model(input_ids=part.input_ids.to(model.device)).logits[:, :-1].flatten(0, 1).float()
+    labels = part.labels[:, 1:].flatten().to(model.device)
+    return torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
