@@ -21,7 +21,7 @@ FOLDER = Path(__file__).parent
 SOURCES = (
     "domains/*.py",
     "environment.py",
-    "measurements.py",
+    "measurement_units.py",
     "measures.py",
     "models.py",
     "outside_kl.py",

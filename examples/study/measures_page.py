@@ -5,8 +5,8 @@ from statistics import fmean
 from typing import NamedTuple, Protocol, TypeVar
 
 from examples.study.claims import Claims, ToldMeasure, ToldName
-from examples.study.measured import SignalCount, StudyMeasures, TurnGain
 from examples.study.measures import rank_correlation
+from examples.study.measures_file import SignalCount, StudyMeasures, TurnGain
 from examples.study.paper_page import seed_cells, seeds_table_head
 
 

@@ -8,7 +8,7 @@ from rich.progress import track
 
 from examples.study.domains.known import OUTSIDE
 from examples.study.domains.protocol import StudyTask, say
-from examples.study.measured import OutsideKl
+from examples.study.measures_file import OutsideKl
 from examples.study.recording import held_out_tasks
 from examples.study.torch_policy import TorchPolicy, kl_of_answers
 from verl_pivot.types import Turn

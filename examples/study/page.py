@@ -5,7 +5,7 @@ from collections.abc import Collection, Sequence
 
 from examples.study.claims import Design
 from examples.study.commands_page import commands_lines
-from examples.study.measured import StudyMeasures
+from examples.study.measures_file import StudyMeasures
 from examples.study.measures_page import measures_lines
 from examples.study.outcomes import StudyResults, UnitEvaluation, accuracy
 from examples.study.paper_page import paper_lines

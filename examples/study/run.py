@@ -13,7 +13,7 @@ activate_shims()  # before transformers, which imports torchvision
 
 from examples.study.claims import read_design  # noqa: E402
 from examples.study.domains.known import OUTSIDE  # noqa: E402
-from examples.study.measured import read_measures  # noqa: E402
+from examples.study.measures_file import read_measures  # noqa: E402
 from examples.study.outcomes import read_results  # noqa: E402
 from examples.study.page import page  # noqa: E402
 from examples.study.plan import plan_lines  # noqa: E402

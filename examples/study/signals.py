@@ -5,8 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from examples.study.measured import SignalCount, StepVariance
 from examples.study.measures import has_signal, last_third, variance_of_batch, variance_within
+from examples.study.measures_file import SignalCount, StepVariance
 from examples.study.rows import STRICT_OPTIONS, STRICT_VERIFIER
 from verl_pivot.data.rollout_dumps import DumpedRollout, read_rollouts
 from verl_pivot.data.trajectories import read_trajectories

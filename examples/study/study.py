@@ -12,8 +12,8 @@ from examples.study.arms import Arm, ArmKind
 from examples.study.claims import Design
 from examples.study.domains.known import OUTSIDE
 from examples.study.jobs import Job, run_jobs
-from examples.study.measured import StudyMeasures, write_measures
-from examples.study.measurements import Measurement, measured, measurements
+from examples.study.measurement_units import Measurement, measured, measurements
+from examples.study.measures_file import StudyMeasures, write_measures
 from examples.study.outcomes import ArmSettings, StudyAbout, StudyResults, write_results
 from examples.study.page import page
 from examples.study.units import StudySeed

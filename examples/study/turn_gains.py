@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from rich.progress import track
 
-from examples.study.measured import TurnGain
 from examples.study.measures import advantages, deviation, gain_in_mean, has_signal, length_of_step
+from examples.study.measures_file import TurnGain
 from examples.study.torch_policy import PART_SIZE, Answer, TorchPolicy, kl_of_answers
 from verl_pivot.data.files import make_folder
 from verl_pivot.types import Turn

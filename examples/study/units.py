@@ -14,7 +14,7 @@ from examples.evaluated_training import train_and_evaluate
 from examples.study.arms import Arm, ArmKind, StudyOptions
 from examples.study.domains.known import DOMAINS, OUTSIDE
 from examples.study.domains.protocol import StudyTask
-from examples.study.measurements import Measurement
+from examples.study.measurement_units import Measurement
 from examples.study.models import StudyModel, study_model
 from examples.study.outcomes import UnitEvaluation
 from examples.study.recording import held_out_tasks, record_all, validation_tasks, write_tasks, write_trajectories

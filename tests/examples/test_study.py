@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from examples.study.claims import FOLDER, SOURCES, Claims, read_design
-from examples.study.measured import StudyMeasures
+from examples.study.measures_file import StudyMeasures
 from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, read_results, write_results
 from examples.study.page import page
 from examples.study.simulated import SimulatedStudies, coverage, coverage_table

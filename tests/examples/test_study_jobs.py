@@ -15,7 +15,7 @@ activate_shims()  # before transformers, which looks for torchvision
 from examples.study.arms import Arm  # noqa: E402
 from examples.study.claims import read_design  # noqa: E402
 from examples.study.jobs import Job, num_cores, run_jobs  # noqa: E402
-from examples.study.measurements import measurements  # noqa: E402
+from examples.study.measurement_units import measurements  # noqa: E402
 from examples.study.plan import plan_lines, seconds_of  # noqa: E402
 from examples.study.request import StudyRequest  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402

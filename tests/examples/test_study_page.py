@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from examples.study.claims import read_design
-from examples.study.measured import (
+from examples.study.measures_file import (
     OutsideKl,
     SignalCount,
     StepVariance,

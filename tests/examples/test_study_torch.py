@@ -16,7 +16,7 @@ import torch  # noqa: E402
 from examples.quickstart.policy import IGNORED, encode  # noqa: E402
 from examples.study import outside_kl, sft, turn_gains  # noqa: E402
 from examples.study.domains.known import OUTSIDE  # noqa: E402
-from examples.study.measured import TurnGain  # noqa: E402
+from examples.study.measures_file import TurnGain  # noqa: E402
 from examples.study.policy import build_tokenizer  # noqa: E402
 from examples.study.recording import record_all, write_trajectories  # noqa: E402
 from examples.study.sft import SftSettings, examples_of, train_sft  # noqa: E402

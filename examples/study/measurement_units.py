@@ -9,7 +9,7 @@ from typing import Protocol
 from examples.arms import Lengths
 from examples.study.arms import Arm
 from examples.study.claims import Claims, ToldName
-from examples.study.measured import StudyMeasures, read_measures, write_measures
+from examples.study.measures_file import StudyMeasures, read_measures, write_measures
 from examples.study.rows import ProfiledTurns
 from examples.study.signals import count_signals, step_variances
 from examples.study.training import StudyTraining
