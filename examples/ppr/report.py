@@ -18,6 +18,7 @@ from examples.comparison import (
     means_by_question,
     shown_difference,
 )
+from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped, trained_arms
 from examples.ppr.measures import EM, MEASURES, SEARCHES, TOKENS, TURNS, VALID_SEARCHES, Played
 from examples.ppr.training import ARMS, BASE, OUTCOME
 from examples.world.questions import KINDS, WorldQuestion
@@ -26,24 +27,10 @@ from verl_pivot.types import Json, JsonObject
 
 _SHOWN = (TURNS, TOKENS, SEARCHES, VALID_SEARCHES)
 """Measures in the table; summary.json has all."""
-_HELD_OUT_EM = "EM on held-out questions"
+_EM = MEASURES[EM]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What one unit gave."""
-
-    arm: str
-    seed: int
-    evaluations: Mapping[int, Sequence[Played]]
-    """{step: trajectories on the held-out questions}"""
-    training: Mapping[int, Sequence[Played]]
-    """{step: trajectories}; empty for the base policy."""
-
-    @property
-    def held_out(self) -> Sequence[Played]:
-        """Trajectories of the trained policy on the held-out questions."""
-        return self.evaluations[max(self.evaluations)]
+Result = EvaluatedResult[Played]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +67,7 @@ class Row:
 
 def rows(results: Sequence[Result], questions: Mapping[str, WorldQuestion]) -> list[Row]:
     """A row for each unit, in order; behind those of an arm with several seeds one over all of them."""
-    found: list[Row] = []
-    for arm in ARMS:
-        of_arm = [each for each in results if each.arm == arm]
-        groups = [[each] for each in of_arm] + ([of_arm] if len(of_arm) > 1 else [])
-        found += [_row(group, results, questions) for group in groups]
-    return found
+    return [_row(group, results, questions) for group in grouped(results, ARMS)]
 
 
 def _row(group: Sequence[Result], results: Sequence[Result], questions: Mapping[str, WorldQuestion]) -> Row:
@@ -102,7 +84,9 @@ def _row(group: Sequence[Result], results: Sequence[Result], questions: Mapping[
         em=em,
         interval=wilson_interval(em, len(by_question)),
         over_outcome=difference_of_means(_em_by_question(outcome), by_question) if is_comparable else None,
-        steps_to_outcome=_steps_to(fmean(_em_by_question(outcome).values()), group) if is_comparable else None,
+        steps_to_outcome=first_step_at(curve(group, _EM), fmean(_em_by_question(outcome).values()))
+        if is_comparable
+        else None,
         measures={name: measure(played) for name, measure in MEASURES.items()},
         unseen=fmean(unseen) if unseen else float("nan"),
         num_questions=len(by_question),
@@ -114,17 +98,10 @@ def _em_by_question(group: Sequence[Result]) -> dict[str, float]:
     return means_by_question(each for result in group for each in result.held_out)
 
 
-def _steps_to(em: float, group: Sequence[Result]) -> int | None:
-    """First evaluation of all seeds whose mean EM is that of another arm or more."""
-    shared = set.intersection(*(set(each.evaluations) for each in group))
-    means = {step: fmean(MEASURES[EM](each.evaluations[step]) for each in group) for step in sorted(shared)}
-    return next((step for step, mean in means.items() if mean >= em), None)
-
-
 def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], folder: Path) -> None:
     """Write summary.json, and ppr.png if anything was trained."""
     evaluations: list[Json] = [
-        {"arm": each.arm, "seed": each.seed, "step": step, "EM": MEASURES[EM](played)}
+        {"arm": each.arm, "seed": each.seed, "step": step, "EM": _EM(played)}
         for each in results
         for step, played in each.evaluations.items()
     ]
@@ -162,10 +139,7 @@ def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
 
 def draw(results: Sequence[Result], path: Path) -> None:
     """Plot each measure over training steps: the mean over seeds, and the range from lowest to highest seed."""
-    arms: dict[str, list[Result]] = {}
-    for each in results:
-        if each.training:
-            arms.setdefault(each.arm, []).append(each)
+    arms = trained_arms(results)
     figure, panels = plt.subplots(3, 4, figsize=(18, 11), layout="constrained")
     for panel, name in zip(panels.flat, MEASURES, strict=False):
         for arm, of_arm in arms.items():
@@ -183,11 +157,9 @@ def _draw_evaluations(panel: Axes, arms: Mapping[str, Sequence[Result]], base: S
     """Plot EM on the held-out questions over training steps, with the base policy at step 0 if it was evaluated."""
     for of_arm in arms.values():
         seeds = {each.seed for each in of_arm}
-        start = [each.evaluations for each in base if each.seed in seeds]
-        curves = [each.evaluations for each in of_arm]
-        shared = sorted(set.intersection(*(set(each) for each in curves)))
-        values = [fmean(MEASURES[EM](curve[step]) for curve in curves) for step in shared]
-        if len(start) == len(curves):
-            shared, values = [0, *shared], [fmean(MEASURES[EM](each[0]) for each in start), *values]
-        panel.plot(shared, values, marker="o")
-    panel.set(xlabel="training step", title=_HELD_OUT_EM)
+        start = [each for each in base if each.seed in seeds]
+        values = curve(of_arm, _EM)
+        if len(start) == len(of_arm):
+            values = {**curve(start, _EM), **values}
+        panel.plot(list(values), list(values.values()), marker="o")
+    panel.set(xlabel="training step", title="EM on held-out questions")

@@ -18,27 +18,13 @@ from examples.comparison import (
     means_by_question,
     shown_difference,
 )
+from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped, trained_arms
 from examples.web.measures import MEASURES, PARTS, SEEN, Played, actions_per_success, of_part, success
 from examples.web.training import ARMS, BASE, BASE_WORKFLOWS, OUTCOME
 from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
 from verl_pivot.types import Json, JsonObject
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What one unit gave."""
-
-    arm: str
-    seed: int
-    evaluations: Mapping[int, Sequence[Played]]
-    """{step: trajectories on the held-out rows}"""
-    training: Mapping[int, Sequence[Played]]
-    """{step: trajectories}; empty for the base policy."""
-
-    @property
-    def held_out(self) -> Sequence[Played]:
-        """Trajectories of the trained policy on the held-out rows."""
-        return self.evaluations[max(self.evaluations)]
+Result = EvaluatedResult[Played]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +61,7 @@ class Row:
 
 def rows(results: Sequence[Result]) -> list[Row]:
     """Two rows for each unit, in the order of arms; behind those of an arm with several seeds two over all of them."""
-    found: list[Row] = []
-    for arm in ARMS:
-        of_arm = [each for each in results if each.arm == arm]
-        groups = [[each] for each in of_arm] + ([of_arm] if len(of_arm) > 1 else [])
-        found += [_row(group, results, part) for group in groups for part in PARTS]
-    return found
+    return [_row(group, results, part) for group in grouped(results, ARMS) for part in PARTS]
 
 
 def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
@@ -117,14 +98,12 @@ def _mean(values: Sequence[float]) -> float:
 
 def _steps_to(outcome: Sequence[Result], group: Sequence[Result]) -> int | None:
     """First evaluation of all seeds whose mean success on seen tasks is the last one of `outcome`, or more."""
-    wanted = fmean(success(of_part(each.held_out, SEEN)) for each in outcome)
-    return next((step for step, mean in _curve(group, SEEN).items() if mean >= wanted), None)
+    return first_step_at(_curve(group, SEEN), fmean(success(of_part(each.held_out, SEEN)) for each in outcome))
 
 
 def _curve(group: Sequence[Result], part: str) -> dict[int, float]:
     """{step: mean success over the seeds} of the evaluations that all seeds have."""
-    shared = sorted(set.intersection(*(set(each.evaluations) for each in group)))
-    return {step: fmean(success(of_part(each.evaluations[step], part)) for each in group) for step in shared}
+    return curve(group, lambda played: success(of_part(played, part)))
 
 
 def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], folder: Path) -> None:
@@ -168,10 +147,7 @@ def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
 
 def draw(results: Sequence[Result], path: Path) -> None:
     """Plot success on the held-out rows, and the measures of training, over steps."""
-    arms: dict[str, list[Result]] = {}
-    for each in results:
-        if each.training:
-            arms.setdefault(each.arm, []).append(each)
+    arms = trained_arms(results)
     figure, panels = plt.subplots(2, 3, figsize=(15, 9), layout="constrained")
     for panel, part in zip(panels.flat, PARTS, strict=False):
         _draw_evaluations(panel, arms, results, part)
@@ -190,8 +166,8 @@ def _draw_evaluations(panel: Axes, arms: Mapping[str, Sequence[Result]], results
         start = BASE_WORKFLOWS if ARMS[arm].has_workflows else BASE
         seeds = {each.seed for each in of_arm}
         base = [each for each in results if each.arm == start and each.seed in seeds]
-        curve = _curve(of_arm, part)
+        values = _curve(of_arm, part)
         if len(base) == len(of_arm):
-            curve = {**_curve(base, part), **curve}
-        panel.plot(list(curve), list(curve.values()), marker="o", label=arm)
+            values = {**_curve(base, part), **values}
+        panel.plot(list(values), list(values.values()), marker="o", label=arm)
     panel.set(xlabel="training step", title=f"success on held-out rows, {part} tasks")

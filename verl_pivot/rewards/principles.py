@@ -1,10 +1,8 @@
 """A turn of a trajectory -> the question that a judge is asked about it."""
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -124,8 +122,7 @@ def fenced_question(task: str, answer: str, texts: Sequence[tuple[str, str]], in
     parts = [fence.around(title, text) for title, text in texts if text or not title.startswith(OBSERVATION)]
     user = "\n\n".join((*parts, instructions))
     messages: list[JsonObject] = [{**fence.system(task, answer)}, {"role": "user", "content": user}]
-    name = sha256(json.dumps(messages).replace(fence.word, "fence").encode()).hexdigest()
-    return FencedQuestion(messages=messages, name=name, fence_word=fence.word)
+    return FencedQuestion(messages=messages, name=fence.name_of(messages), fence_word=fence.word)
 
 
 def _titles(num_earlier: int) -> list[str]:

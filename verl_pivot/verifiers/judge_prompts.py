@@ -73,8 +73,12 @@ class Fence:
     def question(self, task: str, content: Json) -> JudgeQuestion:
         """A question with this task, whose fenced texts and instructions are the user's message."""
         messages: list[JsonObject] = [{**self.system(task)}, {"role": "user", "content": content}]
+        return JudgeQuestion(messages, self.name_of(messages))
+
+    def name_of(self, messages: Sequence[JsonObject]) -> str:
+        """Digest of the messages without the random word: equal for equal questions."""
         between_words = json.dumps(messages).split(self.word)  # as a list, so that no text can stand for the word
-        return JudgeQuestion(messages, sha256(json.dumps(between_words).encode()).hexdigest())
+        return sha256(json.dumps(between_words).encode()).hexdigest()
 
 
 def equivalence(state: str, first: str, second: str, criterion: str) -> JudgeQuestion:

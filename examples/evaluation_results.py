@@ -1,0 +1,59 @@
+"""Units that were evaluated while they trained -> groups of seeds, and curves of what the held-out rows give."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Generic, TypeVar
+
+PlayedT = TypeVar("PlayedT")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluatedResult(Generic[PlayedT]):
+    """What one unit gave."""
+
+    arm: str
+    seed: int
+    evaluations: Mapping[int, Sequence[PlayedT]]
+    """{step: trajectories on the held-out rows}"""
+    training: Mapping[int, Sequence[PlayedT]]
+    """{step: trajectories}; empty for the base policy."""
+
+    @property
+    def held_out(self) -> Sequence[PlayedT]:
+        """Trajectories of the trained policy on the held-out rows."""
+        return self.evaluations[max(self.evaluations)]
+
+
+def grouped(
+    results: Iterable[EvaluatedResult[PlayedT]], arms: Iterable[str]
+) -> list[tuple[EvaluatedResult[PlayedT], ...]]:
+    """A group for each unit, in the order of arms; behind those of an arm with several seeds one of all of them."""
+    units = list(results)
+    groups: list[tuple[EvaluatedResult[PlayedT], ...]] = []
+    for arm in arms:
+        of_arm = tuple(each for each in units if each.arm == arm)
+        groups += [(each,) for each in of_arm]
+        if len(of_arm) > 1:
+            groups.append(of_arm)
+    return groups
+
+
+def curve(group: Sequence[EvaluatedResult[PlayedT]], measure: Callable[[Sequence[PlayedT]], float]) -> dict[int, float]:
+    """{step: mean of the measure over the seeds} at the evaluations that all seeds have."""
+    shared = sorted(set.intersection(*(set(each.evaluations) for each in group)))
+    return {step: fmean(measure(each.evaluations[step]) for each in group) for step in shared}
+
+
+def first_step_at(values: Mapping[int, float], wanted: float) -> int | None:
+    """First step whose value is the wanted one or more; None if there is none."""
+    return next((step for step, value in values.items() if value >= wanted), None)
+
+
+def trained_arms(results: Iterable[EvaluatedResult[PlayedT]]) -> dict[str, list[EvaluatedResult[PlayedT]]]:
+    """{arm: its units} of the arms that were trained."""
+    arms: dict[str, list[EvaluatedResult[PlayedT]]] = {}
+    for each in results:
+        if each.training:
+            arms.setdefault(each.arm, []).append(each)
+    return arms
