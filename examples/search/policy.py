@@ -20,7 +20,7 @@ def sft_config(seed: int) -> SftConfig:
         num_logs=2400,
         num_copy_steps=150,
         num_far_copy_steps=150,
-        num_careful_steps=1200,
+        num_careful_steps=2400,
         num_careless_steps=1300,
         head_size=32,
     )
@@ -32,7 +32,10 @@ def make_policy(folder: Path, config: SftConfig) -> Path:
 
 
 def _lessons(folder: Path, config: SftConfig) -> Lessons:
-    """First answers to all taught questions; then as many transcripts about them as about facts of other worlds."""
+    """First as many answers to taught questions as transcripts about other worlds; then these and searches for both.
+
+    Answers alone, for as long as it takes to learn them, are unlearnt copying: a policy that reads is not left.
+    """
     taught, others = taught_questions(), []
     pages = _pages(SEED, folder / "taught")
     known = [
@@ -45,9 +48,8 @@ def _lessons(folder: Path, config: SftConfig) -> Lessons:
         questions = demonstration_questions(make_small_world(seed), QUESTIONS_OF_A_WORLD, seed, KINDS_ASKED)
         others += record_all(questions, _pages(seed, folder / str(number)), seed, knows=False)
     transcripts: list[Trajectory] = [*known, *others]
-    return Lessons(
-        build_tokenizer(transcripts), [answered(each, each.answer) for each in taught], transcripts, OBSERVED
-    )
+    answers = [answered(each, each.answer) for each in taught] * (len(others) // len(taught))
+    return Lessons(build_tokenizer(transcripts), [*answers, *others], transcripts, OBSERVED)
 
 
 def _pages(seed: int, folder: Path) -> Pages:
