@@ -43,12 +43,27 @@ class UnitResult(Generic[AnsweredT]):
     """{step: trajectories}; empty where nothing is trained."""
 
 
-def trainings_of_arms(results: Iterable[UnitResult[AnsweredT]]) -> dict[str, list[Mapping[int, Sequence[AnsweredT]]]]:
-    """{arm: [num_seeds] {step: trajectories}} of the arms that were trained."""
-    arms: dict[str, list[Mapping[int, Sequence[AnsweredT]]]] = {}
+class TrainedUnit(Protocol):
+    """What one unit gave, if it was trained."""
+
+    @property
+    def arm(self) -> str: ...
+
+    @property
+    def training(self) -> Mapping[int, object]:
+        """{step: trajectories}; empty where nothing is trained."""
+        ...
+
+
+TrainedUnitT = TypeVar("TrainedUnitT", bound=TrainedUnit)
+
+
+def trained_arms(results: Iterable[TrainedUnitT]) -> dict[str, list[TrainedUnitT]]:
+    """{arm: its units} of the arms that were trained."""
+    arms: dict[str, list[TrainedUnitT]] = {}
     for each in results:
         if each.training:
-            arms.setdefault(each.arm, []).append(each.training)
+            arms.setdefault(each.arm, []).append(each)
     return arms
 
 

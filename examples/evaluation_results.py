@@ -48,12 +48,3 @@ def curve(group: Sequence[EvaluatedResult[PlayedT]], measure: Callable[[Sequence
 def first_step_at(values: Mapping[int, float], wanted: float) -> int | None:
     """First step whose value is the wanted one or more; None if there is none."""
     return next((step for step, value in values.items() if value >= wanted), None)
-
-
-def trained_arms(results: Iterable[EvaluatedResult[PlayedT]]) -> dict[str, list[EvaluatedResult[PlayedT]]]:
-    """{arm: its units} of the arms that were trained."""
-    arms: dict[str, list[EvaluatedResult[PlayedT]]] = {}
-    for each in results:
-        if each.training:
-            arms.setdefault(each.arm, []).append(each)
-    return arms

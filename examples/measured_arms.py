@@ -17,7 +17,7 @@ from examples.comparison import (
     draw_curve,
     gain,
     shown_difference,
-    trainings_of_arms,
+    trained_arms,
 )
 from verl_pivot.statistics import PairedDifference
 from verl_pivot.types import Json
@@ -79,15 +79,15 @@ class ArmReport(Generic[AnsweredT]):
             for row in self.rows(results)
         ]
         (folder / "summary.json").write_text(json.dumps({"rows": found, "gaps": [*gaps]}, indent=1) + "\n")
-        trained = trainings_of_arms(results)
+        trained = trained_arms(results)
         if not trained:
             return
         figure, panels = plt.subplots(
             1, len(self.measures), figsize=(4 * len(self.measures) + 1, 4), layout="constrained"
         )
         for panel, (name, measure) in zip(panels, self.measures.items(), strict=True):
-            for arm, trainings in trained.items():
-                draw_curve(panel, measure, arm, trainings)
+            for arm, units in trained.items():
+                draw_curve(panel, measure, arm, [each.training for each in units])
             panel.set(xlabel="training step", title=name)
         panels[0].legend()
         figure.savefig(folder / plot, dpi=110)

@@ -16,7 +16,7 @@ from examples.comparison import (
     draw_curve,
     gain,
     shown_difference,
-    trainings_of_arms,
+    trained_arms,
 )
 from examples.l0.measures import MEASURES, Played, mean
 from examples.l0.training import SCAFFOLD
@@ -95,11 +95,11 @@ def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
 
 def draw(results: Sequence[Result], path: Path) -> None:
     """Plot each measure over training steps: the mean over seeds, and the range from lowest to highest seed."""
-    arms = trainings_of_arms(results)
+    arms = trained_arms(results)
     figure, panels = plt.subplots(2, 3, figsize=(13, 7.5), layout="constrained")
     for panel, name in zip(panels.flat, MEASURES, strict=True):
-        for arm, seeds in arms.items():
-            draw_curve(panel, partial(mean, name), arm, seeds)
+        for arm, units in arms.items():
+            draw_curve(panel, partial(mean, name), arm, [each.training for each in units])
         panel.set(xlabel="training step", title=name)
     figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arms))
     figure.savefig(path, dpi=120)

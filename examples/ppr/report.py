@@ -17,8 +17,9 @@ from examples.comparison import (
     draw_curve,
     means_by_question,
     shown_difference,
+    trained_arms,
 )
-from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped, trained_arms
+from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped
 from examples.ppr.measures import EM, MEASURES, SEARCHES, TOKENS, TURNS, VALID_SEARCHES, Played
 from examples.ppr.training import ARMS, BASE, OUTCOME
 from examples.world.questions import KINDS, WorldQuestion
@@ -28,7 +29,6 @@ from verl_pivot.types import Json, JsonObject
 _SHOWN = (TURNS, TOKENS, SEARCHES, VALID_SEARCHES)
 """Measures in the table; summary.json has all."""
 _EM = MEASURES[EM]
-
 
 Result = EvaluatedResult[Played]
 

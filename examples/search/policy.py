@@ -32,9 +32,9 @@ def make_policy(folder: Path, config: SftConfig) -> Path:
 
 
 def _lessons(folder: Path, config: SftConfig) -> Lessons:
-    """First as many answers to taught questions as transcripts about other worlds; then these and searches for both.
+    """Answers to taught questions with about as many transcripts of other worlds; then transcripts of both.
 
-    Answers alone, for as long as it takes to learn them, are unlearnt copying: a policy that reads is not left.
+    A policy that first learns the answers alone forgets how to copy what it reads.
     """
     taught, others = taught_questions(), []
     pages = _pages(SEED, folder / "taught")

@@ -15,7 +15,7 @@ from examples.comparison import (
     draw_curve,
     gain,
     shown_difference,
-    trainings_of_arms,
+    trained_arms,
 )
 from examples.search.measures import Played, mean_em, mean_searches, split
 from examples.search.training import ARMS, BASE
@@ -115,12 +115,14 @@ def show(found: Sequence[PartRow], gaps: Sequence[str], console: Console) -> Non
 
 def _draw(results: Sequence[Result], taught: frozenset[str], path: Path) -> None:
     """Plot both measures over training steps for taught and untaught facts: the mean over seeds, and their range."""
-    arms = trainings_of_arms(results)
+    arms = trained_arms(results)
     figure, panels = plt.subplots(2, 2, figsize=(11, 8), layout="constrained")
     for row, (name, measure) in zip(panels, _MEASURES.items(), strict=True):
         for panel, part in zip(row, PARTS, strict=True):
-            for arm, trainings in arms.items():
-                steps = [{step: split(played, taught)[part] for step, played in each.items()} for each in trainings]
+            for arm, units in arms.items():
+                steps = [
+                    {step: split(played, taught)[part] for step, played in each.training.items()} for each in units
+                ]
                 draw_curve(panel, measure, arm, steps)
             panel.set(xlabel="training step", title=f"{name}, {part} facts")
     figure.legend(*panels.flat[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(arms))

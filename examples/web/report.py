@@ -17,8 +17,9 @@ from examples.comparison import (
     draw_curve,
     means_by_question,
     shown_difference,
+    trained_arms,
 )
-from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped, trained_arms
+from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped
 from examples.web.measures import MEASURES, PARTS, SEEN, Played, actions_per_success, of_part, success
 from examples.web.training import ARMS, BASE, BASE_WORKFLOWS, OUTCOME
 from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
