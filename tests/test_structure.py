@@ -25,6 +25,7 @@ ROOMS = (
         "loop_local",
         "off_loop",
         "all_at_once",
+        "call_limit",
         "child_process",
         "extras",
         "validation",

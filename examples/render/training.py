@@ -44,7 +44,7 @@ def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int
 
 
 def write_tools(path: Path, environment: str) -> Path:
-    """Write a tools file, whose looks have time to wait for a page of the one browser, which 64 rollouts share."""
+    """Write a tools file with one environment."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump([{"environment": environment, "timeout_seconds": 300}]))
+    path.write_text(yaml.safe_dump([{"environment": environment}]))
     return path

@@ -25,12 +25,16 @@ class ArmKind(NamedTuple):
     kind: SearchKind = SearchKind.BM25
     max_turns: int = MAX_TURNS
     """1: the policy cannot search."""
+    divides_by_deviation: bool = True
+    """Whether an advantage is divided by the standard deviation of its group's rewards, as GRPO does."""
 
 
 ARMS: Mapping[str, ArmKind] = {
     BASE: ArmKind(),
     "search": ArmKind(),
     "cost": ArmKind(cost_per_search=0.1),
+    "cost_undivided": ArmKind(cost_per_search=0.1, divides_by_deviation=False),
+    "high_cost_undivided": ArmKind(cost_per_search=0.35, divides_by_deviation=False),
     "hybrid": ArmKind(kind=SearchKind.HYBRID),
     "no_search": ArmKind(max_turns=1),
 }
@@ -59,6 +63,7 @@ class Arm(EvaluatedTraining):
             f"{reward}.path=pkg://verl_pivot.rewards.search_rewards",
             f"{reward}.name=search_r1",
             f"+{reward}.reward_kwargs.cost_per_search={kind.cost_per_search}",
+            f"algorithm.norm_adv_by_std_in_grpo={kind.divides_by_deviation}",
             *self.sizes,
             f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
             f"data.max_response_length={MAX_RESPONSE_TOKENS}",

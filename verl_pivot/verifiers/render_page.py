@@ -1,6 +1,7 @@
 """HTML -> Rendering: what a page shows at load and later, or why it is no valid page; in the browser, offline."""
 
 import asyncio
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -8,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verl_pivot.browser.allowed_requests import OFFLINE_PAGE
-from verl_pivot.browser.settings import PageSettings
+from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.browser.shared import opened_page
 from verl_pivot.browser.web_page import WebPage
 from verl_pivot.errors import BrowserError, PageError
@@ -24,6 +25,9 @@ _MAX_ATTEMPTS = 3
 _CONTROL_PAGE = "<h1>Control</h1>"
 _CONTROL_SHARE = 0.5
 """Share of `wall_seconds` in which a page of one word must be done where another one was not."""
+
+_PAGES_PER_PROCESSOR = 4
+"""Pages at a time for each processor: some of them wait for a second screenshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +103,7 @@ async def _rendered_once(html: str, request: RenderRequest) -> Rendering | Verdi
         keeps_console=True,
         action_seconds=request.wall_seconds,
     )
-    async with opened_page(settings) as page:
+    async with opened_page(settings, BrowserSettings(max_pages=_pages_at_once())) as page:
         work = asyncio.ensure_future(_shown(page, html, request))
         seconds = request.wall_seconds + request.seconds[-1]
         try:
@@ -113,6 +117,11 @@ async def _rendered_once(html: str, request: RenderRequest) -> Rendering | Verdi
             return work.result()
         except PageError as error:
             return refuse(Reason.INVALID_PAGE, str(error))
+
+
+def _pages_at_once() -> int:
+    """Pages that the browser renders at a time: more would only wait for a processor, and their time would count."""
+    return min(BrowserSettings().max_pages, _PAGES_PER_PROCESSOR * len(os.sched_getaffinity(0)))
 
 
 async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering | Verdict:
