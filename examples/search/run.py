@@ -25,7 +25,7 @@ def main(
     out: Out = Path("outputs/search"),
     arms: Annotated[str, names_option("Arms to run", ARMS)] = all_of(ARMS),
     seeds: Seeds = 3,
-    steps: Steps = 30,
+    steps: Steps = 60,
 ) -> None:
     """Train a small policy that was taught half of the facts by GRPO, with and without a cost per search.
 

@@ -34,7 +34,6 @@ ARMS: Mapping[str, ArmKind] = {
     "search": ArmKind(),
     "cost": ArmKind(cost_per_search=0.1),
     "cost_undivided": ArmKind(cost_per_search=0.1, divides_by_deviation=False),
-    "high_cost_undivided": ArmKind(cost_per_search=0.35, divides_by_deviation=False),
     "hybrid": ArmKind(kind=SearchKind.HYBRID),
     "no_search": ArmKind(max_turns=1),
 }

@@ -1,0 +1,77 @@
+"""A program that plays one task of BrowserGym with the policy as its agent; it runs in BrowserGym's own Python.
+
+It reads its task from standard input, asks the policy for each action by OpenAI's protocol, and its last line is the
+outcome, as `pivot.rollout.environment={command: [...]}` has it (docs/environments.md).
+"""
+
+import importlib
+import json
+import sys
+from typing import Any, SupportsFloat
+
+import gymnasium
+from browsergym.core.action.functions import clear, click, fill, hover, noop, press, scroll, select_option
+from browsergym.core.action.highlevel import HighLevelActionSet
+from browsergym.utils.obs import flatten_axtree_to_str
+from openai import OpenAI, OpenAIError
+
+MAX_ACTIONS = 20
+MAX_PAGE_CHARS = 8_000
+"""Characters of a page that the policy reads; the rest of a longer one is left out, which its last line says."""
+
+# Without `upload_file` and without `goto`, by which a policy could read the files of this machine.
+ACTIONS = HighLevelActionSet(
+    subsets=["custom"],
+    custom_actions=[clear, click, fill, hover, noop, press, scroll, select_option],
+    multiaction=False,
+)
+
+
+def main() -> None:
+    """Play the task, and print its reward and the number of actions."""
+    task = json.load(sys.stdin)["extra_info"]
+    name: str = task["environment"]  # such as browsergym/miniwob.click-test
+    importlib.import_module("browsergym." + name.removeprefix("browsergym/").partition(".")[0])
+    environment = gymnasium.make(name, action_mapping=ACTIONS.to_python_code)
+    try:
+        print(json.dumps(play(environment, task["seed"])))
+    finally:
+        environment.close()
+
+
+def play(environment: "gymnasium.Env[Any, Any]", seed: int) -> dict[str, Any]:
+    """Report of one episode; a policy that reaches one of its limits, such as its context, has not solved the task."""
+    observation, _ = environment.reset(seed=seed)
+    goal = "\n".join(part["text"] for part in observation["goal_object"] if part["type"] == "text")
+    how = ACTIONS.describe(with_long_description=False, with_examples=False)
+    messages: list[Any] = [
+        {"role": "system", "content": f"Do the task in the browser. Answer with one action alone.\n{how}"},
+        {"role": "user", "content": f"{goal}\n\n{page_of(observation)}"},
+    ]
+    client = OpenAI()
+    reward: SupportsFloat = 0.0
+    number = 0
+    for number in range(1, MAX_ACTIONS + 1):  # noqa: B007  # it is read after the loop
+        try:
+            answer = client.chat.completions.create(model="policy", messages=messages).choices[0].message
+        except OpenAIError as error:
+            return {"error": f"the policy did not answer: {error}"}
+        messages.append({"role": "assistant", "content": answer.content or ""})
+        observation, reward, is_done, is_cut, _ = environment.step(answer.content or "")
+        if is_done or is_cut:
+            break
+        mistake = observation["last_action_error"]
+        messages.append({"role": "user", "content": "\n\n".join(filter(None, (mistake, page_of(observation))))})
+    return {"reward": float(reward), "metrics": {"actions": number}}
+
+
+def page_of(observation: dict[str, Any]) -> str:
+    """The page as text: its accessibility tree, with an element's name for actions in brackets."""
+    page: str = flatten_axtree_to_str(observation["axtree_object"])
+    if len(page) <= MAX_PAGE_CHARS:
+        return page
+    return f"{page[:MAX_PAGE_CHARS]}\n({len(page) - MAX_PAGE_CHARS} characters more)"
+
+
+if __name__ == "__main__":
+    main()
