@@ -1,6 +1,6 @@
 """Options of the study's command -> the Study that it runs, or a sentence about what cannot be run."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -138,7 +138,7 @@ class StudyRequest:
         seed = StudySeed(
             seed=study.tuning_seed,
             folder=self.out / "tuning",
-            study=study.model_copy(update={"arms": tuple(tries), "extra_arms": ()}),
+            study=study.model_copy(update=_only_tries(tries, study)),
             digest=self._digest(design, model),
             console=console,
             model=model,
@@ -154,6 +154,11 @@ class StudyRequest:
             deciding=self.deciding,
             is_measured=False,
         )
+
+
+def _only_tries(tries: Sequence[Arm], study: StudyOptions) -> Mapping[str, object]:
+    """What tuning changes in the study: it has no other arms, and chooses by the evaluation behind the last step."""
+    return {"arms": tuple(tries), "extra_arms": (), "test_every": study.num_steps}
 
 
 def chosen_arms(study: StudyOptions, names: str | None) -> list[Arm]:
