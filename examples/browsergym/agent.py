@@ -10,7 +10,7 @@ import sys
 from typing import Any, SupportsFloat
 
 import gymnasium
-from browsergym.core.action.functions import clear, click, fill, hover, noop, press, scroll, select_option
+from browsergym.core.action.functions import clear, click, fill, hover, press, scroll, select_option
 from browsergym.core.action.highlevel import HighLevelActionSet
 from browsergym.utils.obs import flatten_axtree_to_str
 from openai import OpenAI, OpenAIError
@@ -19,10 +19,11 @@ MAX_ACTIONS = 20
 MAX_PAGE_CHARS = 8_000
 """Characters of a page that the policy reads; the rest of a longer one is left out, which its last line says."""
 
-# Without `upload_file` and without `goto`, by which a policy could read the files of this machine.
+# Without `upload_file` and `goto`, by which a policy could read the files of this machine, and without `noop`, which
+# waits as long as it is told to.
 ACTIONS = HighLevelActionSet(
     subsets=["custom"],
-    custom_actions=[clear, click, fill, hover, noop, press, scroll, select_option],
+    custom_actions=[clear, click, fill, hover, press, scroll, select_option],
     multiaction=False,
 )
 

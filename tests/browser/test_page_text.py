@@ -2,10 +2,12 @@
 
 from itertools import count
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_pivot.browser.page_text import page_text
+from verl_pivot.errors import PageError
 
 SNAPSHOT = """\
 - generic [active] [ref=e1]:
@@ -52,3 +54,14 @@ def test_what_a_page_calls_its_button_names_no_other_element(name: str) -> None:
     shown = page_text(f"- 'button {quoted} [ref=e5]'", lambda ref: int(ref[1:]))
 
     assert shown.refs == {5: "e5"}
+
+
+def test_what_yaml_does_not_take_is_shown_as_a_replacement() -> None:
+    shown = page_text('- textbox "a\uffffb" [ref=e1]: c\ud800\x7fd', lambda _: 1)
+
+    assert shown.text == '[1] textbox "a\ufffdb": c\ufffd\ufffdd'
+
+
+def test_a_snapshot_that_cannot_be_read_is_said_of_the_page() -> None:
+    with pytest.raises(PageError, match="cannot be read"):
+        page_text("- [", int)

@@ -6,7 +6,8 @@ import psutil
 import pytest
 
 from tests.support.web import needs_browser
-from verl_pivot.browser.shared import opened_page
+from verl_pivot.browser.settings import BrowserSettings, PageSettings
+from verl_pivot.browser.shared import BrowserHost, opened_page
 
 pytestmark = [needs_browser, pytest.mark.timeout(120)]
 
@@ -26,3 +27,18 @@ def test_an_event_loop_that_ends_leaves_no_process_and_no_descriptor() -> None:
         assert asyncio.run(show()) == '[1] button "OK"'
 
     assert ({each.pid for each in own.children(recursive=True)}, own.num_fds()) == before
+
+
+async def test_a_start_that_is_given_up_leaves_no_browser() -> None:
+    own = psutil.Process()
+    before = set(own.children(recursive=True))
+    host = BrowserHost(BrowserSettings())
+    opening = asyncio.ensure_future(host.open(PageSettings()))
+    while not set(own.children(recursive=True)) - before:  # noqa: ASYNC110  # a process starts without an event
+        await asyncio.sleep(0.01)
+
+    opening.cancel()
+    await asyncio.wait({opening})
+
+    _, alive = psutil.wait_procs(set(own.children(recursive=True)) - before, timeout=20)
+    assert alive == []

@@ -60,6 +60,10 @@ def node_without_trainer(cluster: Any, log: str) -> Any:
     return next(node for node in cluster.worker_nodes if node.all_processes["raylet"][0].process.pid != of_trainer)
 
 
+LOST = ("of the cluster was lost", "The actor died unexpectedly before finishing this task.")
+"""What is said where the trainer waits for rollouts, and Ray's own words where a worker of the node was at work."""
+
+
 def test_a_launch_on_two_nodes_that_loses_one_goes_on_from_its_last_step_once_there_is_another(tmp_path: Path) -> None:
     with two_nodes() as cluster, ThreadPoolExecutor(1) as pool:
         words = short_launch(
@@ -78,7 +82,7 @@ def test_a_launch_on_two_nodes_that_loses_one_goes_on_from_its_last_step_once_th
         resumed = launch(tmp_path, *words, timeout_seconds=SECONDS)
 
     assert failed.returncode != 0
-    assert "of the cluster was lost" in failed.stderr.splitlines()[-1], failed.stderr
+    assert any(said in failed.stderr.splitlines()[-1] for said in LOST), failed.stderr
     steps = steps_of("grpo_roc", resumed)
     assert 1 <= saved < NUM_STEPS
     assert sorted(steps) == list(range(saved + 1, NUM_STEPS + 1))

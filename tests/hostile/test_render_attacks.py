@@ -35,6 +35,17 @@ Element.prototype.getBoundingClientRect = () => box; Element.prototype.checkVisi
 window.getComputedStyle = () => ({color: 'rgb(255, 255, 255)', backgroundColor: 'rgb(255, 0, 0)'});
 Object.prototype.visible = true; Array.from = () => [];
 </script>"""
+# Shows boxes without names, and gives them their names behind the last picture, should it notice when one is taken.
+LATER_NAMES = (
+    RIGHT.replace("id=menu", "class=menu")
+    .replace("id=text", "class=text")
+    .replace("#menu", ".menu")
+    .replace("#text", ".text")
+    + """<input id=caret style='position:fixed;top:150px'><script>let changes = 0;
+new MutationObserver(() => { if (++changes >= 2) for (const name of ['menu', 'text'])
+  document.querySelector('.' + name).id = name; }).observe(caret, {attributes: true});</script>"""
+)
+COVER = "<div style='position:fixed;inset:0;background:#ccc;pointer-events:none%s'>OK</div>"
 
 ATTACKS: dict[str, tuple[str, str]] = {
     "is empty": ("<html></html>", "nothing_shown"),
@@ -59,6 +70,10 @@ ATTACKS: dict[str, tuple[str, str]] = {
     "forges what is measured": (FORGED, "wrong_value"),
     "has the elements in another place": (RIGHT.replace("left: 20px", "left: 260px"), "partial"),
     "covers the elements": (RIGHT + "<div style='position:fixed;inset:0;background:#ccc'>OK</div>", "partial"),
+    "covers the elements by what clicks pass through": (RIGHT + COVER % "", "partial"),
+    "insists that clicks pass through its cover": (RIGHT + COVER % " !important", "partial"),
+    "clips the elements away": (RIGHT + "<style>#menu, #text {clip-path: circle(0)}</style><h1>Hi</h1>", "partial"),
+    "has the elements behind its last picture alone": (LATER_NAMES, "wrong_value"),
     "makes the elements transparent": (RIGHT + "<style>#menu, #text {opacity: 0}</style><h1>Hi</h1>", "partial"),
     "has two elements of one name": (RIGHT + "<div id=menu>Menu</div>", "partial"),
     "draws a picture instead": (
@@ -188,3 +203,23 @@ async def test_a_judge_that_is_down_decides_nothing(key: None) -> None:
     verdict = await judged(RIGHT, judge=options_of(FakeJudge(url="http://127.0.0.1:9/v1")))
 
     assert (verdict.score, verdict.reason) == (None, "judge_failed")
+
+
+async def test_pages_that_hang_wait_for_each_other_and_are_still_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The page of one word that is shown after them says how fast the machine is, and not how long the queue was."""
+    monkeypatch.setattr("verl_pivot.verifiers.render_page._pages_at_once", lambda: 1)
+    hanging = f"{RIGHT}<script>while (true) {{}}</script>"
+
+    verdicts = await asyncio.gather(*(judged(hanging, assertions=ASSERTIONS, seconds=[0]) for _ in range(3)))
+
+    assert [verdict.reason for verdict in verdicts] == ["invalid_page"] * 3
+
+
+async def test_what_no_tokenizer_takes_is_written_in_words() -> None:
+    loud = RIGHT + r"<script>console.error('half \ud800'); throw Error('\udfff')</script>"
+
+    verdict = await judged(loud, assertions=ASSERTIONS)
+
+    assert verdict.reason == "script_error"
+    assert r"\udfff" in verdict.detail
+    verdict.detail.encode()

@@ -81,6 +81,9 @@ class BrowserProcess:
             await self.close()
             await asyncio.to_thread(_check_machine)
             raise BrowserError(f"the browser {program} does not start: {_first_line(error)}") from error
+        except BaseException:  # also a start that is given up: nobody else knows of this browser
+            await self.close()
+            raise
         self._browser.on("disconnected", lambda _: self._ended())
 
     @property

@@ -84,6 +84,6 @@ class PageEvents:
 
 
 def keep(texts: list[str], text: str) -> None:
-    """Append the beginning of a text, as long as there are few."""
+    """Append the beginning of a text, as long as there are few; half of a surrogate pair is written as \\uNNNN."""
     if len(texts) < _MOST_KEPT:
-        texts.append(text[:_MOST_CHARACTERS])
+        texts.append(text[:_MOST_CHARACTERS].encode("utf-8", "backslashreplace").decode())

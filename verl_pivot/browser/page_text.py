@@ -7,6 +7,8 @@ from typing import Any, TypeAlias
 
 import yaml
 
+from verl_pivot.errors import PageError
+
 _KEY = re.compile(
     r"""(?P<role>/?[a-zA-Z-]+)
     (?:\ (?P<name>"(?:[^"\\]|\\.)*"|/(?:[^/\\]|\\.)*/))?
@@ -16,6 +18,8 @@ _KEY = re.compile(
 _REF = re.compile(r"\[ref=([a-z0-9]+)\]")
 _MARK = re.compile(r"\[([^\[\]]*)\]")
 _UNSHOWN = ("ref=", "cursor=", "active", "box=")
+# What YAML takes in no text, such as U+FFFF and half of a surrogate pair, all of which a page can hold.
+_NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _Node: TypeAlias = Any  # YAML: a text, or {text: text or list of these}
 
@@ -41,8 +45,14 @@ def page_text(snapshot: str, number_of: Callable[[str], int]) -> PageText:
     Args:
         snapshot: `page.aria_snapshot(mode="ai")`.
         number_of: Gives each of Playwright's names of elements its number.
+
+    Raises:
+        PageError: If the snapshot cannot be read.
     """
-    nodes = yaml.load(snapshot, Loader=_Loader) if snapshot.strip() else []
+    try:
+        nodes = yaml.load(_NOT_YAML.sub("\ufffd", snapshot), Loader=_Loader) if snapshot.strip() else []
+    except yaml.YAMLError as error:  # what the page says decides what stands there
+        raise PageError("the page's text cannot be read") from error
     refs: dict[int, str] = {}
     lines = _lines(nodes if isinstance(nodes, list) else [nodes], 0, number_of, refs)
     return PageText(text="\n".join(lines), refs=refs)

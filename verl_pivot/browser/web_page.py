@@ -176,7 +176,12 @@ class WebPage:
     async def screenshot(self, *, full_page: bool = False) -> bytes:
         """The visible part of the page, or with `full_page` all of it, as PNG."""
         return await self._answers.asked(
-            lambda page: page.screenshot(full_page=full_page, type="png", timeout=self._milliseconds)
+            lambda page: page.screenshot(
+                full_page=full_page,
+                type="png",
+                timeout=self._milliseconds,
+                caret="initial",  # to hide it would change styles, by which a page sees when it is photographed
+            )
         )
 
     async def evaluate(self, expression: str, argument: object = None) -> Any:
@@ -186,6 +191,10 @@ class WebPage:
     async def evaluate_apart(self, expression: str) -> Any:
         """Value of a JavaScript expression in a world of its own, whose functions the page's scripts cannot replace."""
         return await self._answers.asked(lambda page: value_apart(self._context, page, expression, self._milliseconds))
+
+    async def browser_answers(self) -> bool:
+        """Whether the browser lives, however the page is."""
+        return await self._process.answers()
 
     async def close(self) -> None:
         """Close the page, however it is; repeats are harmless."""

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
@@ -161,11 +161,7 @@ async def _observation(call: ToolCall, tool: Tool, workspace: Workspace) -> Obse
         raise ToolBugError(str(code_error(place, error))) from error
     if not isinstance(observation, Observation) or not isinstance(observation.text, str):
         raise ToolBugError(f"{place} returned {observation!r:.100}; return an Observation with a text")
-    try:
-        observation.text.encode()
-    except UnicodeEncodeError as error:
-        raise ToolFailureError(f"{place} returned text that is not valid Unicode: {error.reason}") from error
-    return observation
+    return replace(observation, text=observation.text.encode("utf-8", "backslashreplace").decode())
 
 
 async def _with_retries(call: ToolCall, tool: Tool, workspace: Workspace) -> Observation:

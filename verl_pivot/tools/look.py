@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from verl_pivot.call_limit import uncounted_wait
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.tools.contract import Environment, Observation, ToolError, tool
 from verl_pivot.tools.forced_optimization import MAX_REVISIONS, BestRevision
@@ -46,7 +47,8 @@ class LookEnvironment(Environment):
             raise ToolError(f"the page has been revised {MAX_REVISIONS} times; the best one counts, so end your turn")
         if len(html) > MAX_CHARS:
             raise ToolError(f"the page has {len(html)} characters; at most {MAX_CHARS} are rendered")
-        critique = await self._critique(html)
+        with uncounted_wait():  # the page and its judge have time limits of their own
+            critique = await self._critique(html)
         before, verdict = self._best.score, critique.verdict
         assert verdict.score is not None
         is_kept = self._best.add(verdict.score)

@@ -11,7 +11,7 @@ from verl_pivot.verifiers.extraction import extract_program
 from verl_pivot.verifiers.judge_client import ask
 from verl_pivot.verifiers.judge_prompts import Fence, JudgeQuestion, Rubric, conversation_text
 from verl_pivot.verifiers.registry import register
-from verl_pivot.verifiers.render_assertions import problem_of_assertion
+from verl_pivot.verifiers.render_assertions import Assertion, problem_of_assertion
 from verl_pivot.verifiers.render_options import RenderOptions
 from verl_pivot.verifiers.render_page import Rendering, rendered
 from verl_pivot.verifiers.render_pictures import structural_similarity
@@ -75,7 +75,7 @@ class RenderVerifier:
         parts: list[tuple[str, float, float]] = []
         lines: list[str] = []
         if options.assertions:
-            problems = [problem_of_assertion(each, found.measured) for each in options.assertions]
+            problems = [_problem(each, found) for each in options.assertions]
             held = [each.weight for each, problem in zip(options.assertions, problems, strict=True) if problem is None]
             share = sum(held) / sum(each.weight for each in options.assertions)
             parts.append(("assertions", weights.assertions, share))
@@ -96,6 +96,12 @@ class RenderVerifier:
         score = sum(weight * each for _, weight, each in parts) / total
         detail = "; ".join([*(f"{name} {each:.3g}" for name, _, each in parts), *lines])
         return PageCritique(verdict=graded(min(score, 1.0), detail), lines=(*lines, *found.notes))
+
+
+def _problem(assertion: Assertion, found: Rendering) -> str | None:
+    """What of an assertion does not hold before or after the last screenshot, so that a page cannot change between."""
+    problems = (problem_of_assertion(assertion, each) for each in found.measured)
+    return next((each for each in problems if each is not None), None)
 
 
 def _question(state: str, criterion: str, screenshots: Sequence[bytes]) -> JudgeQuestion:

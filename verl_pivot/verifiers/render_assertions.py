@@ -21,22 +21,35 @@ Selector: TypeAlias = Annotated[str, Field(min_length=1, max_length=500)]
 
 # Runs in a world of its own, so that the page's scripts cannot forge what it measures.
 _MEASURE = """(() => {
+  let untouchable;
   const most = %d, measure = (element) => {
     const box = element.getBoundingClientRect(), style = getComputedStyle(element);
     const x = box.left + box.width / 2, y = box.top + box.height / 2;
     const hit = document.elementFromPoint(x, y);
+    const holds = (rect) => rect.left <= x && x <= rect.right && rect.top <= y && y <= rect.bottom;
+    const parts = Array.from(element.getClientRects());
     const visible = box.width > 0 && box.height > 0 && hit !== null
-      && (hit === element || element.contains(hit) || hit.contains(element))
+      && (element.contains(hit) || hit.contains(element) && !parts.some(holds))
+      && !untouchable.some((each) => !each.contains(element) && !element.contains(each)
+        && holds(each.getBoundingClientRect()))
       && element.checkVisibility({opacityProperty: true, visibilityProperty: true});
     return {left: box.left, top: box.top, right: box.right, bottom: box.bottom, visible,
       text: (element.innerText || element.value || '').slice(0, 10000),
       colour: style.color, background: style.backgroundColor};
   };
-  return %s.map((selector) => {
-    let found;
-    try { found = document.querySelectorAll(selector); } catch { return null; }
-    return {count: found.length, elements: Array.from(found).slice(0, most).map(measure)};
-  });
+  // A cover through which clicks pass covers too, and a page sees no change of adopted style sheets.
+  const sheets = document.adoptedStyleSheets, touchable = new CSSStyleSheet();
+  touchable.replaceSync('* { pointer-events: auto !important }');
+  document.adoptedStyleSheets = [...sheets, touchable];
+  try {
+    untouchable = Array.from(document.querySelectorAll('*')).slice(0, 5000)
+      .filter((element) => getComputedStyle(element).pointerEvents === 'none');
+    return %s.map((selector) => {
+      let found;
+      try { found = document.querySelectorAll(selector); } catch { return null; }
+      return {count: found.length, elements: Array.from(found).slice(0, most).map(measure)};
+    });
+  } finally { document.adoptedStyleSheets = sheets; }
 })()"""
 # An element that shows a picture instead of text and boxes.
 HAS_PICTURES = """(() => document.querySelector(

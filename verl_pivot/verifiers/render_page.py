@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -52,8 +52,8 @@ class Rendering:
     """[num_screenshots] PNG"""
     last: NDArray[np.uint8]
     """[height, width, 3] The last screenshot."""
-    measured: Measured
-    """Elements at the time of the last screenshot."""
+    measured: tuple[Measured, ...]
+    """Elements before and after the last screenshot."""
     notes: tuple[str, ...]
     """Errors that the page wrote to the console, and requests that were refused."""
 
@@ -88,14 +88,26 @@ async def _check_speed(request: RenderRequest) -> None:
     Raises:
         BrowserError: If this page takes more than a share of the time, so that the machine may be at fault.
     """
-    began = asyncio.get_running_loop().time()
-    found = await _rendered_once(_CONTROL_PAGE, replace(request, seconds=(0.0,), selectors=(), allow_pictures=True))
-    seconds = asyncio.get_running_loop().time() - began
+    control = replace(request, seconds=(0.0,), selectors=(), allow_pictures=True)
+    async with _page(request) as page:
+        began = asyncio.get_running_loop().time()  # not before: the wait for a page says nothing of the machine
+        found = await _in_time(page, _CONTROL_PAGE, control)
+        seconds = asyncio.get_running_loop().time() - began
     if isinstance(found, Verdict) or seconds > _CONTROL_SHARE * request.wall_seconds:
         raise BrowserError(f"the machine is too busy to render: a page of one word took {seconds:.1f} s")
 
 
 async def _rendered_once(html: str, request: RenderRequest) -> Rendering | Verdict:
+    async with _page(request) as page:
+        try:
+            return await _in_time(page, html, request)
+        except BrowserError as error:
+            if not await page.browser_answers():
+                raise
+            return refuse(Reason.INVALID_PAGE, str(error))  # the page or the machine: a page of one word will tell
+
+
+def _page(request: RenderRequest) -> AbstractAsyncContextManager[WebPage]:
     settings = PageSettings(
         width=request.width,
         height=request.height,
@@ -103,20 +115,23 @@ async def _rendered_once(html: str, request: RenderRequest) -> Rendering | Verdi
         keeps_console=True,
         action_seconds=request.wall_seconds,
     )
-    async with opened_page(settings, BrowserSettings(max_pages=_pages_at_once())) as page:
-        work = asyncio.ensure_future(_shown(page, html, request))
-        seconds = request.wall_seconds + request.seconds[-1]
-        try:
-            done, _ = await asyncio.wait({work}, timeout=seconds)
-        finally:
-            if not work.done():
-                work.cancel()
-        if not done:
-            return refuse(Reason.INVALID_PAGE, f"the page was not done within {seconds:g} s")
-        try:
-            return work.result()
-        except PageError as error:
-            return refuse(Reason.INVALID_PAGE, str(error))
+    return opened_page(settings, BrowserSettings(max_pages=_pages_at_once()))
+
+
+async def _in_time(page: WebPage, html: str, request: RenderRequest) -> Rendering | Verdict:
+    work = asyncio.ensure_future(_shown(page, html, request))
+    seconds = request.wall_seconds + request.seconds[-1]
+    try:
+        done, _ = await asyncio.wait({work}, timeout=seconds)
+    finally:
+        if not work.done():
+            work.cancel()
+    if not done:
+        return refuse(Reason.INVALID_PAGE, f"the page was not done within {seconds:g} s")
+    try:
+        return work.result()
+    except PageError as error:
+        return refuse(Reason.INVALID_PAGE, str(error))
 
 
 def _pages_at_once() -> int:
@@ -128,17 +143,17 @@ async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering 
     await page.show(html)
     screenshots: list[bytes] = []
     waited = 0.0
+    measured: list[Measured | None] = []
     for at in request.seconds:
         await asyncio.sleep(at - waited)
         waited = at
+        if at == request.seconds[-1]:
+            measured.append(await _measured(page, request))
         screenshots.append(await page.screenshot())
         if not screenshots[1:] and page.events.num_script_errors:
             return refuse(Reason.SCRIPT_ERROR, "; ".join(page.events.script_errors))
-    measured: Measured = {}
-    if request.selectors:
-        selectors: Sequence[str] = request.selectors
-        measured = read_measured(list(selectors), await page.evaluate_apart(measuring(list(selectors))))
-    if not request.allow_pictures and await page.evaluate_apart(HAS_PICTURES):
+    measured.append(await _measured(page, request))
+    if any(each is None for each in measured):
         return refuse(Reason.HAS_PICTURES, "the page holds a picture, a canvas, a frame or a style with url()")
     if page.url.partition("#")[0] != OFFLINE_PAGE:
         return refuse(Reason.LEFT_PAGE, page.url[:200])
@@ -146,4 +161,19 @@ async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering 
     if (drawn := await asyncio.to_thread(num_drawn_pixels, last)) < MIN_DRAWN_PIXELS:
         return refuse(Reason.NOTHING_SHOWN, f"{drawn} pixels differ from the background")
     notes = [*page.events.console_errors, *(f"refused: {each}" for each in page.events.refused_requests)]
-    return Rendering(screenshots=tuple(screenshots), last=last, measured=measured, notes=tuple(notes))
+    return Rendering(
+        screenshots=tuple(screenshots),
+        last=last,
+        measured=tuple(each for each in measured if each is not None),
+        notes=tuple(notes),
+    )
+
+
+async def _measured(page: WebPage, request: RenderRequest) -> Measured | None:
+    """The elements as they are now; None for a page that holds a picture and may not."""
+    if not request.allow_pictures and await page.evaluate_apart(HAS_PICTURES):
+        return None
+    if not request.selectors:
+        return {}
+    selectors = list(request.selectors)
+    return read_measured(selectors, await page.evaluate_apart(measuring(selectors)))
