@@ -35,7 +35,7 @@ def main(
     The arm grpo_roc_partial lets unfinished rollouts go on in the next step: its learning curves beside plain GRPO-RoC
     are `--arms grpo_roc_paper,grpo_roc_partial`.
 
-    A finished phase is not repeated: run the command again to continue, or `make clean` to start over.
+    A finished phase is not repeated: run the command again to continue, or remove the folder of --out to start over.
 
     Example: python -m examples.grpo_roc --seeds 1 --out outputs/grpo-roc-1
     """

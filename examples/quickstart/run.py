@@ -46,7 +46,7 @@ def main(
 ) -> None:
     """Make a small policy, find its pivots, train on them with the stock verl trainer and measure the gain.
 
-    A finished phase is not repeated: run the command again to continue, or `make clean` to start over.
+    A finished phase is not repeated: run the command again to continue, or remove the folder of --out to start over.
 
     Example: python -m examples.quickstart --seed 1 --out outputs/seed-1
     """

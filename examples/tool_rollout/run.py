@@ -29,7 +29,7 @@ def main(
 ) -> None:
     """Let a small policy work on whole tasks with tools, reward the outcome, and measure the gain.
 
-    A finished phase is not repeated: run the command again to continue, or `make clean` to start over.
+    A finished phase is not repeated: run the command again to continue, or remove the folder of --out to start over.
 
     Example: python -m examples.tool_rollout --seed 1 --out outputs/tool-rollout-1
     """
