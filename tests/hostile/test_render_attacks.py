@@ -72,6 +72,10 @@ ATTACKS: dict[str, tuple[str, str]] = {
     "covers the elements": (RIGHT + "<div style='position:fixed;inset:0;background:#ccc'>OK</div>", "partial"),
     "covers the elements by what clicks pass through": (RIGHT + COVER % "", "partial"),
     "insists that clicks pass through its cover": (RIGHT + COVER % " !important", "partial"),
+    "has its picture behind 6,000 elements": (
+        RIGHT + "<i></i>" * 6000 + "<b style='background:url(data:image/png;base64,AA)'></b>",
+        "has_pictures",
+    ),
     "clips the elements away": (RIGHT + "<style>#menu, #text {clip-path: circle(0)}</style><h1>Hi</h1>", "partial"),
     "has the elements behind its last picture alone": (LATER_NAMES, "wrong_value"),
     "makes the elements transparent": (RIGHT + "<style>#menu, #text {opacity: 0}</style><h1>Hi</h1>", "partial"),

@@ -42,8 +42,8 @@ _MEASURE = """(() => {
   touchable.replaceSync('* { pointer-events: auto !important }');
   document.adoptedStyleSheets = [...sheets, touchable];
   try {
-    untouchable = Array.from(document.querySelectorAll('*')).slice(0, 5000)
-      .filter((element) => getComputedStyle(element).pointerEvents === 'none');
+    untouchable = Array.from(document.querySelectorAll('*')).filter(
+      (element) => getComputedStyle(element).pointerEvents === 'none');
     return %s.map((selector) => {
       let found;
       try { found = document.querySelectorAll(selector); } catch { return null; }
@@ -54,7 +54,7 @@ _MEASURE = """(() => {
 # An element that shows a picture instead of text and boxes.
 HAS_PICTURES = """(() => document.querySelector(
     'img,canvas,video,object,embed,iframe,svg image,input[type=image]') !== null
-  || Array.from(document.querySelectorAll('*')).slice(0, 5000).some((element) =>
+  || Array.from(document.querySelectorAll('*')).some((element) =>
     ['', '::before', '::after'].some((part) => {
       const style = getComputedStyle(element, part);
       return [style.backgroundImage, style.content, style.borderImageSource, style.maskImage, style.listStyleImage]
