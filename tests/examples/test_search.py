@@ -121,6 +121,9 @@ def test_every_command_composes(name: str, tmp_path: Path) -> None:
     arm = make_arm(name, tmp_path / "policy", tmp_path, 1, corpus=corpus, num_steps=10)
     config = checked_config(arm.command[3:])
 
-    assert config.reward.custom_reward_function.reward_kwargs.cost_per_search == (0.1 if name == "cost" else 0.0)
+    assert config.reward.custom_reward_function.reward_kwargs.cost_per_search == (
+        0.1 if name.startswith("cost") else 0.0
+    )
+    assert config.algorithm.norm_adv_by_std_in_grpo == (name != "cost_undivided")
     assert config.pivot.rollout.max_turns == (1 if name == "no_search" else 3)
     assert config.pivot.rollout.tools == str(tools[SearchKind.HYBRID if name == "hybrid" else SearchKind.BM25])
