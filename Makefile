@@ -1,7 +1,7 @@
 # On a fresh machine with Python 3.11, or 3.12 and PYTHON=python3.12, each command sets everything up by itself.
 #   make quickstart   SFT trajectories -> a better policy, then a table and a plot; 9 minutes on two cores
 #   make study        the claims of PivotRL's paper at desk size: every arm and seed, hours; it goes on where it ended
-#   make study-tune   what `make study` trains with: learning rates of every arm, on a seed that is not reported; it prints how `make study` takes them
+#   make study-tune   learning rates of every arm, on a seed that is not reported; it says how `make study` takes them
 #   make test         formatting, types and the whole test suite; half an hour on two cores
 #   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 3 minutes
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release

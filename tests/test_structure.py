@@ -25,7 +25,6 @@ ROOMS = (
         "loop_local",
         "off_loop",
         "all_at_once",
-        "call_limit",
         "child_process",
         "extras",
         "validation",

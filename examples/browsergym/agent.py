@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def play(environment: "gymnasium.Env[Any, Any]", seed: int) -> dict[str, Any]:
-    """Report of one episode; a policy that reaches one of its limits, such as its context, has not solved the task."""
+    """Report of one episode; where the policy does not answer, the rollout knows whether one of its limits was why."""
     observation, _ = environment.reset(seed=seed)
     goal = "\n".join(part["text"] for part in observation["goal_object"] if part["type"] == "text")
     how = ACTIONS.describe(with_long_description=False, with_examples=False)

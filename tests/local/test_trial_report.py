@@ -82,5 +82,9 @@ def test_without_one_the_cause_is_the_last_error_in_the_log() -> None:
     log = "Traceback:\n  File x\nray.exceptions.RayTaskError(KeyError): ray::run()\nKeyError: 'a'\n\nSet HYDRA=1"
 
     assert failure(log) == "verl-pivot: the launch failed: KeyError: 'a'"
+    died = "ray.exceptions.ActorDiedError: The actor died unexpectedly before finishing this task."
+    assert failure(f"{died}\n").startswith(
+        f"verl-pivot: the launch failed: {died} A worker ended, or its node was lost: "
+    )
     assert failure("Killed\n") == "verl-pivot: the launch failed; its log says why"
     assert TrialReport().failure(137).startswith("verl-pivot: the launch was killed (SIGKILL)")

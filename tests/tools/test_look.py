@@ -1,5 +1,8 @@
 """Tool `look`: which revision counts, what the policy reads, and whose fault it is that a page is not seen."""
 
+import json
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +12,7 @@ from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.tools.contract import ToolError
 from verl_pivot.tools.forced_optimization import BestRevision
 from verl_pivot.tools.look import LookEnvironment
+from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import JsonObject, Message, Role
 
 RENDER: JsonObject = {
@@ -89,3 +93,18 @@ async def test_a_judge_that_is_down_is_the_systems_fault(monkeypatch: pytest.Mon
 def test_a_row_that_says_nothing_of_its_page_is_refused(metadata: JsonObject, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LookEnvironment(metadata)
+
+
+def test_a_look_has_the_limits_of_its_page_and_its_judge_and_takes_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "tools.yaml"
+    path.write_text("- environment: verl_pivot.tools.look:LookEnvironment\n")
+    tools = load_toolset(str(path)).open({"metadata": json.dumps({"render": RENDER})})
+    (look,) = tools.toolbox.tools.values()
+    assert look.policy.timeout_seconds is None
+
+    limited = tmp_path / "limited.yaml"
+    limited.write_text(path.read_text() + "  timeout_seconds: 300\n")
+    with pytest.raises(
+        ConfigError, match="entry 0: timeout_seconds does nothing for .*LookEnvironment.*: leave it out"
+    ):
+        load_toolset(str(limited))

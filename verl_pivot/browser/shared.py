@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from verl_pivot.browser.browser_process import BrowserProcess
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.browser.web_page import WebPage
-from verl_pivot.call_limit import uncounted_wait
 from verl_pivot.errors import BrowserError
 from verl_pivot.loop_local import LoopLocal
 
@@ -36,8 +35,7 @@ class BrowserHost:
             ConfigError: If no browser is installed, or this machine has no sandbox for it.
             BrowserError: If two browsers in a row open no page.
         """
-        with uncounted_wait():
-            await self._room.acquire()
+        await self._room.acquire()
         try:
             try:
                 return await self._opened(settings)

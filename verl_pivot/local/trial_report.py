@@ -43,6 +43,12 @@ _DROPPED = {
 _CAUSE = re.compile(r"^verl-pivot: .*|^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)\b.*")
 _MEMORY_FULL = re.compile(r"^ray\.exceptions\.OutOfMemoryError: .* was (\S+) used / (\S+) limit")
 """What Ray says where it ended processes to free memory, sixty lines before the log's end."""
+_DIED = "ActorDiedError: The actor died unexpectedly"
+_LOST_WORKER = (
+    " A worker ended, or its node was lost: its log in /tmp/ray/session_latest/logs says why. Once there are as "
+    "many GPUs as before, start the same command again; with trainer.save_freq and trainer.resume_mode=auto it goes on "
+    "from its last checkpoint"
+)
 _KILLED = 128 + 9
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -107,7 +113,10 @@ class TrialReport:
         if not causes:
             return "verl-pivot: the launch failed; its log says why"
         own = [line for line in causes if line.startswith("verl-pivot: ")]
-        return own[-1] if own else f"verl-pivot: the launch failed: {causes[-1]}"
+        if own:
+            return own[-1]
+        remedy = _LOST_WORKER if _DIED in causes[-1] else ""
+        return f"verl-pivot: the launch failed: {causes[-1]}{remedy}"
 
     def _phase(self, line: str, seconds: float) -> str | None:
         for number in range(self._num_phases, len(_PHASES)):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
-from verl_pivot.call_limit import call_limit
 from verl_pivot.data.json_values import BadRowError, encode_json, is_too_deep
 from verl_pivot.data.tool_schemas import ArgumentProblem, schemas_by_name
 from verl_pivot.errors import (
@@ -174,7 +173,7 @@ async def _with_retries(call: ToolCall, tool: Tool, workspace: Workspace) -> Obs
     async for attempt in attempts:
         with attempt:
             try:
-                async with call_limit(tool.policy.timeout_seconds):
+                async with asyncio.timeout(tool.policy.timeout_seconds):
                     return await tool.call(call.arguments, workspace)
             except TimeoutError as error:
                 text = f"tool {call.name} did not answer{_within(tool.policy.timeout_seconds)}"

@@ -4,7 +4,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.errors import ConfigError, ToolFailureError
@@ -147,6 +147,9 @@ class Environment:
             async def score(self, answer):
                 return Verdict.accept() if self.count == 3 else Verdict.refuse("wrong_count")
     """
+
+    has_own_limits: ClassVar[bool] = False
+    """Whether each call ends in time by itself. A tools file may then give no `timeout_seconds`, and none counts."""
 
     def __init__(self, metadata: JsonObject) -> None:
         """Make the state for a row.

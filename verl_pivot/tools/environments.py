@@ -100,7 +100,7 @@ class EnvironmentKind:
         Args:
             environment: The object that the tools file names.
             name: Its name in the tools file, for messages.
-            policy: Time limit of its calls.
+            policy: Time limit of its calls, unless it has limits of its own.
 
         Raises:
             ConfigError: If it is no subclass of Environment, or a method's signature cannot become a schema.
@@ -109,7 +109,8 @@ class EnvironmentKind:
             raise ConfigError(f"{name} is no subclass of verl_pivot.tools.contract.Environment")
         owner = f"environment {environment.__name__}"
         signatures = [read_signature(method, owner=owner, is_method=True) for method in tool_methods(environment)]
-        return cls(environment=environment, signatures=tuple(signatures), policy=policy)
+        limit = CallPolicy(timeout_seconds=None) if environment.has_own_limits else policy
+        return cls(environment=environment, signatures=tuple(signatures), policy=limit)
 
     def open(self, metadata: JsonObject) -> "RunningEnvironment":
         """Make the state of one rollout from the decoded column `metadata` of its row.

@@ -4,7 +4,6 @@ from typing import Annotated
 
 from pydantic import Field
 
-from verl_pivot.call_limit import uncounted_wait
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.tools.contract import Environment, Observation, ToolError, tool
 from verl_pivot.tools.forced_optimization import MAX_REVISIONS, BestRevision
@@ -23,6 +22,8 @@ class LookEnvironment(Environment):
     """Page of one rollout in the making. `metadata.render` holds the options of `render`, and `metadata.task` the task
     for its judge.
     """
+
+    has_own_limits = True  # of the page and of the judge; what waits for its turn at the browser has none
 
     def __init__(self, metadata: JsonObject) -> None:
         """Read what the row asks of the page.
@@ -47,8 +48,7 @@ class LookEnvironment(Environment):
             raise ToolError(f"the page has been revised {MAX_REVISIONS} times; the best one counts, so end your turn")
         if len(html) > MAX_CHARS:
             raise ToolError(f"the page has {len(html)} characters; at most {MAX_CHARS} are rendered")
-        with uncounted_wait():  # the page and its judge have time limits of their own
-            critique = await self._critique(html)
+        critique = await self._critique(html)
         before, verdict = self._best.score, critique.verdict
         assert verdict.score is not None
         is_kept = self._best.add(verdict.score)

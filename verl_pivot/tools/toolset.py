@@ -381,7 +381,12 @@ def _function_tool(entry: FunctionEntry) -> FunctionTool:
 
 def _environment_kind(entry: EnvironmentEntry) -> EnvironmentKind:
     policy = CallPolicy(timeout_seconds=entry.timeout_seconds)
-    return EnvironmentKind.read(load_object(entry.environment, "environment"), entry.environment, policy)
+    kind = EnvironmentKind.read(load_object(entry.environment, "environment"), entry.environment, policy)
+    if kind.environment.has_own_limits and "timeout_seconds" in entry.model_fields_set:
+        raise ConfigError(
+            f"timeout_seconds does nothing for {entry.environment}, whose calls have limits of their own: leave it out"
+        )
+    return kind
 
 
 def _row_backend(entry: RowsEntry) -> RowBackend:
