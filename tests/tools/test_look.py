@@ -105,6 +105,6 @@ def test_a_look_has_the_limits_of_its_page_and_its_judge_and_takes_no_other(tmp_
     limited = tmp_path / "limited.yaml"
     limited.write_text(path.read_text() + "  timeout_seconds: 300\n")
     with pytest.raises(
-        ConfigError, match="entry 0: timeout_seconds does nothing for .*LookEnvironment.*: leave it out"
+        ConfigError, match=r"entry 0: timeout_seconds does nothing for .*LookEnvironment.*: leave it out"
     ):
         load_toolset(str(limited))
