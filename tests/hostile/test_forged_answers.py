@@ -125,7 +125,7 @@ def test_a_tool_that_refuses_is_read_by_the_policy(raised: Exception) -> None:
     text(outcome).encode()
 
 
-@pytest.mark.parametrize("outcome", [*FAILURES, *BUGS, *WRONG_RESULTS, Observation("\ud800")], ids=repr)
+@pytest.mark.parametrize("outcome", [*FAILURES, *BUGS, *WRONG_RESULTS], ids=repr)
 @pytest.mark.finding("answers that end a training run", where="no service")
 def test_a_tool_that_breaks_masks_the_trajectory(outcome: Any) -> None:
     answered = outcome_of(BrokenTool(outcome), "broken", {})
@@ -133,6 +133,13 @@ def test_a_tool_that_breaks_masks_the_trajectory(outcome: Any) -> None:
     assert answered.observation is None
     assert answered.failure
     assert answered.is_bug == (outcome in (*BUGS, *WRONG_RESULTS))
+
+
+@pytest.mark.finding("answers that end a training run", where="no service")
+def test_half_of_a_surrogate_pair_in_a_result_is_read_by_the_policy_as_its_escape() -> None:
+    outcome = outcome_of(BrokenTool(Observation("a\ud800b")), "broken", {})
+
+    assert (outcome.failure, text(outcome)) == ("", "a\\ud800b")
 
 
 def test_a_rollout_that_is_cancelled_ends_at_once() -> None:
