@@ -1,9 +1,12 @@
-"""Units that were evaluated while they trained -> groups of seeds, and curves of what the held-out rows give."""
+"""Units that were evaluated while they trained -> groups of seeds, curves of the held-out rows, and what is undecided."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import Generic, TypeVar
+
+from verl_pivot.data.rollout_dumps import read_rollouts
 
 PlayedT = TypeVar("PlayedT")
 
@@ -48,3 +51,19 @@ def curve(group: Sequence[EvaluatedResult[PlayedT]], measure: Callable[[Sequence
 def first_step_at(values: Mapping[int, float], wanted: float) -> int | None:
     """First step whose value is the wanted one or more; None if there is none."""
     return next((step for step, value in values.items() if value >= wanted), None)
+
+
+def undecided(arm: str, seed: int, evaluations: Mapping[int, Path]) -> list[str]:
+    """A sentence for each evaluation in which the system, or the judge, left held-out rows undecided.
+
+    Args:
+        arm: Name of the arm.
+        seed: Its seed.
+        evaluations: {step: dump of the trajectories on the held-out rows}
+    """
+    found = []
+    for step, path in evaluations.items():
+        rows = [each.score is None or each.record is None or each.record.is_masked for each in read_rollouts(path)]
+        if any(rows):
+            found.append(f"{arm}, seed {seed}: {sum(rows)} of {len(rows)} held-out rows are undecided at step {step}.")
+    return found

@@ -94,6 +94,19 @@ async def serve(answered: Answered) -> None:
         await runner.cleanup()
 
 
+def refuse_ended(judge: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Refuse what was trained with a judge that did not live to the end: what it did not score was left out.
+
+    Raises:
+        SystemExit: If its process has ended.
+    """
+    if process.poll() is not None:
+        raise SystemExit(
+            f"the judge {judge} ended with code {process.returncode} during the training, which did not train on what "
+            f"it left unscored: see {log}, remove {log.parent}, and run the command again"
+        )
+
+
 @contextmanager
 def served(judge: str, module: str, *arguments: str, log: Path) -> Iterator[str]:
     """Run a module that serves a judge for the length of a with-block; yields the URL of its endpoint.
@@ -105,7 +118,7 @@ def served(judge: str, module: str, *arguments: str, log: Path) -> Iterator[str]
         log: File for what it prints.
 
     Raises:
-        SystemExit: If it does not start; names the log.
+        SystemExit: If it does not start, or has ended before the block; names the log.
     """
     command = tied_to_parent(module, *arguments)
     with log.open("wb") as output:
@@ -117,6 +130,7 @@ def served(judge: str, module: str, *arguments: str, log: Path) -> Iterator[str]
         if not url:
             raise SystemExit(f"the judge {judge} did not start; see {log}")
         yield url
+        refuse_ended(judge, process, log)
     finally:
         process.stdin.close()  # at whose end the server ends
         process.wait()

@@ -16,8 +16,9 @@ from verl_pivot.types import Json, JsonObject
 MAXIMUM = 10
 FULL_LENGTH = 400
 """Characters of a turn to which the judge that likes length gives its best score; a plain turn has about 70."""
-_SEARCH = re.compile(r"<search>[^<]*</search>")
-_THOUGHT = re.compile(r"<think>[^<.?]*[.?]?")
+_SEARCHED = re.compile(r"(?<=<search>)[^<]+(?=</search>)")
+_LAST_SENTENCE = re.compile(r"[^<>.?]+[.?]?(?=</think>)")
+_TAG = re.compile(r"</?\w+>")
 _PRINCIPLE = re.compile(r"^- (\w+): ", re.MULTILINE)
 
 
@@ -77,13 +78,16 @@ def answer(question: JudgeQuestion, scores: Scores) -> str:
 
 
 def _quotation(principle: str, text: str) -> str:
-    """The turn's search for `query`, the first sentence of its thought for all else; its beginning if it has none.
+    """What the turn searches for, for `query`; the last sentence of its thought for all else; without them its first words.
 
-    A search and a sentence are whole tokens of the policy, so that a small judge which learns from such answers copies
-    tokens; the beginning of a sentence would have to be spelt.
+    Both begin and end with whole tokens of the policy, so that a small judge which learns from such answers copies
+    tokens and spells nothing. No tag is quoted: a judge is trained as a policy, whose `<think>` within an answer would
+    be a forged one (`verl_pivot.data.forged_turns`).
     """
-    found = (_SEARCH if principle == QUERY else _THOUGHT).search(text)
-    return words_of(found[0]) if found else quotable(text)
+    found = (_SEARCHED if principle == QUERY else _LAST_SENTENCE).search(text)
+    if found and (words := words_of(found[0])):
+        return words
+    return quotable(next((each for each in _TAG.split(text) if each.strip()), text))
 
 
 def oracle(questions: Mapping[str, WorldQuestion], wrong_share: float = 0.0) -> Scores:

@@ -45,7 +45,8 @@ class Row:
     over_outcome: PairedDifference | None
     """EM minus that of the arm `outcome` with the same seeds; None for that arm, and where it was not run."""
     steps_to_outcome: int | None
-    """First evaluation, as a number of steps, at which the mean EM over the seeds reaches the last one of `outcome`."""
+    """First evaluation, as a number of steps, at which the mean EM over the seeds reaches the last one of `outcome`;
+    that of `outcome` itself may be earlier than its last one, too."""
     measures: dict[str, float]
     unseen: float
     """EM on the kind of question that training never asked."""
@@ -85,7 +86,7 @@ def _row(group: Sequence[Result], results: Sequence[Result], questions: Mapping[
         interval=wilson_interval(em, len(by_question)),
         over_outcome=difference_of_means(_em_by_question(outcome), by_question) if is_comparable else None,
         steps_to_outcome=first_step_at(curve(group, _EM), fmean(_em_by_question(outcome).values()))
-        if is_comparable
+        if len(outcome) == len(group) and group[0].training
         else None,
         measures={name: measure(played) for name, measure in MEASURES.items()},
         unseen=fmean(unseen) if unseen else float("nan"),
@@ -122,7 +123,8 @@ def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
         table.add_column(column, overflow="fold")
     for row in found:
         low, high = row.interval
-        steps = "" if row.over_outcome is None else str(row.steps_to_outcome or "never")
+        is_timed = row.arm != BASE and any(each.arm == OUTCOME for each in found)
+        steps = "" if not is_timed else "never" if row.steps_to_outcome is None else str(row.steps_to_outcome)
         table.add_row(
             row.arm,
             ", ".join(map(str, row.seeds)),

@@ -13,6 +13,7 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which imports torchvision
 
 from examples.evaluated_training import train_and_evaluate  # noqa: E402
+from examples.evaluation_results import undecided  # noqa: E402
 from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.ppr import report  # noqa: E402
 from examples.ppr.corpus import MOST_HELD_OUT, Corpus, make_corpus  # noqa: E402
@@ -61,6 +62,7 @@ def main(
         corpus = make_corpus(out / "world", questions)
     units: list[Unit] = []
     results: list[report.Result] = []
+    missing: list[str] = []
     for seed in range(seeds):
         with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that learns a careless agent's ways", seconds):
             policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed))
@@ -71,8 +73,9 @@ def main(
                 finish(units[-1], partial(_train_with_judge, arm, corpus, models))
             results.append(_result(arm, corpus))
             found = report.rows(results, corpus.questions)
-            report.write(results, found, gaps(units), out)  # after each unit, since all of them take hours
-    report.show(found, gaps(units), console)
+            missing += undecided(name, seed, arm.evaluations)
+            report.write(results, found, [*gaps(units), *missing], out)  # after each unit, since all of them take hours
+    report.show(found, [*gaps(units), *missing], console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 
 

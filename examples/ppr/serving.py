@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 
 from examples.ppr.judges import SCRIPTED
-from examples.scripted_judge import served
+from examples.scripted_judge import refuse_ended, served
 from verl_pivot.engines.server import await_ready, end_process_group, free_port
 
 MODEL_NAME = "judge"
@@ -45,7 +45,7 @@ def served_judge(
         console: Shows the wait for a model.
 
     Raises:
-        SystemExit: If it does not start; names the log.
+        SystemExit: If it does not start, or has ended before the block; names the log.
         EngineError: If SGLang does not start; names the log.
     """
     if judge in SCRIPTED:
@@ -73,5 +73,6 @@ def _model(folder: str, log: Path, console: Console) -> Iterator[str]:
     try:
         await_ready(process, f"http://127.0.0.1:{port}", folder, log, _START_SECONDS, console)
         yield f"http://127.0.0.1:{port}/v1"
+        refuse_ended(folder, process, log)
     finally:
         end_process_group(process)

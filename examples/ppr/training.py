@@ -115,7 +115,11 @@ class Arm(EvaluatedTraining):
             return [mode]
         url = () if self.judge_url is None else (f"pivot.process.base_url={self.judge_url}",)
         principles = f"pivot.process.principles={PRINCIPLES}"
-        answers = (f"pivot.process.model={MODEL_NAME}", "pivot.process.answer_format=text")
+        answers = (
+            f"pivot.process.model={MODEL_NAME}",
+            "pivot.process.answer_format=text",
+            "pivot.process.max_added_principles=0",  # as the trained judges were taught
+        )
         limit = () if self.kind.judge in SCRIPTED else (f"pivot.process.max_tokens={MAX_ANSWER_TOKENS}",)
         return [mode, *url, *answers, *limit, principles, *self.kind.overrides]
 

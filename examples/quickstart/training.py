@@ -16,6 +16,8 @@ from verl_pivot.local.console_log import logged_steps
 from verl_pivot.local.trial_report import LOG_NAME
 from verl_pivot.types import JsonObject
 
+_PROJECT = f"{Path(__file__).parents[2]}/"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Training:
@@ -87,9 +89,12 @@ class Training:
 
     @property
     def settings(self) -> JsonObject:
-        """{override: value} of the command, with files as they lie beside the training's folder."""
-        pairs = (each.replace(str(self.folder.parent), "..").partition("=") for each in self.command[3:])
-        return {name: value for name, _, value in pairs}
+        """{override: value} of the command, with files as they lie beside the training's folder, or in this project.
+
+        So a folder may be moved, and be taken up again from another copy of the project.
+        """
+        here = (each.replace(str(self.folder.parent), "..").replace(_PROJECT, "") for each in self.command[3:])
+        return {name: value for name, _, value in (each.partition("=") for each in here)}
 
     @property
     def log(self) -> Path:

@@ -18,7 +18,7 @@ from verl_pivot.types import JsonObject, Role, Trajectory
 _NUM_OF_WORKFLOWS, _NUM_CAREFUL, _NUM_CARELESS = 8, 96, 64
 """Seeds of each task."""
 _FIRST_OF_WORKFLOWS, _FIRST_CAREFUL, _FIRST_CARELESS = 1_000_000, 2_000_000, 3_000_000
-_PER_TEMPLATE = 16
+PER_TEMPLATE = 16
 """Workflows of one order of tools, of which the tasks of a single click have the same."""
 
 
@@ -48,7 +48,7 @@ def make_demonstrations(folder: Path) -> Demonstrations:
     if not workflows.is_file():
         dump = folder / "workflows" / "dump.jsonl"
         write_dump(dump, of_workflows)
-        run("workflows", "induce", dump, "--out", workflows, "--per-template", str(_PER_TEMPLATE))
+        run("workflows", "induce", dump, "--out", workflows, "--per-template", str(PER_TEMPLATE))
     return Demonstrations(of_workflows=of_workflows, careful=careful, careless=careless, workflows=workflows)
 
 

@@ -20,8 +20,8 @@ class Played:
     """One decided trajectory."""
 
     prompt_id: str
-    """Task, digest of its sentence, and how many trajectories of the dump had the same before; pairs of two arms have
-    the same. Seeds of a task may share a sentence, as all seeds of focus-text-2 have three."""
+    """Task, digest of its sentence and first page, and how many trajectories of the dump had the same before; pairs of
+    two arms have the same."""
     task: str
     is_solved: bool
     num_actions: int
@@ -101,10 +101,18 @@ def _played(row: DumpedRollout) -> Played:
     process = process_record(row.reward_info)
     task = row.data_source.removeprefix(SOURCE)
     return Played(
-        prompt_id=f"{task} {row.record.prompt_id}",
+        prompt_id=f"{task} {_first_page(row)}",
         task=task,
         is_solved=row.score > 0.0,
         num_actions=row.record.num_calls,
         num_failed=row.record.num_tool_errors,
         reward=row.score if process is None else sum(process.rewards),
     )
+
+
+def _first_page(row: DumpedRollout) -> str:
+    """Digest of the prompt's last message; that of its sentence in training, where siblings share one prompt."""
+    assert row.record is not None, row.uid
+    if row.prompt is None:
+        return row.record.prompt_id
+    return prompt_id(row.prompt[-1:])

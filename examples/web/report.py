@@ -39,12 +39,13 @@ class Row:
     interval: Interval
     """Wilson's interval of the success, with as many trials as there are rows, however many seeds played them."""
     over: Mapping[str, PairedDifference]
-    """{arm: success minus that of this arm with the same seeds}, of the base policy and of the outcome alone."""
+    """{arm: success minus that of this arm with the same seeds}, of the arms in `compared_with`."""
     actions: float
     """Mean number of actions of the trajectories that solved their task; NaN if none did."""
     steps_to_outcome: int | None
     """First evaluation, as a number of steps, at which success on seen tasks reaches the last one of `outcome`."""
     num_rows: int
+    """Held-out rows of the part that were decided with at least one seed."""
 
     def as_dict(self) -> JsonObject:
         return {
@@ -54,7 +55,7 @@ class Row:
             "num_rows": self.num_rows,
             "success": self.success,
             "success interval": [self.interval.low, self.interval.high],
-            **{f"success over {arm}": difference_as_json(self.over.get(arm)) for arm in (BASE, OUTCOME)},
+            **{f"success over {arm}": difference_as_json(each) for arm, each in self.over.items()},
             "actions of a success": None if self.actions != self.actions else self.actions,
             "steps to the success of outcome": self.steps_to_outcome,
         }
@@ -67,13 +68,15 @@ def rows(results: Sequence[Result]) -> list[Row]:
 
 def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
     arm, seeds = group[0].arm, {each.seed for each in group}
-    others = {name: [each for each in results if each.arm == name and each.seed in seeds] for name in (BASE, OUTCOME)}
+    others = {
+        name: [each for each in results if each.arm == name and each.seed in seeds] for name in compared_with(arm)
+    }
     by_row = _success_by_row(group, part)
     share = _mean(list(by_row.values()))
     over = {
         name: difference_of_means(_success_by_row(other, part), by_row)
         for name, other in others.items()
-        if name != arm and len(other) == len(group)
+        if len(other) == len(group)
     }
     return Row(
         arm=arm,
@@ -83,9 +86,15 @@ def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
         interval=wilson_interval(share, len(by_row)),
         over=over,
         actions=actions_per_success([each for result in group for each in of_part(result.held_out, part)]),
-        steps_to_outcome=_steps_to(others[OUTCOME], group) if OUTCOME in over and group[0].training else None,
+        steps_to_outcome=_steps_to([each for each in results if each.arm == OUTCOME and each.seed in seeds], group),
         num_rows=len(by_row),
     )
+
+
+def compared_with(arm: str) -> list[str]:
+    """Arms whose success is taken from that of an arm: base policy, outcome alone, and itself without workflows."""
+    others = dict.fromkeys((BASE, OUTCOME, ARMS[arm].plain))
+    return [each for each in others if each is not None and each != arm]
 
 
 def _success_by_row(group: Sequence[Result], part: str) -> dict[str, float]:
@@ -98,7 +107,12 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _steps_to(outcome: Sequence[Result], group: Sequence[Result]) -> int | None:
-    """First evaluation of all seeds whose mean success on seen tasks is the last one of `outcome`, or more."""
+    """First evaluation of all seeds whose mean success on seen tasks is the last one of `outcome`, or more.
+
+    That of `outcome` itself may be earlier than its last one, too.
+    """
+    if len(outcome) != len(group) or not group[0].training:
+        return None
     return first_step_at(_curve(group, SEEN), fmean(success(of_part(each.held_out, SEEN)) for each in outcome))
 
 
@@ -124,12 +138,14 @@ def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], 
 def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
     """Print the table, and what is missing."""
     table = Table(title="Held-out rows, one sampled trajectory each", title_justify="left")
-    columns = ("arm", "seeds", "tasks", "success", "over base", "over outcome", "actions of a success", "steps to it")
+    compared = ("over base", "over outcome", "over the same without workflows")
+    columns = ("arm", "seeds", "tasks", "success", *compared, "actions of a success", "steps to it")
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in found:
         low, high = row.interval
-        is_trained = row.arm not in (BASE, BASE_WORKFLOWS, OUTCOME) and OUTCOME in row.over
+        is_timed = row.part == SEEN and any(each.arm == OUTCOME for each in found)
+        is_timed &= row.arm not in (BASE, BASE_WORKFLOWS)
         table.add_row(
             row.arm,
             ", ".join(map(str, row.seeds)),
@@ -137,8 +153,9 @@ def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
             f"{row.success:.3f} [{low:.3f}, {high:.3f}]",
             shown_difference(row.over.get(BASE)),
             shown_difference(row.over.get(OUTCOME)),
+            shown_difference(row.over.get(ARMS[row.arm].plain or "")),
             f"{row.actions:.2f}",
-            str(row.steps_to_outcome or "never") if is_trained and row.part == SEEN else "",
+            "" if not is_timed else "never" if row.steps_to_outcome is None else str(row.steps_to_outcome),
         )
     console.print(table)
     console.print("steps to it: first evaluation with the success that outcome ends with, on seen tasks")

@@ -13,6 +13,7 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which imports torchvision
 
 from examples.evaluated_training import train_and_evaluate  # noqa: E402
+from examples.evaluation_results import undecided  # noqa: E402
 from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
@@ -54,6 +55,7 @@ def main(
         demonstrations = make_demonstrations(out / "demonstrations")
     units: list[Unit] = []
     results: list[report.Result] = []
+    missing: list[str] = []
     for seed in range(seeds):
         with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that learns a careless agent's ways", seconds):
             policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed), demonstrations)
@@ -64,8 +66,9 @@ def main(
                 finish(units[-1], partial(_train_with_judge, arm))
             results.append(_result(arm))
             found = report.rows(results)
-            report.write(results, found, gaps(units), out)  # after each unit, since all of them take hours
-    report.show(found, gaps(units), console)
+            missing += undecided(name, seed, arm.evaluations)
+            report.write(results, found, [*gaps(units), *missing], out)  # after each unit, since all of them take hours
+    report.show(found, [*gaps(units), *missing], console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 
 

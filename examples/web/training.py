@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from examples.evaluated_training import EvaluatedTraining
 from examples.machine import machine_overrides
+from examples.web.demonstrations import PER_TEMPLATE
 from examples.web.episodes import MAX_TURNS
 from examples.web.policy import (
     MAX_OBSERVATION_TOKENS,
@@ -29,7 +30,12 @@ class ArmKind(NamedTuple):
     """`pivot.process.reward`: progress or gain; None: the outcome alone."""
     wrong_share: float = 0.0
     """Share of the judge's answers that say the opposite."""
-    has_workflows: bool = False
+    plain: str | None = None
+    """The arm that shows no workflows and is the same otherwise; None for an arm that shows none itself."""
+
+    @property
+    def has_workflows(self) -> bool:
+        return self.plain is not None
 
 
 BASE, BASE_WORKFLOWS, OUTCOME = "base", "base_workflows", "outcome"
@@ -40,9 +46,9 @@ ARMS: Mapping[str, ArmKind] = {
     "gain": ArmKind("gain"),
     "progress_20": ArmKind("progress", wrong_share=0.2),
     "gain_20": ArmKind("gain", wrong_share=0.2),
-    BASE_WORKFLOWS: ArmKind(has_workflows=True),
-    "outcome_workflows": ArmKind(has_workflows=True),
-    "gain_workflows": ArmKind("gain", has_workflows=True),
+    BASE_WORKFLOWS: ArmKind(plain=BASE),
+    "outcome_workflows": ArmKind(plain=OUTCOME),
+    "gain_workflows": ArmKind("gain", plain="gain"),
 }
 """{name: arm}"""
 
@@ -112,6 +118,7 @@ class Arm(EvaluatedTraining):
             return []
         return [
             f"pivot.rollout.workflows.file={self.workflows}",
+            f"pivot.rollout.workflows.per_template={PER_TEMPLATE}",
             f"pivot.rollout.workflows.max_tokens={WORKFLOW_TOKENS}",
         ]
 

@@ -1,12 +1,14 @@
 """The example ppr: its agent, transcripts, oracle, judges, commands, measures and report."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
 
 import httpx
+import psutil
 import pytest
 import typer
 from aiohttp.test_utils import TestClient, TestServer
@@ -51,6 +53,7 @@ from examples.world.pages import Pages, write_tools  # noqa: E402
 from examples.world.questions import KINDS, Lookup, WorldQuestion, demonstration_questions  # noqa: E402
 from examples.world.rows import by_prompt, read_questions, write_rows  # noqa: E402
 from tests.support.composing import checked_config  # noqa: E402
+from tests.support.factories import make_turn  # noqa: E402
 from tests.support.rollout_records import make_record  # noqa: E402
 from tests.support.scripted_engine import Said, make_loop, row  # noqa: E402
 from verl_pivot.data.rollout_dumps import (  # noqa: E402
@@ -66,7 +69,8 @@ from verl_pivot.rewards.principle_answers import score_of_answer  # noqa: E402
 from verl_pivot.rewards.principles import ShownTurn, turn_question  # noqa: E402
 from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord  # noqa: E402
 from verl_pivot.rewards.process_settings import parse_process, principle_set_of  # noqa: E402
-from verl_pivot.types import JsonObject  # noqa: E402
+from verl_pivot.types import JsonObject, Message, Role, Verdict  # noqa: E402
+from verl_pivot.verifiers.scoring import score_completion  # noqa: E402
 
 WORLD = make_small_world(3)
 QUESTIONS = demonstration_questions(WORLD, 80, 3, KINDS_ASKED)
@@ -235,6 +239,34 @@ def test_answers_are_valid_and_have_the_scores_of_their_judge(judge: str, turn: 
     assert score_of_answer(text, turn, principles) == pytest.approx(score)
 
 
+@pytest.mark.parametrize(
+    ("text", "query", "information"),
+    [
+        (SECOND.text, "Brem Tazil", FOUNDED),
+        ("<think>Hm. I look on.</think>\n<search>Hifot</search>", "Hifot", "I look on."),
+        ("<think>What is it?</think>\n<search> </search>", "What is it?", "What is it?"),
+        ("<think>Hm", "Hm", "Hm"),
+        ("no tags at all", "no tags at all", "no tags at all"),
+    ],
+)
+async def test_what_the_oracle_answers_is_paid_where_a_judge_is_trained_on_it(
+    text: str, query: str, information: str
+) -> None:
+    shown = ShownTurn(text=text, observation="A page.")
+    said_of_it = answer(read_question(messages([FIRST], shown)), SCRIPTED["oracle"]({TASK: QUESTION}))  # type: ignore[arg-type]
+    principles = principle_set_of("principles", PRINCIPLES, 0).principles
+    expert = Message(role=Role.ASSISTANT, content=said_of_it)
+    turn = make_turn(
+        expert=expert,
+        verifier="process_score",
+        verifier_options={"turn": text, "principles": [each.model_dump() for each in principles]},
+    )
+
+    assert await score_completion(said_of_it, True, turn) == Verdict.accept()
+    quotations = {each["name"]: each["quotation"] for each in json.loads(said_of_it)["principles"]}
+    assert quotations == {"query": query, "information": information}
+
+
 def test_an_oracle_that_errs_says_the_opposite_in_its_share_of_the_turns() -> None:
     turns = [said(f"I look up number {number}.", "Vako Mills") for number in range(1000)]
     asked = [JudgeQuestion(task=TASK, earlier=(), turn=each, principles=("query",)) for each in turns]
@@ -281,6 +313,17 @@ def test_a_judge_that_does_not_start_is_named_with_its_log(tmp_path: Path) -> No
         served_judge("oracle", JudgeModels(), [missing], tmp_path / "judge.log", Console(quiet=True)),
     ):
         pass
+
+
+def test_a_judge_that_ends_while_a_policy_is_trained_refuses_what_was_trained(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "rows.parquet", [QUESTION], "search_r1").with_suffix(".jsonl")
+    with (
+        pytest.raises(SystemExit, match=r"the judge oracle ended with code -9 during the training, .* remove .*, and run"),
+        served_judge("oracle", JudgeModels(), [path], tmp_path / "judge.log", Console(quiet=True)),
+    ):
+        (judge,) = [each for each in psutil.Process().children() if "examples.ppr.judge_server" in each.cmdline()]
+        judge.kill()
+        os.waitid(os.P_PID, judge.pid, os.WEXITED | os.WNOWAIT)
 
 
 def test_questions_are_read_back_from_their_file(tmp_path: Path) -> None:
@@ -359,7 +402,7 @@ def test_a_report_compares_arms_with_the_outcome_alone(tmp_path: Path) -> None:
     assert [row.em for row in found] == [0.25, 0.5, 0.5, 0.5, 0.75, 1.0, 0.875]
     gains = [row.over_outcome.value if row.over_outcome else None for row in found]
     assert gains == [-0.25, None, None, None, 0.25, 0.5, 0.375]
-    assert [row.steps_to_outcome for row in found] == [None, None, None, None, 10, 20, 20]
+    assert [row.steps_to_outcome for row in found] == [None, 20, 20, 20, 10, 20, 20]
 
     console = Console(record=True, width=250)
     report.write(results, found, ["sum_oracle, seed 0: not run."], tmp_path)
@@ -386,6 +429,7 @@ def test_every_command_is_one_whose_judge_settings_are_right(name: str, tmp_path
     settings = parse_process(config)
     assert settings.mode == ARMS[name].mode
     assert settings.urls == (() if ARMS[name].judge is None else ("http://a/v1",))
+    assert ARMS[name].judge is None or settings.max_added_principles == 0
     assert len(settings.principle_set().principles) == {"renorm_one_question": 1, "base": 4, "outcome": 4}.get(name, 2)
     assert config.critic.ppo_mini_batch_size == config.actor_rollout_ref.actor.ppo_mini_batch_size == 8
     assert config.critic.model.path == str(tmp_path / "policy")

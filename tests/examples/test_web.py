@@ -19,7 +19,7 @@ activate_shims()  # before transformers, which looks for torchvision
 from examples.scripted_judge import endpoint  # noqa: E402
 from examples.web import report  # noqa: E402
 from examples.web.agent import CARELESS, IDLE_CALL, WebAgent, WebHabits  # noqa: E402
-from examples.web.demonstrations import Demonstrations, write_dump  # noqa: E402
+from examples.web.demonstrations import PER_TEMPLATE, Demonstrations, write_dump  # noqa: E402
 from examples.web.episodes import TOOLS, sentence_of  # noqa: E402
 from examples.web.judge import UnknownItemError, answering, last_page, state_of  # noqa: E402
 from examples.web.measures import MEASURES, Played, numbered, of_part, read_dump  # noqa: E402
@@ -377,7 +377,7 @@ def test_measures_by_hand() -> None:
     assert [each.task for each in of_part([*some, played("login-user-popup", True)], "unseen")] == ["login-user-popup"]
 
 
-def test_trajectories_with_one_sentence_are_paired_in_their_order() -> None:
+def test_trajectories_with_one_page_are_paired_in_their_order() -> None:
     found = numbered([played("focus-text-2", True), played("enter-text", True), played("focus-text-2", False)])
 
     assert [each.prompt_id for each in found] == ["focus-text-2 a 0", "enter-text a 0", "focus-text-2 a 1"]
@@ -430,6 +430,7 @@ def test_a_report_compares_arms_on_seen_and_on_unseen_tasks(tmp_path: Path) -> N
         unit("base", {0: (True, False, False, False)}, is_trained=False),
         unit("outcome", {5: (True, False, False, False), 10: (True, True, False, False)}),
         unit("gain", {5: (True, True, False, True), 10: (True, True, True, True)}),
+        unit("gain_workflows", {5: (False, False, False, False), 10: (True, False, False, True)}),
     ]
 
     found = report.rows(results)
@@ -440,18 +441,21 @@ def test_a_report_compares_arms_on_seen_and_on_unseen_tasks(tmp_path: Path) -> N
     assert [(row.arm, row.part, row.num_rows, row.success, row.steps_to_outcome) for row in found] == [
         ("base", "seen", 3, 1 / 3, None),
         ("base", "unseen", 1, 0.0, None),
-        ("outcome", "seen", 3, 2 / 3, None),
-        ("outcome", "unseen", 1, 0.0, None),
+        ("outcome", "seen", 3, 2 / 3, 10),
+        ("outcome", "unseen", 1, 0.0, 10),
         ("gain", "seen", 3, 1.0, 5),
         ("gain", "unseen", 1, 1.0, 5),
+        ("gain_workflows", "seen", 3, 1 / 3, None),
+        ("gain_workflows", "unseen", 1, 1.0, None),
     ]
     assert [{arm: round(each.value, 3) for arm, each in row.over.items()} for row in found] == [
         {"outcome": -0.333}, {"outcome": 0.0}, {"base": 0.333}, {"base": 0.0},
         {"base": 0.667, "outcome": 0.333}, {"base": 1.0, "outcome": 1.0},
+        {"base": 0.0, "outcome": -0.333, "gain": -0.667}, {"base": 1.0, "outcome": 1.0, "gain": 0.0},
     ]  # fmt: skip
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["gaps"] == ["gap."]
-    assert len(summary["evaluations"]) == 10
+    assert len(summary["evaluations"]) == 14
     assert summary["rows"][1]["actions of a success"] is None
     assert (tmp_path / "web.png").stat().st_size > 0
     assert "gap." in console.export_text()
@@ -474,6 +478,7 @@ def test_every_command_composes(name: str, tmp_path: Path) -> None:
     assert (process.mode, process.reward if reward else None) == ("sum" if reward else "outcome", reward)
     assert process.has_checklist == (reward is not None)
     assert workflows.file == (str(tmp_path / "workflows.jsonl") if name.endswith("workflows") else None)
+    assert workflows.per_template == (PER_TEMPLATE if name.endswith("workflows") else 2)
     assert config.algorithm.adv_estimator == "grpo"
     assert config.pivot.rollout.tools == str(TOOLS)
     assert config.trainer.get("val_only", False) == name.startswith("base")
