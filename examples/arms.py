@@ -56,6 +56,10 @@ class ToolArm(EvaluatedTraining):
         return not self.is_base
 
     @property
+    def test_freq(self) -> int:
+        return self.evaluated_every or self.num_steps
+
+    @property
     def command(self) -> list[str]:
         return [
             *("python", "-m", "verl.trainer.main_ppo"),
@@ -69,7 +73,6 @@ class ToolArm(EvaluatedTraining):
             f"data.max_response_length={self.lengths.response}",
             f"actor_rollout_ref.actor.ppo_mini_batch_size={self.batch_size}",
             *self.dumps_and_evaluation,
-            f"trainer.test_freq={self.evaluated_every or self.num_steps}",
             f"trainer.project_name={self.project}",
         ]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from examples.quickstart.training import Training, shell, train
+from examples.quickstart.training import Training, keep_steps, kept_steps, shell, train
 from verl_pivot.data.rollout_dumps import FOLDER
 
 
@@ -27,6 +27,16 @@ class EvaluatedTraining(Training):
         raise NotImplementedError
 
     @property
+    def test_freq(self) -> int:
+        """Steps between two evaluations; there is always one behind the last step."""
+        return self.num_steps
+
+    @property
+    def num_kept_checkpoints(self) -> int:
+        """Two where there are several, so that a training can go back behind one whose evaluation was ended."""
+        return 1 if self.save_freq >= self.num_steps else 2
+
+    @property
     def dumps_and_evaluation(self) -> list[str]:
         """Overrides for the dumps, and for held-out questions that are asked as in training: sampled, once each."""
         trains = self.is_trained and not self.only_evaluates
@@ -37,7 +47,8 @@ class EvaluatedTraining(Training):
             f"trainer.validation_data_dir={self.validation}",
             f"trainer.val_before_train={not trains}",
             *(() if trains else ("trainer.val_only=True",)),
-            "trainer.max_actor_ckpt_to_keep=1",
+            f"trainer.test_freq={self.test_freq}",
+            f"trainer.max_actor_ckpt_to_keep={self.num_kept_checkpoints}",
             f"trainer.experiment_name={self.name}",
         ]
 
@@ -51,27 +62,67 @@ class EvaluatedTraining(Training):
         return self.folder / "validation"
 
     @property
+    def latest(self) -> Path:
+        """File in which verl writes the step of the last checkpoint, with which a launch goes on."""
+        return self.folder / "latest_checkpointed_iteration.txt"
+
+    @property
     def has_last_checkpoint(self) -> bool:
-        latest = self.folder / "latest_checkpointed_iteration.txt"
-        return self.is_trained and latest.is_file() and latest.read_text() == str(self.num_steps)
+        return self.is_trained and self.latest.is_file() and self.latest.read_text() == str(self.num_steps)
+
+    @property
+    def evaluated_steps(self) -> list[int]:
+        """Steps behind which the policy plays the held-out rows, in order."""
+        if not self.is_trained:
+            return [0]
+        return sorted({*range(self.test_freq, self.num_steps, self.test_freq), self.num_steps})
+
+    def evaluation(self, step: int) -> Path:
+        """Dump of the trajectories on the held-out questions after a step."""
+        return self.validation / FOLDER / f"{step}.jsonl"
 
     @property
     def evaluated(self) -> Path:
-        """Dump of the trajectories on the held-out questions."""
-        return self.validation / FOLDER / f"{self.num_steps if self.is_trained else 0}.jsonl"
+        """Dump of the trajectories of the trained policy on the held-out questions."""
+        return self.evaluation(self.evaluated_steps[-1])
 
 
 def train_and_evaluate(arm: EvaluatedTraining, console: Console) -> None:
     """Run the training command, which also asks the held-out questions, unless their answers are there.
 
-    A training that was ended between its last checkpoint and these questions asks them of that checkpoint.
+    A training that was ended goes on from its last checkpoint behind which nothing is missing (`go_back`). One that
+    was ended between its only checkpoint and these questions asks them of that checkpoint.
 
     Raises:
         SystemExit: If it fails, or ends without having asked them.
     """
+    if arm.folder.is_dir():
+        keep_steps(arm)  # of a launch that was killed behind its last evaluation, too
+    go_back(arm)
     launch = replace(arm, only_evaluates=not arm.evaluated.is_file() and arm.has_last_checkpoint)
     console.print(shell(launch.command), highlight=False, markup=False, soft_wrap=True, style="dim")
     if not arm.evaluated.is_file():
         train(launch)
     if not arm.evaluated.is_file():
         raise SystemExit(f"{arm.folder} has no answers to the held-out questions: remove it, and run the command again")
+
+
+def go_back(arm: EvaluatedTraining) -> None:
+    """Let a training that was ended go on from its last checkpoint behind which nothing is missing.
+
+    verl saves a checkpoint, plays the held-out rows, and logs the step then: a launch that was ended in between would
+    go on behind the step, and its evaluation and its metrics would be missing for good. Without an earlier checkpoint
+    nothing changes.
+    """
+    if not arm.latest.is_file():
+        return
+    latest = int(arm.latest.read_text())
+    logged = {int(step["step"]) for step in kept_steps(arm)}
+    saved = sorted(int(each.name.removeprefix("global_step_")) for each in arm.folder.glob("global_step_*"))
+    whole = [
+        step
+        for step in saved
+        if step <= latest and step in logged and (step not in arm.evaluated_steps or arm.evaluation(step).is_file())
+    ]
+    if whole and whole[-1] < latest:
+        arm.latest.write_text(str(whole[-1]))

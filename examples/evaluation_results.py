@@ -1,4 +1,4 @@
-"""Units that were evaluated while they trained -> groups of seeds, curves of the held-out rows, and what is undecided."""
+"""Units that were evaluated while they trained -> groups of seeds, curves, and which held-out rows are undecided."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -61,6 +61,5 @@ class Arm(EvaluatedTraining):
             f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
             f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={2 * self.group_size}",
             *self.dumps_and_evaluation,
-            f"trainer.test_freq={self.num_steps}",
             "trainer.project_name=l0",
         ]

@@ -78,7 +78,7 @@ def answer(question: JudgeQuestion, scores: Scores) -> str:
 
 
 def _quotation(principle: str, text: str) -> str:
-    """What the turn searches for, for `query`; the last sentence of its thought for all else; without them its first words.
+    """For `query` what the turn searches for, else the last sentence of its thought; without these its first words.
 
     Both begin and end with whole tokens of the policy, so that a small judge which learns from such answers copies
     tokens and spells nothing. No tag is quoted: a judge is trained as a policy, whose `<think>` within an answer would

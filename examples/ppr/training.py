@@ -82,6 +82,10 @@ class Arm(EvaluatedTraining):
         return EVALUATION_STEPS
 
     @property
+    def test_freq(self) -> int:
+        return EVALUATION_STEPS
+
+    @property
     def micro_batch_size(self) -> int:
         return self.batch_size // 2
 
@@ -102,8 +106,7 @@ class Arm(EvaluatedTraining):
             f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={self.micro_batch_size}",
             f"critic.optim.lr={2 * self.learning_rate}",
             *self.dumps_and_evaluation,
-            f"trainer.test_freq={EVALUATION_STEPS}",
-            "trainer.max_critic_ckpt_to_keep=1",
+            f"trainer.max_critic_ckpt_to_keep={self.num_kept_checkpoints}",
             "trainer.project_name=ppr",
         ]
 

@@ -70,6 +70,5 @@ class Arm(EvaluatedTraining):
             f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={self.micro_batch_size}",
             "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0",
             *self.dumps_and_evaluation,
-            f"trainer.test_freq={self.num_steps}",
             "trainer.project_name=search",
         ]

@@ -9,6 +9,8 @@ from verl_pivot.validation import Options
 
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0)]
+HeldOutCount = Annotated[int, Field(ge=1, le=1000)]
+"""Held-out tasks of one group; those of the next seed lie 1,000 further."""
 LearningRate = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
@@ -66,6 +68,10 @@ class Arm(Options):
     recipe: Recipe = Recipe.PAPER
     after: str | None = None
     """Name of an arm of single turns from whose policy this one goes on; None for the base policy."""
+    step_factor: Count = 1
+    """Times `num_steps` that it trains."""
+    num_evaluations: Count = 1
+    """Times that it plays the held-out tasks, equal numbers of steps apart, the last time behind its last step."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -78,6 +84,13 @@ class Arm(Options):
         of_recipe = {Recipe.PUBLISHED: ArmKind.TURNS, Recipe.ROC: ArmKind.TASKS}.get(self.recipe, self.kind)
         if self.kind is not of_recipe:
             raise ValueError(f"arm {self.name}: the recipe {self.recipe} is one of the kind {of_recipe}")
+        if self.kind not in (ArmKind.TURNS, ArmKind.TASKS) and self.model_fields_set & {
+            "step_factor",
+            "num_evaluations",
+        }:
+            raise ValueError(
+                f"arm {self.name}: the kind {self.kind} has no steps, so no step_factor or num_evaluations"
+            )
         if self.after is not None and self.kind is not ArmKind.TASKS:
             raise ValueError(f"arm {self.name}: only the kind tasks goes on after another arm")
         return self
@@ -96,12 +109,11 @@ class StudyOptions(Options):
     seeds: Annotated[tuple[Seed, ...], Field(min_length=1)]
     tuning_seed: Seed
     num_trajectories: Count
-    num_held_out: Count
-    num_outside: Count
+    num_held_out: HeldOutCount
+    num_outside: HeldOutCount
     num_steps: Count
     batch_size: Count
     group_size: Annotated[int, Field(ge=2)]
-    test_every: Count
     num_measured_turns: Count
     num_validation: Annotated[int, Field(ge=1, le=50_000)]
     tries: dict[ArmKind, Annotated[tuple[Try, ...], Field(min_length=1)]]
@@ -134,11 +146,15 @@ class StudyOptions(Options):
                 raise ValueError("tries of the kind sft need num_epochs, and no others take it")
 
     def tried(self, arm: Arm) -> list[Arm]:
-        """The arm with each of the settings that tuning tries, under names of their own."""
+        """The arm with each of the settings that tuning tries, under names of their own, evaluated at its end alone."""
         return [
-            arm.model_copy(update={**each.model_dump(), "name": f"{arm.name}_try_{number}"})
+            arm.model_copy(update={**each.model_dump(), "name": f"{arm.name}_try_{number}", "num_evaluations": 1})
             for number, each in enumerate(self.tries[arm.kind], start=1)
         ]
+
+    def steps_of(self, arm: Arm) -> int:
+        """Steps that an arm trains."""
+        return arm.step_factor * self.num_steps
 
     @property
     def all_arms(self) -> tuple[Arm, ...]:

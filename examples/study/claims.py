@@ -18,25 +18,29 @@ from verl_pivot.statistics import Region
 from verl_pivot.validation import Options, validated
 
 FOLDER = Path(__file__).parent
+PROJECT = FOLDER.parents[1]
 SOURCES = (
-    "domains/*.py",
-    "environment.py",
-    "measurement_units.py",
-    "measures.py",
-    "models.py",
-    "outside_kl.py",
-    "policy.py",
-    "recording.py",
-    "rows.py",
-    "sft.py",
-    "signals.py",
-    "torch_policy.py",
-    "training.py",
-    "tuned.py",
-    "turn_gains.py",
-    "units.py",
+    "examples/study/*.py",
+    "examples/study/domains/*.py",
+    "examples/study/tools.yaml",
+    "examples/arms.py",
+    "examples/evaluated_training.py",
+    "examples/quickstart/policy.py",
+    "examples/quickstart/shop.py",
+    "examples/quickstart/training.py",
+    "examples/world/*.py",
+    "verl_pivot/statistics.py",
 )
-"""Files of this folder that decide results: tasks and clerks, the policy, what each arm trains on, what is measured."""
+"""Files of the project that decide results: tasks and clerks, the policy, what each arm trains on, what is measured,
+and how it is judged. Of verl-pivot itself the page names the commit."""
+_SHOWING = frozenset(
+    f"{name}.py"
+    for name in (
+        *("__main__", "commands_page", "jobs", "measures_page", "page", "paper_page", "plan", "run"),
+        *("simulated", "skill"),
+    )
+)
+"""Files of this folder that only run the study, or show what came out."""
 TUNED = "tuned.yaml"
 """File beside arms.yaml with what tuning found, if it has been run."""
 
@@ -174,13 +178,13 @@ class Design:
 
 
 def read_design(
-    folder: Path = FOLDER, sources: Path = FOLDER, *, tuned: Path | None = None, is_tuning: bool = False
+    folder: Path = FOLDER, project: Path = PROJECT, *, tuned: Path | None = None, is_tuning: bool = False
 ) -> Design:
     """Read claims.yaml and arms.yaml of a folder, and tuned.yaml.
 
     Args:
         folder: Folder of the files.
-        sources: Folder of the sources that the hash covers, too.
+        project: Folder of the project, whose sources the hash covers, too.
         tuned: File of what tuning found; None for tuned.yaml in the folder, if it is there.
         is_tuning: Whether no such file counts, since tuning does not depend on what it found before.
 
@@ -197,10 +201,16 @@ def read_design(
     rates = None if found is None else read_tuned(found)
     _check_arms(claims, study, paths)
     _check_measures(claims, study, paths)
-    code = [_text(path) for pattern in SOURCES for path in sorted(sources.glob(pattern))]
+    code = [_text(path) for path in source_files(project)]
     texts += [] if found is None else [_text(found)]
     digest = hashlib.sha256("\0".join([*texts, *code]).encode()).hexdigest()[:12]
     return Design(claims=claims, study=study, tuned=rates, digest=digest)
+
+
+def source_files(project: Path = PROJECT) -> list[Path]:
+    """Files that the hash covers beside the design's own, in a fixed order."""
+    every = (path for pattern in SOURCES for path in sorted(project.glob(pattern)))
+    return [path for path in every if path.parent.name != "study" or path.name not in _SHOWING]
 
 
 def _check_measures(claims: Claims, study: StudyOptions, paths: Sequence[Path]) -> None:

@@ -13,7 +13,8 @@ def commands_lines(results: StudyResults) -> list[str]:
     arms = {name: settings for name, settings in about.arms.items() if name in run}
     if not arms:
         return ["Nothing was run."]
-    source = "chosen by tuning, on a seed that is not reported" if about.is_tuned else "first guesses, without tuning"
+    tuned = "chosen by tuning, on a seed that is not reported; those of extra arms are first guesses"
+    source = tuned if about.is_tuned else "first guesses, without tuning"
     lines = [
         *_block(["python -m examples.study " + " ".join(about.options)]),
         "",

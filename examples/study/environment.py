@@ -11,6 +11,8 @@ from verl_pivot.types import Json, JsonObject, Message, ToolCall, Verdict
 class StudyEnvironment(Environment):
     """One task, which its row's metadata name; all arms and the verifiers of all domains play in it."""
 
+    has_own_limits = True  # the sandbox limits the time of each program, and not that in which 1,000 tasks wait for it
+
     def __init__(self, metadata: JsonObject) -> None:
         domain = domain_of(metadata)
         self._tools = domain.tools

@@ -26,7 +26,7 @@ from verl_pivot.types import JsonObject
 _TINY = Lengths(max_turns=MAX_TURNS, prompt=MAX_PROMPT_TOKENS, turn=MAX_TURN_TOKENS, response=MAX_RESPONSE_TOKENS)
 _GIVEN = Lengths(max_turns=MAX_TURNS, prompt=2048, turn=512, response=3072)
 """For tokens of another tokenizer, and a model that may write before it acts."""
-_GIVEN_FACTOR = 5e-3
+_GIVEN_FACTOR = 2.5e-3
 """Factor of all learning rates for a pretrained model: that of single turns is then 1e-6, as in the public recipes."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 

@@ -55,6 +55,8 @@ class StudyAbout(Options):
     """Whether arms were trained side by side, so that seconds are not those of a training alone."""
     is_tuned: bool = False
     """Whether learning rates and epochs are those that tuning found."""
+    commit: str = ""
+    """Commit of the project, with `-dirty` behind it if files were changed; empty outside of a repository."""
     options: tuple[str, ...] = ()
     """Options of the command that decide results."""
     arms: dict[str, ArmSettings] = Field(default_factory=dict)

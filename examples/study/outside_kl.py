@@ -40,7 +40,7 @@ def _measured(
     generator = torch.Generator(trained.model.device)
     generator.manual_seed(random.Random(f"kl-{seed}-{arm}-{group}").getrandbits(62))
     num_tokens, nats = 0, 0.0
-    for task in track(held_out_tasks(group, num_prompts), f"{arm} beside the base policy, {group}"):
+    for task in track(held_out_tasks(group, num_prompts, seed), f"{arm} beside the base policy, {group}"):
         prompt = trained.renderer.prompt_ids(_turn(task))
         answers = trained.sample(prompt, 1, most_tokens, generator)
         num_tokens += _length(answers)

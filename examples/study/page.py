@@ -39,7 +39,8 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 def _head(design: Design, results: StudyResults, measures: StudyMeasures) -> list[str]:
     policy = f" Policy: {results.about.policy}." if results.about.policy else ""
-    lines = [f"Design {results.digest}; seeds {', '.join(map(str, design.study.seeds))}.{policy}"]
+    commit = f" Commit: {results.about.commit}." if results.about.commit else ""
+    lines = [f"Design {results.digest}; seeds {', '.join(map(str, design.study.seeds))}.{policy}{commit}"]
     if results.about.is_taught_at_random:
         lines += ["", "**The policy began at random on a GPU: this shows the path and its speed, and that is all.**"]
     if results.about.is_side_by_side:

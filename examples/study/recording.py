@@ -14,8 +14,11 @@ from examples.study.domains.protocol import StudyTask
 from verl_pivot.data.files import replacing
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.trajectories import trajectory_as_dict
+from verl_pivot.errors import DataError
 from verl_pivot.types import Message, Role, Trajectory
 
+_HELD_OUT_OF_A_SEED = 1000
+"""Seeds of held-out tasks that one seed of the study has."""
 _FIRST_VALIDATION_SEED = 10_000
 """First seed of the validation tasks; those of experts begin at 100,000, those of the lessons at 1,000,000."""
 
@@ -55,14 +58,33 @@ async def record(task: StudyTask, rng: random.Random, *, carelessness: float = 0
 
 
 async def record_all(groups: Sequence[str], seeds: range, *, carelessness: float = 0.0) -> list[Trajectory]:
-    """One trajectory per seed, of the groups in turn; equal seeds give equal trajectories."""
-    tasks = [GROUPS[groups[seed % len(groups)]].make_task(seed, held_out=False) for seed in seeds]
+    """One trajectory of each of `tasks_of`; equal seeds give equal trajectories."""
+    tasks = tasks_of(groups, seeds)
     return [await record(task, random.Random(f"clerk-{task.id}"), carelessness=carelessness) for task in tasks]
 
 
-def held_out_tasks(group: str, number: int) -> list[StudyTask]:
-    """The first held-out tasks of a group, which are the same for all arms and seeds."""
-    return [GROUPS[group].make_task(seed, held_out=True) for seed in range(number)]
+def tasks_of(groups: Sequence[str], seeds: range) -> list[StudyTask]:
+    """One task for training per seed, of the groups in turn."""
+    return [GROUPS[groups[seed % len(groups)]].make_task(seed, held_out=False) for seed in seeds]
+
+
+def held_out_tasks(group: str, number: int, seed: int) -> list[StudyTask]:
+    """Held-out tasks of a group that all differ, the same for all arms of a seed, and others for another seed.
+
+    Raises:
+        DataError: If the group has not so many.
+    """
+    found: dict[str, StudyTask] = {}
+    for each in range(_HELD_OUT_OF_A_SEED * seed, _HELD_OUT_OF_A_SEED * (seed + 1)):
+        task = GROUPS[group].make_task(each, held_out=True)
+        found.setdefault(_content(task), task)
+        if len(found) == number:
+            return list(found.values())
+    raise DataError(f"{group} has {len(found)} different held-out tasks of a seed, not {number}: ask for fewer")
+
+
+def _content(task: StudyTask) -> str:
+    return json.dumps([task.request, task.metadata], sort_keys=True)
 
 
 def validation_tasks(group: str, number: int) -> list[StudyTask]:

@@ -138,7 +138,7 @@ class StudyRequest:
         seed = StudySeed(
             seed=study.tuning_seed,
             folder=self.out / "tuning",
-            study=study.model_copy(update=_only_tries(tries, study)),
+            study=study.model_copy(update=_only_tries(tries)),
             digest=self._digest(design, model),
             console=console,
             model=model,
@@ -156,9 +156,9 @@ class StudyRequest:
         )
 
 
-def _only_tries(tries: Sequence[Arm], study: StudyOptions) -> Mapping[str, object]:
-    """What tuning changes in the study: it has no other arms, and chooses by the evaluation behind the last step."""
-    return {"arms": tuple(tries), "extra_arms": (), "test_every": study.num_steps}
+def _only_tries(tries: Sequence[Arm]) -> Mapping[str, object]:
+    """What tuning changes in the study: it has no other arms."""
+    return {"arms": tuple(tries), "extra_arms": ()}
 
 
 def chosen_arms(study: StudyOptions, names: str | None) -> list[Arm]:

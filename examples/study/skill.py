@@ -135,7 +135,7 @@ def main(
     typer.echo(f"{folder}: {time.process_time() - began:.0f} CPU seconds")
     player = GreedyPolicy.read(folder)
     for group in GROUPS:
-        played = held_out_tasks(group, tasks)
+        played = held_out_tasks(group, tasks, seed)
         for line in skill_lines(group, played, asyncio.run(play(player, played))):
             typer.echo(line)
 

@@ -1,5 +1,6 @@
 """Study: seeds, arms and measurements -> all units in order, their work, and the files that the page is made of."""
 
+import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -124,6 +125,7 @@ class Study:
             is_taught_at_random=seed.model.weights is None and seed.model.on_gpu,
             is_side_by_side=any(_console(seed, arm).is_file() for seed in self.seeds for arm in seed.study.all_arms),
             is_tuned=self.is_tuned,
+            commit=_commit(),
             options=self.deciding,
             arms=arms,
         )
@@ -163,6 +165,21 @@ class Study:
 def _console(seed: StudySeed, arm: Arm) -> Path:
     """Output of an arm that was trained in a process of its own, beside others."""
     return seed.own / arm.name / "console.txt"
+
+
+def _commit() -> str:
+    """Commit of the project, with `-dirty` behind it if files were changed; empty outside of a repository."""
+    try:
+        asked = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
+            cwd=_ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return asked.stdout.strip()
 
 
 def is_finished(unit: Unit) -> bool:

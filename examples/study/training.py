@@ -1,8 +1,11 @@
 """An arm with one seed -> the stock command that trains it and plays the held-out tasks at several steps."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
+
+import pyarrow.parquet
 
 from examples.arms import Lengths
 from examples.evaluated_training import EvaluatedTraining
@@ -13,7 +16,10 @@ from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
 from verl_pivot.errors import DataError
 
 _RECIPES: Mapping[Recipe, tuple[str, ...]] = {
-    Recipe.PAPER: (),
+    Recipe.PAPER: (  # that of +method=pivotrl, for whole tasks too, which verl trains without a KL term
+        "actor_rollout_ref.actor.use_kl_loss=True",
+        "actor_rollout_ref.actor.kl_loss_coef=0.001",
+    ),
     Recipe.PUBLISHED: ("algorithm.adv_estimator=rloo", "actor_rollout_ref.actor.use_kl_loss=False"),
     Recipe.ROC: (
         "pivot.resampling.equal_rewards=keep",  # so that its updates have the size of the other arms'
@@ -22,8 +28,8 @@ _RECIPES: Mapping[Recipe, tuple[str, ...]] = {
     ),
 }
 """{recipe: overrides in which an arm differs from others of its kind}"""
-_NOT_TRAINING = ("timing_s/testing", "timing_s/save_checkpoint")
-"""Parts of a step's seconds that are not training."""
+_SAVED_EVERY = 6
+"""Most steps between two checkpoints, with which a training that was ended goes on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,8 +38,8 @@ class StudyTraining(EvaluatedTraining):
 
     kind: ArmKind
     recipe: Recipe
-    test_every: int
-    """Steps between evaluations."""
+    num_evaluations: int
+    """Times that it plays the held-out tasks, the last time behind its last step."""
     machine: tuple[str, ...]
     """Overrides for what the launch runs on."""
     lengths: Lengths
@@ -50,7 +56,11 @@ class StudyTraining(EvaluatedTraining):
 
     @property
     def save_freq(self) -> int:
-        return self.test_every
+        return min(_SAVED_EVERY, self.test_freq)
+
+    @property
+    def test_freq(self) -> int:
+        return ceil(self.num_steps / self.num_evaluations)
 
     @property
     def _method(self) -> str:
@@ -79,7 +89,6 @@ class StudyTraining(EvaluatedTraining):
             *self.dumps_and_evaluation,
             "actor_rollout_ref.rollout.val_kwargs.do_sample=False",
             "actor_rollout_ref.rollout.val_kwargs.temperature=0",
-            f"trainer.test_freq={self.test_every}",
             "trainer.project_name=study",
         ]
 
@@ -97,13 +106,12 @@ def evaluations(
             none.
 
     Raises:
-        DataError: If an outcome names no task.
+        DataError: If an outcome names no task, or if a step, its rollouts or an evaluation is missing.
     """
-    folder = training.validation / FOLDER
-    steps = sorted(int(path.stem) for path in folder.glob("*.jsonl"))
-    turns = {step: _num_turns(training.rollouts / FOLDER / f"{step}.jsonl") for step in _steps(training)}
-    spent_turns, spent_seconds = (before.turns, before.seconds) if before else (0, 0.0)
     seconds = {int(step["step"]): _seconds(step) for step in kept_steps(training)} if training.is_trained else {}
+    turns = {step: _num_turns(training.rollouts / FOLDER / f"{step}.jsonl") for step in _steps(training)}
+    _check_whole(training, seconds, turns)
+    spent_turns, spent_seconds = (before.turns, before.seconds) if before else (0, 0.0)
     return [
         UnitEvaluation(
             arm=training.name,
@@ -112,11 +120,37 @@ def evaluations(
             turns=spent_turns + sum(number for each, number in turns.items() if each <= step),
             profile_turns=profile_turns,
             seconds=spent_seconds + sum(number for each, number in seconds.items() if each <= step),
-            solved=_solved(folder / f"{step}.jsonl"),
+            solved=_solved(training.evaluation(step)),
         )
-        for step in steps
-        if step > 0 or not training.is_trained
+        for step in training.evaluated_steps
     ]
+
+
+def _check_whole(training: StudyTraining, seconds: Collection[int], turns: Collection[int]) -> None:
+    """Refuse a unit of which something was lost, so that its costs or its curve would be wrong.
+
+    Args:
+        training: The unit's training.
+        seconds: Steps whose seconds are known.
+        turns: Steps whose rollouts are known.
+    """
+    steps = range(1, training.num_steps + 1) if training.is_trained else ()
+    lost = [
+        *(f"the seconds of step {step}" for step in steps if step not in seconds),
+        *(f"the rollouts of step {step}" for step in steps if step not in turns),
+        *(f"the evaluation after step {each}" for each in training.evaluated_steps if not _is_whole(training, each)),
+    ]
+    if lost:
+        raise DataError(f"{training.folder} lacks {', '.join(lost[:3])}: remove the folder, and run the command again")
+
+
+def _is_whole(training: StudyTraining, step: int) -> bool:
+    """Whether an evaluation has all tasks of the file that was played."""
+    path = training.evaluation(step)
+    if not path.is_file() or not training.held_out.is_file():
+        return False
+    tasks = pyarrow.parquet.read_table(training.held_out, columns=["trajectory_id"])["trajectory_id"].to_pylist()
+    return {rollout.trajectory_id for rollout in read_rollouts(path)} >= {*tasks}
 
 
 def _steps(training: StudyTraining) -> list[int]:
@@ -129,7 +163,8 @@ def _num_turns(dump: Path) -> int:
 
 
 def _seconds(step: Mapping[str, float]) -> float:
-    return step["timing_s/step"] - sum(step.get(name, 0.0) for name in _NOT_TRAINING)
+    """Seconds of training: verl saves within its timer of the step, and evaluates behind it."""
+    return step["timing_s/step"] - step.get("timing_s/save_checkpoint", 0.0)
 
 
 def _solved(dump: Path) -> dict[str, dict[str, bool | None]]:

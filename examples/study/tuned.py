@@ -33,6 +33,8 @@ class TunedRates(Options):
     """The tuning seed, which is not reported."""
     num_validation: int
     """Tasks of each domain."""
+    design: str
+    """Hash of the design, without this file, that the tries had, and what the command changed in it."""
     tries: tuple[TriedSettings, ...]
 
     def best(self, arm: str) -> TriedSettings | None:
@@ -58,11 +60,14 @@ def tuned_study(study: StudyOptions, tuned: TunedRates) -> StudyOptions:
     """The study with the best try of each arm that was tuned.
 
     Raises:
-        ConfigError: If an arm of a try does not exist, or does not take its settings.
+        ConfigError: If an arm of a try does not exist, or does not take its settings, or if a core arm has no tries.
     """
     known = {arm.name for arm in study.all_arms}
     if wrong := sorted({each.arm for each in tuned.tries} - known):
         raise ConfigError(f"tuned.yaml names the arm {wrong[0]}, which arms.yaml does not have: run tune again")
+    tried = {each.arm for each in tuned.tries}
+    if missing := [arm.name for arm in study.arms if arm.learning_rate is not None and arm.name not in tried]:
+        raise ConfigError(f"tuned.yaml has no tries of the arm {missing[0]}: run tune to its end")
     arms, extra = (tuple(_tuned(arm, tuned) for arm in several) for several in (study.arms, study.extra_arms))
     return study.model_copy(update={"arms": arms, "extra_arms": extra})
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 from examples.study.outcomes import UnitEvaluation, accuracy
 from examples.study.study import Study, is_finished
 from examples.study.tuned import TriedSettings, TunedRates
+from examples.study.verdicts import LEAST_KNOWN
 from verl_pivot.errors import DataError
 
 
@@ -20,7 +21,7 @@ def tuning_outcome(tuning: Study) -> TuningOutcome:
     """The tries of each arm all of whose tries are finished, also by other commands.
 
     Raises:
-        DataError: If a finished try has no task whose outcome is known.
+        DataError: If a finished try does not know the outcomes of nearly all tasks.
     """
     (seed,), study = tuning.seeds, tuning.design.study
     tries: list[TriedSettings] = []
@@ -37,7 +38,13 @@ def tuning_outcome(tuning: Study) -> TuningOutcome:
             tries.append(
                 TriedSettings(arm=arm.name, learning_rate=each.learning_rate, num_epochs=each.num_epochs, solved=solved)
             )
-    rates = TunedRates(policy=seed.model.name, seed=seed.seed, num_validation=study.num_validation, tries=tuple(tries))
+    rates = TunedRates(
+        policy=seed.model.name,
+        seed=seed.seed,
+        num_validation=study.num_validation,
+        design=seed.digest,
+        tries=tuple(tries),
+    )
     return TuningOutcome(rates, missing)
 
 
@@ -45,12 +52,15 @@ def share_solved(evaluation: UnitEvaluation) -> float:
     """Mean over domains of the share of tasks solved, of those whose outcome is known.
 
     Raises:
-        DataError: If a domain has none.
+        DataError: If that are too few, so that a try would be chosen, or not, by what the system failed at.
     """
+    for group, tasks in evaluation.solved.items():
+        num_unknown = sum(solved is None for solved in tasks.values())
+        if num_unknown > (1.0 - LEAST_KNOWN) * len(tasks):
+            raise DataError(
+                f"{evaluation.arm} does not know the outcomes of {num_unknown} of {len(tasks)} {group} tasks: remove "
+                "its folder, and run tune again on a machine that is less busy"
+            )
     share = accuracy(evaluation, sorted(evaluation.solved))
-    if share is None:
-        raise DataError(
-            f"{evaluation.arm} has a domain without a validation task whose outcome is known: remove its folder, and "
-            "run tune again"
-        )
+    assert share is not None, evaluation.arm  # each domain has tasks, of which some are known
     return share

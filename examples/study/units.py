@@ -17,19 +17,24 @@ from examples.study.domains.protocol import StudyTask
 from examples.study.measurement_units import Measurement
 from examples.study.models import StudyModel, study_model
 from examples.study.outcomes import UnitEvaluation
-from examples.study.recording import held_out_tasks, record_all, validation_tasks, write_tasks, write_trajectories
+from examples.study.recording import (
+    held_out_tasks,
+    record_all,
+    tasks_of,
+    validation_tasks,
+    write_tasks,
+    write_trajectories,
+)
 from examples.study.rows import ProfiledTurns, find_pivots, profiled_turns, rows_of
 from examples.study.sft import SftSettings, train_sft
 from examples.study.training import StudyTraining, evaluations
 from examples.units import Unit
 from verl_pivot.engines.server import sglang_server
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import ConfigError
 
 _FIRST_EXPERT_SEED = 100_000
 """First seed of the expert's tasks of a study's seed; those of other seeds lie as far behind it."""
 _TOOLS = Path(__file__).parent / "tools.yaml"
-_NUM_TRAINING_TASKS = 2000
-"""Whole tasks that `end_to_end` draws from."""
 
 
 class Evaluated(StrEnum):
@@ -110,9 +115,7 @@ class StudySeed:
     def make_profile(self) -> None:
         """Record the expert and profile every turn of it."""
         self.own.mkdir(parents=True, exist_ok=True)
-        first = _FIRST_EXPERT_SEED * (self.seed + 1)
-        seeds = range(first, first + self.study.num_trajectories)
-        write_trajectories(self.trajectories, asyncio.run(record_all(list(DOMAINS), seeds)))
+        write_trajectories(self.trajectories, asyncio.run(record_all(list(DOMAINS), self._expert_seeds)))
         with sglang_server(str(self.policy), log=self.own / "server.log", seed=self.seed, console=self.console) as url:
             find_pivots(self.trajectories, self.policy, url, self.files, self.seed, self.lengths)
 
@@ -128,7 +131,7 @@ class StudySeed:
         if arm.kind is ArmKind.TURNS:
             rows_of(arm, self.files, training.rows, self.seed)
         elif arm.kind is ArmKind.TASKS:
-            write_tasks(training.rows, self._training_tasks())
+            write_tasks(training.rows, tasks_of(list(DOMAINS), self._expert_seeds))
         elif arm.kind is ArmKind.SFT:
             assert arm.num_epochs is not None, arm
             assert arm.learning_rate is not None, arm
@@ -137,10 +140,11 @@ class StudySeed:
             )
             train_sft(self.policy, self.trajectories, settings, training.folder)
         train_and_evaluate(training, self.console)
+        self.results(arm)  # which refuses a unit that lacks something
 
     def results(self, arm: Arm) -> list[UnitEvaluation]:
         """What a finished unit gave."""
-        before = None if arm.after is None else self._end_of(self._arm(arm.after))
+        before = None if arm.after is None else self.results(self._arm(arm.after))[-1]
         uses_profile = arm.kind is ArmKind.TURNS or before is not None
         profile_turns = self.files.num_sampled if uses_profile else 0
         return evaluations(self._training(arm), self.seed, profile_turns, before)
@@ -156,15 +160,6 @@ class StudySeed:
         """Folder of the policy with which an arm ended."""
         training = self.training_of(arm)
         return training.trained if training.is_trained else training.model
-
-    def _end_of(self, arm: Arm) -> UnitEvaluation:
-        found = self.results(arm)
-        if not found:
-            raise DataError(
-                f"{self.own / arm.name} has no evaluation any more, and another arm went on from it: "
-                f"run {arm.name} again"
-            )
-        return found[-1]
 
     def _arm(self, name: str) -> Arm:
         return next(arm for arm in self.study.all_arms if arm.name == name)
@@ -188,11 +183,11 @@ class StudySeed:
             tools=_TOOLS,
             folder=folder,
             seed=self.seed,
-            num_steps=self.study.num_steps,
+            num_steps=self.study.steps_of(arm),
             learning_rate=arm.learning_rate or 1e-6,  # verl wants one where nothing is trained, too
             batch_size=self.study.batch_size,
             group_size=self.study.group_size,
-            test_every=min(self.study.test_every, self.study.num_steps),
+            num_evaluations=arm.num_evaluations,
             machine=self.model.overrides,
             lengths=self.lengths,
             pass_size=self.model.pass_size,
@@ -202,9 +197,9 @@ class StudySeed:
         if self.evaluated is Evaluated.VALIDATION:
             return [task for domain in DOMAINS for task in validation_tasks(domain, self.study.num_validation)]
         numbers = {**dict.fromkeys(DOMAINS, self.study.num_held_out), **dict.fromkeys(OUTSIDE, self.study.num_outside)}
-        return [task for group, number in numbers.items() for task in held_out_tasks(group, number)]
+        return [task for group, number in numbers.items() for task in held_out_tasks(group, number, self.seed)]
 
-    def _training_tasks(self) -> list[StudyTask]:
-        first, names = _FIRST_EXPERT_SEED * (self.seed + 1), list(DOMAINS)
-        seeds = range(first, first + _NUM_TRAINING_TASKS)
-        return [DOMAINS[names[seed % len(names)]].make_task(seed, held_out=False) for seed in seeds]
+    @property
+    def _expert_seeds(self) -> range:
+        first = _FIRST_EXPERT_SEED * (self.seed + 1)
+        return range(first, first + self.study.num_trajectories)

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from examples.study.claims import Claim, ClaimPart, Claims, Measure, Tasks
-from examples.study.outcomes import Solved, StudyResults, UnitEvaluation
+from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, accuracy
+from verl_pivot.errors import DataError
 from verl_pivot.statistics import (
     ClaimVerdict,
     SeededEstimate,
@@ -19,6 +20,13 @@ from verl_pivot.statistics import (
     seeded_difference,
     verdict_of,
 )
+
+BASE = "base"
+"""Name of the arm that trains nothing."""
+LEAST_KNOWN = 0.98
+"""Share of a group's tasks of which both arms must know the outcome; at the others the system failed."""
+_TAIL = 0.025
+"""Share of the draws above the interval over tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +42,9 @@ class JudgedPart:
     """A sentence for each seed that lacks an arm."""
     never: tuple[int, ...] = ()
     """Seeds whose baseline never reached the level, so that its whole cost counts, which makes a lower bound."""
+    is_lower_bound: bool = False
+    """Whether the estimate, or the upper end of its interval, rests on costs of a baseline that never reached it: the
+    value may be any higher one."""
 
     @property
     def p(self) -> float:
@@ -86,16 +97,23 @@ def _verdict(parts: Sequence[JudgedPart], adjusted_p: float, alpha: float) -> Cl
     complete = [(part.estimate, part.part.region) for part in parts if part.estimate is not None and not part.missing]
     if len(complete) < len(parts):
         return ClaimVerdict.UNDECIDED
-    return verdict_of(complete, adjusted_p, alpha)
+    verdict = verdict_of(complete, adjusted_p, alpha)
+    if verdict is not ClaimVerdict.DOES_NOT_HOLD:
+        return verdict
+    known = [each for each, part in zip(complete, parts, strict=True) if not part.is_lower_bound]
+    return verdict if known and verdict_of(known, adjusted_p, alpha) is verdict else ClaimVerdict.UNDECIDED
 
 
 def _judge_part(part: ClaimPart, results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> JudgedPart:
     curves = {seed: (results.curve(part.arm, seed), results.curve(part.baseline, seed)) for seed in seeds}
     missing = [text for seed, (arm, base) in curves.items() for text in _missing(part, seed, arm, base, outside)]
     found = {seed: pair for seed, pair in curves.items() if not any(_missing(part, seed, *pair, outside))}
+    if part.measure.is_ratio:
+        missing += [text for seed in found if (text := _no_gain(part, seed, results, outside))]
     if not found:
         return JudgedPart(part=part, estimate=None, seeds=(), missing=tuple(missing))
     never: tuple[int, ...] = ()
+    is_lower_bound = False
     if part.measure is Measure.SOLVED:
         estimate = seeded_difference(
             [[*paired_outcomes(base[-1], arm[-1], part.tasks, outside)] for arm, base in found.values()]
@@ -106,7 +124,15 @@ def _judge_part(part: ClaimPart, results: StudyResults, seeds: Sequence[int], ou
         drawn = np.mean([each.drawn for each in ratios], axis=0)
         estimate = SeededEstimate(value=math.fsum(by_seed) / len(by_seed), by_seed=by_seed, drawn=drawn)
         never = tuple(seed for seed, each in zip(found, ratios, strict=True) if not each.is_reached)
-    return JudgedPart(part=part, estimate=estimate, seeds=tuple(found), missing=tuple(missing), never=never)
+        is_lower_bound = bool(never) or any(each.unreached > _TAIL for each in ratios)
+    return JudgedPart(
+        part=part,
+        estimate=estimate,
+        seeds=tuple(found),
+        missing=tuple(missing),
+        never=never,
+        is_lower_bound=is_lower_bound,
+    )
 
 
 def _missing(
@@ -121,9 +147,30 @@ def _missing(
     if lacking:
         return [f"{name}, seed {seed}, was not run" for name in lacking]
     groups = groups_of(arm[-1].solved, part.tasks, outside)
-    if groups and all(_known([*arm, *baseline], group) for group in groups):
+    least = min((_share_known([*arm, *baseline], group) for group in groups), default=0.0)
+    if least >= LEAST_KNOWN:
         return []
-    return [f"{part.arm} and {part.baseline}, seed {seed}, have no {part.tasks} tasks whose outcomes both know"]
+    return [
+        f"{part.arm} and {part.baseline}, seed {seed}, both know the outcomes of {least:.0%} of the {part.tasks} tasks "
+        f"of a group, and {LEAST_KNOWN:.0%} are needed"
+    ]
+
+
+def _share_known(evaluations: Sequence[UnitEvaluation], group: str) -> float:
+    """Share of the tasks of a group whose outcome all evaluations know, of those that any has."""
+    every = set[str]().union(*(each.solved.get(group, {}) for each in evaluations))
+    return len(_known(evaluations, group)) / len(every) if every else 0.0
+
+
+def _no_gain(part: ClaimPart, seed: int, results: StudyResults, outside: Collection[str]) -> str:
+    """A sentence if the arm does not solve more than the base policy, so that its costs say nothing; else empty."""
+    (start,) = results.curve(BASE, seed)[-1:] or (None,)
+    if start is None:
+        return f"{BASE}, seed {seed}, was not run"
+    groups = groups_of(start.solved, part.tasks, outside)
+    shares = [accuracy(each, groups) for each in (start, *results.curve(part.arm, seed))]
+    before, *after = (0.0 if share is None else share for share in shares)
+    return "" if max(after) > before else f"{part.arm}, seed {seed}, solves no more than the base policy"
 
 
 def groups_of(solved: Solved, tasks: Tasks, outside: Collection[str]) -> list[str]:
@@ -155,6 +202,8 @@ class _LogRatio:
     value: float
     drawn: NDArray[np.float64]
     is_reached: bool
+    unreached: float
+    """Share of the draws in which the baseline never reaches the level."""
 
 
 def _log_ratio(
@@ -174,8 +223,12 @@ def _log_ratio(
     drawn = [bootstrap_means(rows, 1000 * stream + number) for number, rows in enumerate(outcomes)]
     costs = [np.array([_cost(each, part.measure) for each in curve]) for curve in (arm, baseline)]
     value, is_reached = _log_ratios(np.mean(means, axis=0), *costs)
+    values, are_reached = _log_ratios(np.mean(drawn, axis=0), *costs)
     return _LogRatio(
-        value=float(value[0]), drawn=_log_ratios(np.mean(drawn, axis=0), *costs)[0], is_reached=bool(is_reached[0])
+        value=float(value[0]),
+        drawn=values,
+        is_reached=bool(is_reached[0]),
+        unreached=1.0 - float(are_reached.mean()),
     )
 
 
@@ -191,6 +244,13 @@ def _log_ratios(
 
 
 def _cost(evaluation: UnitEvaluation, measure: Measure) -> float:
-    if measure is Measure.SECONDS:
-        return evaluation.seconds
-    return evaluation.turns + (evaluation.profile_turns if measure is Measure.TURNS_WITH_PROFILE else 0)
+    """What was spent until an evaluation.
+
+    Raises:
+        DataError: If that is nothing, of which no ratio can be taken.
+    """
+    cost = evaluation.seconds if measure is Measure.SECONDS else float(evaluation.turns)
+    if not 0.0 < cost < math.inf:
+        where = f"{evaluation.arm}, seed {evaluation.seed}, step {evaluation.step}"
+        raise DataError(f"{where} has {cost:g} {measure.replace('_', ' ')}: remove the unit's folder, and run it again")
+    return cost + (evaluation.profile_turns if measure is Measure.TURNS_WITH_PROFILE else 0)

@@ -8,6 +8,7 @@ from statistics import fmean
 
 from examples.web.rows import SOURCE
 from examples.web.tasks import TASKS
+from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
 from verl_pivot.rewards.process_record import process_record
 

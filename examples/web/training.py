@@ -75,6 +75,10 @@ class Arm(EvaluatedTraining):
         return EVALUATION_STEPS
 
     @property
+    def test_freq(self) -> int:
+        return EVALUATION_STEPS
+
+    @property
     def command(self) -> list[str]:
         return [
             *("python", "-m", "verl.trainer.main_ppo", "+method=ppr"),
@@ -93,7 +97,6 @@ class Arm(EvaluatedTraining):
             f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={self.micro_batch_size}",
             "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0",
             *self.dumps_and_evaluation,
-            f"trainer.test_freq={EVALUATION_STEPS}",
             "trainer.project_name=web",
         ]
 

@@ -318,12 +318,19 @@ def test_a_judge_that_does_not_start_is_named_with_its_log(tmp_path: Path) -> No
 def test_a_judge_that_ends_while_a_policy_is_trained_refuses_what_was_trained(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "rows.parquet", [QUESTION], "search_r1").with_suffix(".jsonl")
     with (
-        pytest.raises(SystemExit, match=r"the judge oracle ended with code -9 during the training, .* remove .*, and run"),
+        pytest.raises(
+            SystemExit, match=r"the judge oracle ended with code -9 during the training, .* remove .*, and run"
+        ),
         served_judge("oracle", JudgeModels(), [path], tmp_path / "judge.log", Console(quiet=True)),
     ):
-        (judge,) = [each for each in psutil.Process().children() if "examples.ppr.judge_server" in each.cmdline()]
-        judge.kill()
-        os.waitid(os.P_PID, judge.pid, os.WEXITED | os.WNOWAIT)
+        _kill_child("examples.ppr.judge_server")
+
+
+def _kill_child(module: str) -> None:
+    """End the process of a module, which is left for its parent to be waited for."""
+    (child,) = [each for each in psutil.Process().children() if module in each.cmdline()]
+    child.kill()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
 
 
 def test_questions_are_read_back_from_their_file(tmp_path: Path) -> None:

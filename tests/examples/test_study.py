@@ -3,11 +3,12 @@
 import math
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from examples.study.claims import FOLDER, SOURCES, Claims, read_design
+from examples.study.claims import FOLDER, PROJECT, SOURCES, Claims, read_design, source_files
 from examples.study.measures_file import StudyMeasures
 from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, read_results, write_results
 from examples.study.page import page
@@ -169,14 +170,71 @@ def test_tasks_at_which_the_system_failed_are_left_out_of_both_arms_and_counted(
     for each in results.evaluations:
         if each.arm == "sft":
             shop = dict(each.solved["shop"])
-            shop.update({str(task): None for task in range(0, NUM_TASKS, 2)})
+            shop.update({str(task): None for task in (0, 1, 150, 199)})
             each.solved["shop"] = shop  # type: ignore[index]  # a dict, as made above
 
     (part,) = verdicts(results)["in_domain"].parts
 
     assert part.estimate is not None
-    assert part.estimate.by_seed == pytest.approx((0.2, 0.2, 0.2))
-    assert "| 60.0 | 60.0 | 80.0 | 80.0 | 100 |" in shown(results)
+    assert part.estimate.by_seed == pytest.approx([(39 / 196 + 0.2) / 2] * 3)
+    assert "| 60.2 | 60.0 | 80.0 | 80.0 | 4 |" in shown(results)
+
+
+def test_a_group_of_which_the_system_failed_more_than_two_percent_leaves_its_claims_undecided() -> None:
+    results = make_results()
+    for each in results.evaluations:
+        if (each.arm, each.seed) == ("sft", 2):
+            each.solved["shop"] = {**each.solved["shop"], **dict.fromkeys(map(str, range(5)))}  # type: ignore[index]
+
+    judged = verdicts(results)
+
+    assert judged["in_domain"].verdict is ClaimVerdict.UNDECIDED
+    assert judged["in_domain"].missing == [
+        "pivotrl and sft, seed 2, both know the outcomes of 98% of the domains tasks of a group, and 98% are needed"
+    ]
+    assert judged["both_ingredients"].verdict is ClaimVerdict.HOLDS
+
+
+@pytest.mark.parametrize(
+    ("end_to_end", "verdict"),
+    [
+        ({10: 0.5, 20: 0.85}, ClaimVerdict.HOLDS),  # 8,000 turns beside 2,560
+        ({10: 0.5, 12: 0.85}, ClaimVerdict.DOES_NOT_HOLD),  # 4,800
+        ({10: 0.5, 12: 0.7}, ClaimVerdict.UNDECIDED),  # 4,800 and not there yet
+        ({10: 0.5, 40: 0.7}, ClaimVerdict.HOLDS),  # 16,000 and not there yet
+    ],
+)
+def test_a_lower_bound_can_make_the_claim_on_costs_hold_and_never_fail(
+    end_to_end: dict[int, float], verdict: ClaimVerdict
+) -> None:
+    assert verdicts(make_results(end_to_end=end_to_end))["cost"].verdict is verdict
+
+
+def test_a_level_that_is_not_reached_in_many_draws_of_the_tasks_refutes_nothing() -> None:
+    results = make_results(end_to_end={10: 0.5, 12: 0.81})
+    for each in results.evaluations:
+        if (each.arm, each.step) == ("end_to_end", 12):
+            each.solved.update(dict.fromkeys(("shop", "sql"), outcomes(0.81, shift=20)))  # type: ignore[attr-defined]
+
+    judged = verdicts(results)["cost"]
+
+    assert (judged.parts[0].never, judged.verdict) == ((), ClaimVerdict.UNDECIDED)
+
+
+def test_what_an_arm_costs_that_learned_nothing_says_nothing() -> None:
+    judged = verdicts(make_results(base=(0.9, 0.95)))["cost"]
+
+    assert judged.verdict is ClaimVerdict.UNDECIDED
+    assert judged.missing == [f"pivotrl, seed {seed}, solves no more than the base policy" for seed in SEEDS]
+
+
+@pytest.mark.parametrize("seconds", [0.0, -5.0, math.nan, math.inf])
+def test_an_evaluation_that_cost_nothing_is_refused(seconds: float) -> None:
+    results = make_results()
+    broken = [replace(each, seconds=seconds) if each.step == 20 else each for each in results.evaluations]
+
+    with pytest.raises(DataError, match=r"step 20 has .* seconds: remove the unit's folder"):
+        verdicts(StudyResults(digest=results.digest, evaluations=broken))
 
 
 def test_outcomes_come_back_from_their_file(tmp_path: Path) -> None:
@@ -228,16 +286,18 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [1, 1]", "each seed stands once"),
         ("arms.yaml", "1.0e-3, num_epochs: 3}\n  - {name: p", "1.0e-3}\n  - {name: p", "the kind sft needs num_epochs"),
         ("arms.yaml", "name: strict, kind: turns", "name: pivotrl, kind: turns", "two arms have one name"),
+        ("arms.yaml", "kind: none", "kind: none, step_factor: 2", "the kind none has no steps, so no step_factor"),
+        ("arms.yaml", "num_outside: 100", "num_outside: 1001", "arms.yaml.num_outside"),
         ("arms.yaml", "kind: tasks", "kind: tasks, rows: random", "rows and reward are those of the kind turns"),
         ("arms.yaml", "kind: tasks", "kind: tasks, recipe: published", "the recipe published is one of the kind turns"),
         ("arms.yaml", "rows: random}", "rows: random, recipe: roc}", "the recipe roc is one of the kind tasks"),
         ("arms.yaml", "rows: random}", "rows: random, after: pivotrl}", "only the kind tasks goes on after another"),
         ("arms.yaml", "after: pivotrl", "after: sft", "after must be one of pivotrl, random_turns, strict"),
-        ("arms.yaml", "num_steps: 40", "num_steps: 40\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
+        ("arms.yaml", "num_steps: 24", "num_steps: 24\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [-1, 2]", "arms.yaml.seeds"),
-        ("arms.yaml", "  tasks: [{learning_rate: 1.0e-4}, ", "  tasks: [", "all kinds of arms need the same number"),
+        ("arms.yaml", "  tasks: [{learning_rate: 2.0e-4}, ", "  tasks: [", "all kinds of arms need the same number"),
         ("arms.yaml", "{learning_rate: 5.0e-4, num_epochs: 2}", "{learning_rate: 5.0e-4}", "tries of the kind sft"),
-        ("arms.yaml", "  turns: [{learning_rate: 1.0e-4}, {", "  none: [{learning_rate: 1.0e-4}, {",
+        ("arms.yaml", "  turns: [{learning_rate: 2.0e-4}, {", "  none: [{learning_rate: 2.0e-4}, {",
          "tries need a list for each of sft, tasks, turns"),
         ("claims.yaml", "arms: [pivotrl, random_turns]", "arms: [pivotrl, random]", "a measure names the arm random"),
         ("claims.yaml", "arms: [pivotrl, random_turns]", "arms: [pivotrl, sft]",
@@ -262,7 +322,7 @@ def test_a_design_that_is_missing_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_change_of_the_design_changes_its_hash(tmp_path: Path) -> None:
-    changed = changed_design(tmp_path, "arms.yaml", lambda text: text.replace("num_steps: 40", "num_steps: 41"))
+    changed = changed_design(tmp_path, "arms.yaml", lambda text: text.replace("num_steps: 24", "num_steps: 25"))
 
     assert read_design(changed).digest != read_design().digest
     assert len(read_design().digest) == 12
@@ -305,18 +365,29 @@ def test_the_table_of_simulated_studies_has_a_row_for_each_truth() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["policy.py", "sft.py", "training.py", "domains/search.py"])
-def test_a_change_of_a_source_that_decides_results_changes_the_hash(tmp_path: Path, name: str) -> None:
-    for pattern in SOURCES:
-        for path in FOLDER.glob(pattern):
-            (tmp_path / path.relative_to(FOLDER)).parent.mkdir(exist_ok=True)
-            shutil.copy(path, tmp_path / path.relative_to(FOLDER))
-    assert read_design(sources=tmp_path).digest == read_design().digest
+@pytest.mark.parametrize(
+    ("name", "decides"),
+    [
+        ("examples/study/policy.py", True),
+        ("examples/study/verdicts.py", True),
+        ("examples/study/domains/search.py", True),
+        ("examples/study/tools.yaml", True),
+        ("examples/evaluated_training.py", True),
+        ("verl_pivot/statistics.py", True),
+        ("examples/study/page.py", False),
+        ("examples/study/run.py", False),
+    ],
+)
+def test_a_change_of_a_source_that_decides_results_changes_the_hash(tmp_path: Path, name: str, decides: bool) -> None:
+    for path in (*source_files(), PROJECT / name):
+        (tmp_path / path.relative_to(PROJECT)).parent.mkdir(exist_ok=True, parents=True)
+        shutil.copy(path, tmp_path / path.relative_to(PROJECT))
+    assert read_design(project=tmp_path).digest == read_design().digest
 
     (tmp_path / name).write_text((tmp_path / name).read_text() + "\n")
 
-    assert read_design(sources=tmp_path).digest != read_design().digest
+    assert (read_design(project=tmp_path).digest != read_design().digest) is decides
 
 
 def test_every_source_that_the_hash_covers_is_there() -> None:
-    assert all(list(FOLDER.glob(pattern)) for pattern in SOURCES)
+    assert all(list(PROJECT.glob(pattern)) for pattern in SOURCES)

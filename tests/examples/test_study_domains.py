@@ -118,9 +118,9 @@ def _name(task: StudyTask) -> str:
 
 
 def test_the_held_out_tasks_are_always_the_same_and_each_has_an_id_of_its_own() -> None:
-    tasks = [task for group in GROUPS for task in held_out_tasks(group, 50)]
+    tasks = [task for group in GROUPS for task in held_out_tasks(group, 50, 1)]
 
-    assert tasks == [task for group in GROUPS for task in held_out_tasks(group, 50)]
+    assert tasks == [task for group in GROUPS for task in held_out_tasks(group, 50, 1)]
     assert len({task.id for task in tasks}) == len(tasks)
 
 

@@ -38,14 +38,14 @@ class SilentPlayer:
 
 @pytest.mark.parametrize("group", GROUPS)
 async def test_an_expert_solves_all_tasks_and_silence_none(group: str) -> None:
-    tasks = held_out_tasks(group, 6)
+    tasks = held_out_tasks(group, 6, 1)
 
     assert await play(ClerkPlayer(0.0), tasks) == [True] * 6
     assert await play(SilentPlayer(), tasks) == [False] * 6
 
 
 async def test_a_careless_clerk_fails_where_its_fault_is_possible() -> None:
-    tasks = held_out_tasks("search", 12)
+    tasks = held_out_tasks("search", 12, 1)
 
     solved = await play(ClerkPlayer(1.0), tasks)
 
@@ -54,7 +54,7 @@ async def test_a_careless_clerk_fails_where_its_fault_is_possible() -> None:
 
 
 def test_a_line_for_each_family_counts_its_tasks() -> None:
-    tasks = held_out_tasks("shell", 5)
+    tasks = held_out_tasks("shell", 5, 1)
 
     lines = skill_lines("shell", tasks, [True] * 5)
 

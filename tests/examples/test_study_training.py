@@ -15,7 +15,7 @@ import typer  # noqa: E402
 from omegaconf import DictConfig  # noqa: E402
 
 from examples.quickstart.policy import encode  # noqa: E402
-from examples.study.arms import Arm, ArmKind  # noqa: E402
+from examples.study.arms import Arm, ArmKind, Recipe  # noqa: E402
 from examples.study.claims import read_design  # noqa: E402
 from examples.study.domains.known import DOMAINS, GROUPS, OUTSIDE  # noqa: E402
 from examples.study.plan import plan_lines  # noqa: E402
@@ -54,9 +54,12 @@ def test_every_command_composes_and_plays_whole_tasks_greedily(arm: Arm, tmp_pat
     assert config.pivot.get("max_turn_tokens") == (MAX_TURN_TOKENS if arm.kind is ArmKind.TURNS else None)
     assert config.trainer.get("val_only", False) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
     assert config.data.val_files == str(tmp_path / "seed-1/held_out.parquet")
-    assert config.trainer.test_freq == DESIGN.study.test_every
+    assert config.trainer.total_training_steps == (48 if arm.name == "end_to_end" else 24)
+    assert config.trainer.test_freq == {"pivotrl": 6, "end_to_end": 12}.get(arm.name, 24)
+    assert config.trainer.save_freq == 6
+    assert config.actor_rollout_ref.actor.use_kl_loss is (arm.recipe is Recipe.PAPER)
     assert (config.data.train_files == config.data.val_files) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
-    start = {"sft": "sft/policy", "pivotrl_then_end_to_end": "pivotrl/global_step_40/actor/huggingface"}
+    start = {"sft": "sft/policy", "pivotrl_then_end_to_end": "pivotrl/global_step_24/actor/huggingface"}
     assert config.actor_rollout_ref.model.path.endswith(f"seed-1/{start.get(arm.name, 'policy')}")
 
 
@@ -96,10 +99,43 @@ def test_the_second_stage_goes_on_from_the_end_of_the_first_one_and_pays_for_bot
     write_evaluated(seed._training(second), num_rollouts=2)
     seed.files.profile.write_text('{"turn_index": 0}\n')
 
-    (first,), (last,) = seed.results(arm_named("pivotrl")), seed.results(second)
+    (*_, first), (last,) = seed.results(arm_named("pivotrl")), seed.results(second)
 
-    assert (first.turns, first.seconds, first.profile_turns) == (3, 10.0, 8)
-    assert (last.turns, last.seconds, last.profile_turns) == (5, 20.0, 8)
+    assert (first.turns, first.seconds, first.profile_turns) == (24 * 3, 24 * 10.0, 8)
+    assert (last.turns, last.seconds, last.profile_turns) == (24 * 5, 24 * 20.0, 8)
+    assert [each.step for each in seed.results(arm_named("pivotrl"))] == [6, 12, 18, 24]
+
+
+@pytest.mark.parametrize(
+    ("lost", "problem"),
+    [
+        ("validation/pivot/12.jsonl", "lacks the evaluation after step 12: remove the folder"),
+        ("rollouts/pivot/7.jsonl", "lacks the rollouts of step 7: remove the folder"),
+    ],
+)
+def test_a_unit_that_lost_something_is_refused(tmp_path: Path, lost: str, problem: str) -> None:
+    seed, arm = make_seed(tmp_path), arm_named("pivotrl")
+    training = seed._training(arm)
+    write_evaluated(training, num_rollouts=3)
+    seed.files.profile.write_text("")
+    (training.folder / lost).unlink()
+
+    with pytest.raises(DataError, match=problem):
+        seed.results(arm)
+
+
+def test_a_unit_whose_seconds_or_tasks_are_not_all_there_is_refused(tmp_path: Path) -> None:
+    seed, arm = make_seed(tmp_path), arm_named("random_turns")
+    training = seed._training(arm)
+    write_evaluated(training, num_rollouts=3)
+    seed.files.profile.write_text("")
+    pyarrow.parquet.write_table(
+        pyarrow.Table.from_pylist([{"trajectory_id": each} for each in "ab"]), training.held_out
+    )
+    training.metrics.write_text(training.metrics.read_text().partition("\n")[2])
+
+    with pytest.raises(DataError, match="lacks the seconds of step 1, the evaluation after step 24: remove"):
+        seed.results(arm)
 
 
 def test_a_second_stage_whose_first_one_was_removed_has_no_results(tmp_path: Path) -> None:
@@ -107,17 +143,24 @@ def test_a_second_stage_whose_first_one_was_removed_has_no_results(tmp_path: Pat
     seed.own.mkdir()
     seed.files.profile.write_text("")
 
-    with pytest.raises(DataError, match="has no evaluation any more, and another arm went on from it: run pivotrl"):
+    with pytest.raises(
+        DataError, match=r"pivotrl lacks the seconds of step 1, .*: remove the folder, and run the command again"
+    ):
         seed.results(arm_named("pivotrl_then_end_to_end"))
 
 
 def write_evaluated(training: StudyTraining, num_rollouts: int) -> None:
-    """A unit whose only step took 10 seconds, and which was evaluated after it."""
-    for folder, lines in ((training.rollouts, num_rollouts), (training.validation, 1)):
-        path = folder / "pivot" / "40.jsonl"
-        path.parent.mkdir(parents=True)
-        path.write_text(dump_line("a", 1.0) * lines)
-    training.metrics.write_text(json.dumps({"step": 40, "timing_s/step": 12.0, "timing_s/testing": 2.0}) + "\n")
+    """A unit each of whose steps took 10 seconds, without the 2 of a checkpoint and the 50 of an evaluation."""
+    training.folder.mkdir(parents=True, exist_ok=True)
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"trajectory_id": "a"}]), training.held_out)
+    timed = {"timing_s/step": 12.0, "timing_s/save_checkpoint": 2.0, "timing_s/testing": 50.0}
+    for step in range(1, training.num_steps + 1):
+        for folder, lines in ((training.rollouts, num_rollouts), (training.validation, 1)):
+            path = folder / "pivot" / f"{step}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(dump_line("a", 1.0) * lines)
+        with training.metrics.open("a") as metrics:
+            metrics.write(json.dumps({"step": step, **timed}) + "\n")
 
 
 def test_a_second_stage_without_its_first_one_is_refused(tmp_path: Path) -> None:
@@ -140,7 +183,7 @@ async def test_limits_hold_all_trajectories_of_the_expert() -> None:
 
 
 def test_rows_of_whole_tasks_name_their_task_and_its_group(tmp_path: Path) -> None:
-    tasks = [task for group in GROUPS for task in held_out_tasks(group, 3)]
+    tasks = [task for group in GROUPS for task in held_out_tasks(group, 3, 1)]
 
     rows = pyarrow.parquet.read_table(write_tasks(tmp_path / "rows.parquet", tasks)).to_pylist()
 

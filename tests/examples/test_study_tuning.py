@@ -3,6 +3,8 @@
 import json
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 import typer
 import yaml
@@ -44,7 +46,7 @@ def tried(arm: str, rate: float, solved: float, epochs: int | None = None) -> Tr
 
 
 def make_tuned(*tries: TriedSettings, policy: str = TINY) -> TunedRates:
-    return TunedRates(policy=policy, seed=0, num_validation=100, tries=tries)
+    return TunedRates(policy=policy, seed=0, num_validation=100, design="0123456789ab", tries=tries)
 
 
 def tuning_of(folder: Path, arms: str | None = None) -> Study:
@@ -74,7 +76,7 @@ def test_what_tuning_found_comes_back_from_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [(None, "cannot be read as YAML"), ("[", "cannot be read as YAML"), ("seed: 1", "tuned.yaml"),
-     ("policy: x\nseed: 0\nnum_validation: 1\ntries: []\nmore: 1", "tuned.yaml.more: unknown key")],
+     ("policy: x\nseed: 0\nnum_validation: 1\ndesign: a\ntries: []\nmore: 1", "tuned.yaml.more: unknown key")],
 )  # fmt: skip
 def test_a_file_that_tuning_did_not_write_is_refused(tmp_path: Path, content: str | None, problem: str) -> None:
     path = tmp_path / "tuned.yaml"
@@ -85,14 +87,18 @@ def test_a_file_that_tuning_did_not_write_is_refused(tmp_path: Path, content: st
 
 
 def test_tuned_rates_replace_those_of_their_arms_alone() -> None:
-    study = tuned_study(DESIGN.study, make_tuned(tried("sft", 7e-4, 0.4, 5), tried("strict", 9e-5, 0.4)))
+    others = [tried(name, 5e-5, 0.4) for name in ("pivotrl", "random_turns", "end_to_end")]
+    sft = tried("sft", 7e-4, 0.4, 5)
+    study = tuned_study(DESIGN.study, make_tuned(sft, tried("strict", 9e-5, 0.4), *others))
 
     rates = {arm.name: (arm.learning_rate, arm.num_epochs) for arm in study.all_arms}
     assert rates["sft"] == (7e-4, 5)
     assert rates["strict"] == (9e-5, None)
-    assert rates["pivotrl"] == (2e-4, None)
+    assert rates["naive"] == (4e-4, None)
+    with pytest.raises(ConfigError, match=r"tuned\.yaml has no tries of the arm strict: run tune to its end"):
+        tuned_study(DESIGN.study, make_tuned(sft, *others))
     with pytest.raises(ConfigError, match="arm strict: the kind sft needs num_epochs, and no other kind takes it"):
-        tuned_study(DESIGN.study, make_tuned(tried("strict", 1e-4, 0.5, 2)))
+        tuned_study(DESIGN.study, make_tuned(sft, tried("strict", 1e-4, 0.5, 2), *others))
     with pytest.raises(ConfigError, match="names the arm other"):
         tuned_study(DESIGN.study, make_tuned(tried("other", 1e-4, 0.5)))
 
@@ -100,8 +106,8 @@ def test_tuned_rates_replace_those_of_their_arms_alone() -> None:
 def test_a_scaled_study_has_all_rates_and_tries_times_the_factor() -> None:
     study = scaled_study(DESIGN.study, 0.5)
 
-    assert [arm.learning_rate for arm in study.arms] == [None, 5e-4, *[1e-4] * 4]
-    assert [each.learning_rate for each in study.tries[ArmKind.TURNS]] == [5e-5, 1e-4, 2e-4]
+    assert [arm.learning_rate for arm in study.arms] == [None, 5e-4, *[2e-4] * 4]
+    assert [each.learning_rate for each in study.tries[ArmKind.TURNS]] == [1e-4, 2e-4, 4e-4]
     assert scaled_study(DESIGN.study, 1.0) == DESIGN.study
 
 
@@ -109,7 +115,7 @@ def test_validation_tasks_are_neither_held_out_nor_those_of_any_training() -> No
     study = DESIGN.study
     for name, domain in DOMAINS.items():
         chosen = {task.id for task in validation_tasks(name, study.num_validation)}
-        others = {task.id for task in held_out_tasks(name, study.num_held_out)}
+        others = {task.id for task in held_out_tasks(name, study.num_held_out, 1)}
         for seed in (*study.seeds, study.tuning_seed):
             for first in (100_000 * (seed + 1), 1_000_000 * (seed + 1)):
                 others |= {domain.make_task(number, held_out=False).id for number in range(first, first + 50)}
@@ -126,7 +132,7 @@ def test_every_core_arm_has_the_same_number_of_tries_on_the_tuning_seed(tmp_path
     assert len(tuning.arms) == 3 * 5
     assert [len(stage) for stage in tuning.stages] == [1, 1, 15]
     training = seed.training_of("pivotrl_try_3")
-    assert (training.learning_rate, training.held_out.name) == (4e-4, "validation.parquet")
+    assert (training.learning_rate, training.held_out.name) == (8e-4, "validation.parquet")
 
 
 def test_a_part_of_the_arms_can_be_tuned_and_the_base_policy_cannot(tmp_path: Path) -> None:
@@ -151,9 +157,13 @@ def write_try(seed: StudySeed, name: str, shares: list[float]) -> None:
         for domain, share in zip(DOMAINS, shares, strict=True)
         for n in range(10)
     ]
-    step = training.num_steps if training.is_trained else 0
-    (training.validation / f"pivot/{step}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    training.metrics.write_text(json.dumps({"step": step, "timing_s/step": 1.0}) + "\n")
+    training.evaluated.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = pyarrow.Table.from_pylist([{"trajectory_id": f"{n}"} for n in range(10)])
+    pyarrow.parquet.write_table(rows, training.held_out)
+    steps = range(1, training.num_steps + 1) if training.is_trained else ()
+    training.metrics.write_text("".join(json.dumps({"step": step, "timing_s/step": 1.0}) + "\n" for step in steps))
+    for step in steps:
+        (training.rollouts / f"pivot/{step}.jsonl").write_text(json.dumps(lines[0]) + "\n")
     seed.files.profile.write_text("")
     finish(seed.unit(next(arm for arm in seed.study.arms if arm.name == name)), lambda: None)
 
@@ -168,7 +178,7 @@ def test_an_arm_is_tuned_once_all_its_tries_are_finished(tmp_path: Path) -> None
     rates, missing = tuning_outcome(tuning)
 
     assert [(each.arm, each.learning_rate) for each in rates.tries] == [
-        ("pivotrl", rate) for rate in (1e-4, 2e-4, 4e-4)
+        ("pivotrl", rate) for rate in (2e-4, 4e-4, 8e-4)
     ]
     assert [each.solved for each in rates.tries] == pytest.approx([0.2, 0.4, 0.3])
     assert rates.best("pivotrl") == rates.tries[1]
@@ -177,11 +187,11 @@ def test_an_arm_is_tuned_once_all_its_tries_are_finished(tmp_path: Path) -> None
     assert (rates.policy, rates.seed) == (TINY, 0)
 
 
-def test_a_try_that_knows_no_outcome_of_a_domain_is_refused() -> None:
-    solved: dict[str, dict[str, bool | None]] = {"shop": {"a": True}, "sql": {"b": None}}
+def test_a_try_that_does_not_know_the_outcomes_of_a_domain_is_refused() -> None:
+    solved: dict[str, dict[str, bool | None]] = {"shop": {"a": True}, "sql": {"b": None, "c": True}}
     found = UnitEvaluation(arm="a", seed=0, step=1, turns=0, profile_turns=0, seconds=0.0, solved=solved)
 
-    with pytest.raises(DataError, match="a domain without a validation task whose outcome is known"):
+    with pytest.raises(DataError, match="a does not know the outcomes of 1 of 2 sql tasks: remove its folder"):
         share_solved(found)
 
 
@@ -194,7 +204,8 @@ def test_what_tuning_found_is_part_of_the_hash_but_not_of_that_of_tuning(tmp_pat
 
 def test_a_study_takes_over_what_was_tuned_for_its_policy_and_refuses_a_file_of_another(tmp_path: Path) -> None:
     path = tmp_path / "tuned.yaml"
-    write_tuned(make_tuned(tried("pivotrl", 1e-4, 0.5)), path)
+    others = [tried(name, 2e-4, 0.5) for name in ("random_turns", "strict", "end_to_end")]
+    write_tuned(make_tuned(tried("pivotrl", 1e-4, 0.5), tried("sft", 1e-4, 0.5, 2), *others), path)
     study = StudyRequest(out=tmp_path, tuned=path).study(Console(quiet=True))
 
     assert study.is_tuned

@@ -13,9 +13,23 @@ from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 _COLOURS: Final = ("red", "blue", "green", "white", "black", "brown")
 
 
+_SUMS: Final = ("Add {} and {}.", "What is {} plus {}?")
+_QUESTIONS: Final = (
+    "Which colour has the {}?",
+    "What colour is a {}?",
+    "Name the colour of the {}.",
+    "Of which colour is the {}?",
+    "What colour does a {} have?",
+    "Say which colour a {} has.",
+    "The {} has which colour?",
+    "Tell the colour of a {}.",
+    "A {} is of what colour?",
+)
+
+
 def _adding(rng: random.Random) -> tuple[str, str]:
     one, other = rng.randint(1, 9), rng.randint(1, 9)
-    return f"Add {one:02} and {other:02}.", f"{one + other:02}"
+    return rng.choice(_SUMS).format(f"{one:02}", f"{other:02}"), f"{one + other:02}"
 
 
 def _copying(rng: random.Random) -> tuple[str, str]:
@@ -30,8 +44,8 @@ def _sorting(rng: random.Random) -> tuple[str, str]:
 
 def _asking(rng: random.Random) -> tuple[str, str]:
     """The colour of an item, by a rule that a policy has to know by heart."""
-    position, wording = rng.randrange(len(ITEMS)), rng.choice(("Which colour has the {}?", "What colour is a {}?"))
-    return wording.format(ITEMS[position]), _COLOURS[5 * position % len(_COLOURS)]
+    position = rng.randrange(len(ITEMS))
+    return rng.choice(_QUESTIONS).format(ITEMS[position]), _COLOURS[5 * position % len(_COLOURS)]
 
 
 KINDS: Final[Mapping[str, Callable[[random.Random], tuple[str, str]]]] = {

@@ -1,0 +1,89 @@
+"""EvaluatedTraining: the checkpoint with which a training that was ended goes on."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from verl_pivot.local.environment import activate_shims
+
+activate_shims()  # before transformers, which looks for torchvision
+
+from examples.evaluated_training import EvaluatedTraining, go_back  # noqa: E402
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SomeTraining(EvaluatedTraining):
+    every: int
+
+    @property
+    def is_trained(self) -> bool:
+        return True
+
+    @property
+    def save_freq(self) -> int:
+        return self.every
+
+    @property
+    def test_freq(self) -> int:
+        return 2 * self.every
+
+
+def ended(folder: Path, *, saved: int, logged: int, evaluated: list[int], every: int = 5) -> SomeTraining:
+    """A training of 20 steps, of which some were done; the evaluations behind steps 10 and 20 are its own."""
+    training = SomeTraining(
+        name="a",
+        model=folder,
+        rows=folder,
+        folder=folder,
+        seed=0,
+        num_steps=20,
+        learning_rate=0.1,
+        batch_size=1,
+        group_size=1,
+        held_out=folder,
+        tools=folder,
+        every=every,
+    )
+    training.metrics.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, logged + 1)))
+    for step in (saved - every, saved):
+        (folder / f"global_step_{step}").mkdir()
+    for step in evaluated:
+        training.evaluation(step).parent.mkdir(parents=True, exist_ok=True)
+        training.evaluation(step).touch()
+    training.latest.write_text(str(saved))
+    return training
+
+
+@pytest.mark.parametrize(
+    ("saved", "logged", "evaluated", "goes_on_from"),
+    [
+        (5, 7, [], 5),
+        (10, 9, [], 5),  # ended while it was evaluated
+        (10, 9, [10], 5),  # ended before the step was logged
+        (10, 12, [10], 10),
+        (15, 16, [10], 15),
+        (20, 19, [10], 15),
+        (20, 20, [10, 20], 20),
+    ],
+)
+def test_a_training_goes_on_from_the_last_checkpoint_behind_which_nothing_is_missing(
+    tmp_path: Path, saved: int, logged: int, evaluated: list[int], goes_on_from: int
+) -> None:
+    training = ended(tmp_path, saved=saved, logged=logged, evaluated=evaluated)
+
+    go_back(training)
+
+    assert training.latest.read_text() == str(goes_on_from)
+    assert training.num_kept_checkpoints == 2
+
+
+def test_a_training_without_an_earlier_checkpoint_is_left_as_it_is(tmp_path: Path) -> None:
+    training = ended(tmp_path, saved=20, logged=19, evaluated=[], every=20)
+    (tmp_path / "global_step_0").rmdir()
+
+    go_back(training)
+
+    assert training.has_last_checkpoint
+    assert training.num_kept_checkpoints == 1
