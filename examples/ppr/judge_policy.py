@@ -11,6 +11,7 @@ import pyarrow.parquet
 from tokenizers import AddedToken
 from transformers import AutoTokenizer, GenerationConfig, Qwen2ForCausalLM, Qwen2Tokenizer
 
+from examples.ppr.serving import digest_of
 from examples.quickstart.policy import SftConfig, encode, train
 from verl_pivot.types import Message, Role, Trajectory
 
@@ -45,7 +46,7 @@ def teach_judge(folder: Path, policy: Path, turns: Path, config: SftConfig) -> P
         turns: What `verl-pivot process label` wrote: questions about turns, and answers.
         config: Settings of the SFT; those of the model are the policy's.
     """
-    settings = json.dumps({"policy": str(policy), "turns": str(turns), "sft": asdict(config)})
+    settings = json.dumps({"policy": str(policy), "turns": digest_of([turns]), "sft": asdict(config)})
     stamp = folder / _STAMP
     if stamp.is_file() and stamp.read_text() == settings:
         return folder

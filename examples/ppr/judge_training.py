@@ -1,13 +1,13 @@
 """Trained judges of the study: `python -m examples.ppr.judge_training --help`."""
 
-import json
 import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -25,16 +25,19 @@ from examples.ppr.judge_policy import (  # noqa: E402
     judge_sft_config,
     teach_judge,
 )
-from examples.ppr.serving import MODEL_NAME, JudgeModels, served_judge  # noqa: E402
-from examples.ppr.training import ONE_QUESTION, PRINCIPLES  # noqa: E402
+from examples.ppr.serving import MODEL_NAME, JudgeModels, digest_of, judge_digest, served_judge  # noqa: E402
+from examples.ppr.training import BASE, ONE_QUESTION, OUTCOME, PRINCIPLES  # noqa: E402
 from examples.quickstart.run import phase, run  # noqa: E402
 from examples.quickstart.training import Training, shell, train  # noqa: E402
+from examples.units import Unit, finish  # noqa: E402
 from verl_pivot.data.rollout_dumps import FOLDER  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
+from verl_pivot.types import JsonObject  # noqa: E402
 
 console = Console()
 _KINDS = {"pprm": PRINCIPLES, "pprm_one_question": ONE_QUESTION}
 """{name of the judge: what it goes by}"""
+_BENCH = "bench.json"
 _ANSWERS = ("--max-added-principles", "0", "--answer-format", "text", "--max-tokens", str(MAX_ANSWER_TOKENS))
 
 
@@ -75,86 +78,158 @@ def main(
     Example: python -m examples.ppr.judge_training --out outputs/ppr-1 --steps 10
     """
     chosen = chosen_names(judges, _KINDS, kind="judge")
+    source = _source(out, seed)
     corpus = make_corpus(out / "world", MOST_HELD_OUT)
-    unit = out / f"seed-{seed}"
-    dumps = sorted((unit / "outcome" / "rollouts" / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
-    if not dumps:
-        raise typer.BadParameter(f"{unit / 'outcome'} has no rollouts; run examples.ppr with --arms outcome first")
-    held_out = [unit / "base" / "validation" / FOLDER / "0.jsonl"]
-    if not held_out[0].is_file():
-        raise typer.BadParameter(f"{held_out[0]} is not there; run examples.ppr with --arms base first")
-    seconds: dict[str, float] = {}
     for name in chosen:
-        folder = out / "judges" / name
-        folder.mkdir(parents=True, exist_ok=True)
-        principles = _KINDS[name]
-        turns, tested = folder / "turns.parquet", folder / "held_out.parquet"
-        with phase(f"labels {name}", f"{name}: the oracle labels turns", seconds):
-            _label(dumps, corpus.training, turns, principles, corpus)
-            _label(held_out, corpus.held_out, tested, principles, corpus)
-        with phase(f"SFT {name}", f"{name}: SFT of the base policy on the labels", seconds):
-            judge = teach_judge(folder / "sft", unit / "policy", turns, judge_sft_config(seed))
-        with phase(f"bench {name}", f"{name}: how good is it after SFT?", seconds):
-            _bench(name, judge, tested, principles, corpus)
-        if steps == 0:
-            continue
-        with phase(f"RL {name}", f"{name}: RL by the labels", seconds):
-            judge = _reinforce(folder, judge, turns, seed, steps)
-        with phase(f"bench RL {name}", f"{name}: how good is it after RL?", seconds):
-            _bench(name, judge, tested, principles, corpus)
-    (out / "judges" / "seconds.json").write_text(json.dumps(seconds, indent=1) + "\n")
+        judge = _Judge(name=name, folder=out / "judges" / name, seed=seed, corpus=corpus, source=source)
+        finish(judge.taught, judge.teach)
+        judge.show_bench(judge.sft)
+        if steps > 0:
+            finish(judge.reinforced(steps), partial(judge.reinforce, steps))
+            judge.show_bench(judge.training(steps).trained)
 
 
-def _label(dumps: Sequence[Path], rows: Path, turns: Path, principles: Path, corpus: Corpus) -> None:
-    if turns.is_file():
-        return
-    log = turns.with_suffix(".judge.log")
-    with served_judge("oracle", JudgeModels(), corpus.question_files, log, console) as url:
-        endpoint = ("--base-url", url, "--model", MODEL_NAME, "--samples", "1")
-        files: tuple[Path | str, ...] = ("--rows", rows, "--principles", principles, "--out", turns)
-        run("process", "label", *dumps, *files, *endpoint, *_ANSWERS)
+class _Source(NamedTuple):
+    """What judges are taught by, and tested on."""
+
+    policy: Path
+    """The base policy, as which a judge begins."""
+    trained: list[Path]
+    """Dumps of the arm `outcome`, in the order of its steps."""
+    held_out: Path
+    """Dump of the base policy's turns on the held-out questions."""
 
 
-def _reinforce(folder: Path, judge: Path, turns: Path, seed: int, num_steps: int) -> Path:
-    """Import, profile, select, train; returns the checkpoint."""
-    trajectories, profile, pivots = (folder / each for each in ("turns.jsonl", "profile.jsonl", "pivots.parquet"))
-    if not pivots.is_file():
+def _source(out: Path, seed: int) -> _Source:
+    """The dumps of a seed.
+
+    Raises:
+        BadParameter: If one of the arms is not finished.
+    """
+    unit = out / f"seed-{seed}"
+    for arm in (OUTCOME, BASE):
+        progress = Unit(arm=arm, seed=seed, folder=unit / arm, settings={}).progress
+        if progress is None or progress.seconds is None:
+            raise typer.BadParameter(
+                f"{unit / arm} is not finished; run examples.ppr with --arms {BASE},{OUTCOME} first"
+            )
+    trained = sorted((unit / OUTCOME / "rollouts" / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
+    return _Source(unit / "policy", trained, unit / BASE / "validation" / FOLDER / "0.jsonl")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Judge:
+    """One judge, taught by SFT and then by RL: two units, each made again only if what it is made of has changed."""
+
+    name: str
+    folder: Path
+    seed: int
+    corpus: Corpus
+    source: _Source
+
+    @property
+    def principles(self) -> Path:
+        return _KINDS[self.name]
+
+    @property
+    def turns(self) -> Path:
+        """Labelled turns for training."""
+        return self.folder / "turns.parquet"
+
+    @property
+    def tested(self) -> Path:
+        """Labelled turns on the held-out questions."""
+        return self.folder / "held_out.parquet"
+
+    @property
+    def sft(self) -> Path:
+        return self.folder / "sft"
+
+    @cached_property
+    def made_of(self) -> JsonObject:
+        return {
+            "turns": digest_of(self.source.trained),
+            "held_out": digest_of([self.source.held_out]),
+            "principles": self.principles.read_text(),
+            "policy": judge_digest(self.source.policy),
+            "sft": asdict(judge_sft_config(self.seed)),
+        }
+
+    @property
+    def taught(self) -> Unit:
+        return Unit(arm=self.name, seed=self.seed, folder=self.folder, settings=self.made_of)
+
+    def reinforced(self, num_steps: int) -> Unit:
+        training = self.training(num_steps)
+        settings = {**self.made_of, **training.settings, "quotations": digest_of([self.turns])}
+        return Unit(arm=f"{self.name}, RL", seed=self.seed, folder=training.folder, settings=settings)
+
+    def training(self, num_steps: int) -> JudgeTraining:
+        return JudgeTraining(
+            model=self.sft,
+            rows=self.folder / "pivots.parquet",
+            folder=self.folder / "rl",
+            seed=self.seed,
+            num_steps=num_steps,
+            learning_rate=1e-4,
+            batch_size=16,
+            group_size=8,
+        )
+
+    def teach(self) -> None:
+        """Label turns, and teach the base policy to answer as the oracle does."""
+        seconds: dict[str, float] = {}
+        with phase("labels", f"{self.name}: the oracle labels turns", seconds):
+            self._label(self.source.trained, self.corpus.training, self.turns)
+            self._label([self.source.held_out], self.corpus.held_out, self.tested)
+        with phase("SFT", f"{self.name}: SFT of the base policy on the labels", seconds):
+            teach_judge(self.sft, self.source.policy, self.turns, judge_sft_config(self.seed))
+        with phase("bench", f"{self.name}: how good is it after SFT?", seconds):
+            self._bench(self.sft)
+
+    def reinforce(self, num_steps: int) -> None:
+        """Import, profile, select, train, going on from whatever is there."""
+        training, seconds = self.training(num_steps), dict[str, float]()
+        with phase("RL", f"{self.name}: RL by the labels", seconds):
+            self._select(training)
+            console.print(shell(training.command), highlight=False, markup=False, soft_wrap=True, style="dim")
+            if not training.trained.is_dir():
+                train(training)
+        with phase("bench", f"{self.name}: how good is it after RL?", seconds):
+            self._bench(training.trained)
+
+    def _select(self, training: JudgeTraining) -> None:
+        if training.rows.is_file():
+            return
+        trajectories, profile = (self.folder / each for each in ("turns.jsonl", "profile.jsonl"))
         lengths = ("--max-prompt-tokens", str(MAX_QUESTION_TOKENS))
-        sampling = (*lengths, "--max-new-tokens", str(MAX_ANSWER_TOKENS), "--seed", str(seed))
-        run("import", turns, "--allow-no-tools", "--out", trajectories)
-        run("profile", trajectories, "--model", judge, "--out", profile, *sampling)
-        run("select", trajectories, "--profile", profile, "--out", pivots, *lengths, "--seed", str(seed))
-    training = JudgeTraining(
-        model=judge,
-        rows=pivots,
-        folder=folder / "rl",
-        seed=seed,
-        num_steps=num_steps,
-        learning_rate=1e-4,
-        batch_size=16,
-        group_size=8,
-    )
-    console.print(shell(training.command), highlight=False, markup=False, soft_wrap=True, style="dim")
-    if not training.trained.is_dir():
-        train(training)
-    return training.trained
+        sampling = (*lengths, "--max-new-tokens", str(MAX_ANSWER_TOKENS), "--seed", str(self.seed))
+        run("import", self.turns, "--allow-no-tools", "--out", trajectories)
+        run("profile", trajectories, "--model", self.sft, "--out", profile, *sampling)
+        run("select", trajectories, "--profile", profile, "--out", training.rows, *lengths, "--seed", str(self.seed))
 
+    def show_bench(self, judge: Path) -> None:
+        console.print_json((judge / _BENCH).read_text())
 
-def _bench(name: str, judge: Path, tested: Path, principles: Path, corpus: Corpus) -> None:
-    """Print what `verl-pivot process bench` says of a judge, and write it beside the judge."""
-    found = judge / "bench.json"
-    if not found.is_file():
+    def _label(self, dumps: Sequence[Path], rows: Path, turns: Path) -> None:
+        log = turns.with_suffix(".judge.log")
+        with served_judge("oracle", JudgeModels(), self.corpus.question_files, log, console) as url:
+            endpoint = ("--base-url", url, "--model", MODEL_NAME, "--samples", "1")
+            files: tuple[Path | str, ...] = ("--rows", rows, "--principles", self.principles, "--out", turns)
+            run("process", "label", *dumps, *files, *endpoint, *_ANSWERS)
+
+    def _bench(self, judge: Path) -> None:
+        """Write beside a judge what `verl-pivot process bench` says of it."""
         models = JudgeModels(pprm=judge, one_question=judge)
-        with served_judge(name, models, corpus.question_files, judge / "bench.log", console) as url:
+        with served_judge(self.name, models, self.corpus.question_files, judge / "bench.log", console) as url:
             program = Path(sys.executable).parent / "verl-pivot"
-            arguments = ("process", "bench", tested, "--base-url", url, "--model", MODEL_NAME, *_ANSWERS)
-            command = [str(each) for each in (program, *arguments, "--principles", principles, "--json")]
+            arguments = ("process", "bench", self.tested, "--base-url", url, "--model", MODEL_NAME, *_ANSWERS)
+            command = [str(each) for each in (program, *arguments, "--principles", self.principles, "--json")]
             console.print(f"$ {shlex.join(['verl-pivot', *command[1:]])}", highlight=False, markup=False, style="dim")
             done = subprocess.run(command, check=False, stdout=subprocess.PIPE, text=True)
         if done.returncode != 0:
             raise SystemExit(done.returncode)
-        found.write_text(done.stdout)
-    console.print_json(found.read_text())
+        (judge / _BENCH).write_text(done.stdout)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from examples.ppr import report  # noqa: E402
 from examples.ppr.corpus import MOST_HELD_OUT, Corpus, make_corpus  # noqa: E402
 from examples.ppr.measures import read_dump, read_training  # noqa: E402
 from examples.ppr.policy import make_policy, sft_config  # noqa: E402
-from examples.ppr.serving import JudgeModels, served_judge  # noqa: E402
+from examples.ppr.serving import JudgeModels, judge_digest, served_judge  # noqa: E402
 from examples.ppr.training import ARMS, Arm  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
@@ -117,7 +117,8 @@ def make_arm(name: str, policy: Path, corpus: Corpus, folder: Path, seed: int, n
 
 def _settings(arm: Arm, num_held_out: int, models: JudgeModels) -> JsonObject:
     judge = arm.kind.judge
-    model = str(models.folder(judge)) if judge in _MODEL_OPTIONS else None
+    folder = models.folder(judge) if judge in _MODEL_OPTIONS else None
+    model = None if folder is None else judge_digest(folder)
     sft = asdict(sft_config(arm.seed))
     return {**arm.settings, "sft": sft, "num_held_out": num_held_out, "judge": judge, "judge_model": model}
 

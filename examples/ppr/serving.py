@@ -1,5 +1,6 @@
 """A judge's name -> its endpoint on this machine, which runs for the length of a with-block."""
 
+import hashlib
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,6 +30,20 @@ class JudgeModels(NamedTuple):
     def folder(self, judge: str) -> Path | None:
         """Folder of a judge that is a model."""
         return {"pprm": self.pprm, "pprm_one_question": self.one_question}[judge]
+
+
+def digest_of(files: Sequence[Path]) -> str:
+    """12 hexadecimal digits of the SHA-256 of files, in their order."""
+    found = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as opened:
+            found.update(hashlib.file_digest(opened, "sha256").digest())
+    return found.hexdigest()[:12]
+
+
+def judge_digest(folder: Path) -> str:
+    """Digest of a model's weights and tokenizer, by which a judge is told from one that was trained anew."""
+    return digest_of([*sorted(folder.glob("*.safetensors")), folder / "tokenizer.json"])
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from examples.ppr import report  # noqa: E402
 from examples.ppr.agent import CARELESS, RAMBLINGS, SearchHabits, SearchTurn  # noqa: E402
 from examples.ppr.corpus import Corpus  # noqa: E402
 from examples.ppr.judge_server import answering  # noqa: E402
+from examples.ppr.judge_training import _Judge, _source  # noqa: E402
 from examples.ppr.judges import (  # noqa: E402
     SCRIPTED,
     JudgeQuestion,
@@ -49,6 +50,7 @@ from examples.ppr.transcripts import MAX_TURNS, OBSERVATION, OBSERVED, Transcrip
 from examples.ppr.world import KINDS_ASKED, make_pages, make_small_world  # noqa: E402
 from examples.quickstart.policy import encode  # noqa: E402
 from examples.scripted_judge import endpoint  # noqa: E402
+from examples.units import Unit, finish  # noqa: E402
 from examples.world.pages import Pages, write_tools  # noqa: E402
 from examples.world.questions import KINDS, Lookup, WorldQuestion, demonstration_questions  # noqa: E402
 from examples.world.rows import by_prompt, read_questions, write_rows  # noqa: E402
@@ -470,3 +472,45 @@ def test_arms_with_a_trained_judge_need_its_folder(tmp_path: Path) -> None:
 def test_pages_stand_in_the_form_of_the_tool_format() -> None:
     config = checked_config(["+method=ppr", "+tool_format=search_r1"])
     assert config.pivot.rollout.observation_template == OBSERVATION
+
+
+def write_finished(folder: Path, arm: str) -> None:
+    finish(Unit(arm=arm, seed=0, folder=folder / arm, settings={}), lambda: None)
+
+
+def write_source(folder: Path) -> Path:
+    """A study of one seed that is finished, with one step of `outcome`."""
+    own = folder / "seed-0"
+    for arm, kind in (("outcome", "rollouts"), ("base", "validation")):
+        write_finished(own, arm)
+        dump = own / arm / kind / "pivot" / ("1.jsonl" if arm == "outcome" else "0.jsonl")
+        dump.parent.mkdir(parents=True)
+        dump.write_text(arm)
+    (own / "policy").mkdir()
+    (own / "policy" / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def test_judges_are_taught_by_arms_that_are_finished(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="seed-0/outcome is not finished; run examples"):
+        _source(tmp_path, 0)
+
+    source = _source(write_source(tmp_path), 0)
+
+    assert [each.read_text() for each in (*source.trained, source.held_out)] == ["outcome", "base"]
+
+
+def test_a_judge_is_another_one_if_what_it_is_taught_by_changes(tmp_path: Path) -> None:
+    source = _source(write_source(tmp_path), 0)
+    corpus = Corpus(tools=tmp_path, questions={}, training=tmp_path, held_out=tmp_path)
+
+    def settings() -> JsonObject:
+        judge = _Judge(name="pprm", folder=tmp_path / "judges", seed=0, corpus=corpus, source=source)
+        return judge.taught.settings
+
+    first = settings()
+    assert settings() == first
+    source.trained[0].write_text("other")
+    assert {name for name, value in settings().items() if value != first[name]} == {"turns"}
+    (source.policy / "tokenizer.json").write_text("[]")
+    assert {name for name, value in settings().items() if value != first[name]} == {"turns", "policy"}
