@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 PING_SECONDS = 10.0
 """Seconds in which a living browser answers a question that no page can delay."""
+_ACTIONS_PER_PROCESSOR = 4
+"""Pages that act on an element at a time for each processor; an action has two seconds to be done."""
 _CLOSE_SECONDS = 10.0
 _TIDY_SECONDS = 0.5
 """Seconds in which a driver without a browser removes its empty folders."""
@@ -51,6 +53,8 @@ class BrowserProcess:
         """Descriptor of the driver's process, which nobody can tell to end any more once its event loop has ended."""
         self.num_opened = 0
         """Contexts that were opened so far."""
+        self.acting = asyncio.Semaphore(_ACTIONS_PER_PROCESSOR * len(os.sched_getaffinity(0)))
+        """Turns of pages to act on an element: more at once would only take each other's time, which is limited."""
         self.num_open = 0
         """Contexts that have not been closed."""
         self.is_dead = False

@@ -1,7 +1,8 @@
 """PageAnswers: what is asked of a page -> its answer, or an error that says whose fault it is that there is none."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from verl_pivot.browser.browser_process import BrowserProcess, forget_result
@@ -115,7 +116,9 @@ class PageAnswers:
             BrowserError: If the machine gave the page no time, or it is not known whether a click was made.
         """
         deadline, beats = _now() + self._seconds, Beats()
-        log = await self._tried(act, what)
+        async with self._turn() as waited:
+            deadline += waited
+            log = await self._tried(act, what)
         while log is not None:
             if (log.num_looks >= _NUM_LOOKS or beats.num >= _NUM_BEATS) and not log.has_acted:
                 raise PageError(f"{what}: {log.reason}")
@@ -125,11 +128,20 @@ class PageAnswers:
             if _now() > deadline:
                 raise BrowserError(f"{what}: the machine is too busy for its page ({log.reason})")
             beats = Beats()
-            counting = asyncio.ensure_future(self._pulse.beat(beats, _NUM_BEATS))
-            try:
-                log = await self._tried(act, what)
-            finally:
-                counting.cancel()
+            async with self._turn() as waited:
+                deadline += waited
+                counting = asyncio.ensure_future(self._pulse.beat(beats, _NUM_BEATS))
+                try:
+                    log = await self._tried(act, what)
+                finally:
+                    counting.cancel()
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncIterator[float]:
+        """The page's turn to act, and the seconds that it had to wait, which are not those of its action."""
+        asked = _now()
+        async with self._process.acting:
+            yield _now() - asked
 
     async def _tried(self, act: "Callable[[Page], Awaitable[object]]", what: str) -> ElementLog | None:
         """What is known of an action that ended by a time-out; None if it was done."""
