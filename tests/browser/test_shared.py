@@ -29,7 +29,8 @@ def test_an_event_loop_that_ends_leaves_no_process_and_no_descriptor() -> None:
     assert ({each.pid for each in own.children(recursive=True)}, own.num_fds()) == before
 
 
-async def test_a_start_that_is_given_up_leaves_no_browser() -> None:
+@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.5])
+async def test_a_start_that_is_given_up_leaves_no_browser_and_no_driver(seconds: float) -> None:
     own = psutil.Process()
     before = set(own.children(recursive=True))
     host = BrowserHost(BrowserSettings())
@@ -37,6 +38,7 @@ async def test_a_start_that_is_given_up_leaves_no_browser() -> None:
     while not set(own.children(recursive=True)) - before:  # noqa: ASYNC110  # a process starts without an event
         await asyncio.sleep(0.01)
 
+    await asyncio.sleep(seconds)
     opening.cancel()
     await asyncio.wait({opening})
 

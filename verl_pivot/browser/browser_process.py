@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 PING_SECONDS = 10.0
 """Seconds in which a living browser answers a question that no page can delay."""
-_ACTIONS_PER_PROCESSOR = 4
+_ACTIONS_PER_PROCESSOR = 2
 """Pages that act on an element at a time for each processor; an action has two seconds to be done."""
 _CLOSE_SECONDS = 10.0
 _TIDY_SECONDS = 0.5
@@ -46,7 +46,8 @@ class BrowserProcess:
     def __init__(self, settings: BrowserSettings) -> None:
         self._settings = settings
         self._folder = Path(tempfile.mkdtemp(prefix="verl-pivot-browser-"))
-        self._playwright: Playwright | None = None
+        self._playwright: asyncio.Future[Playwright] | None = None
+        """The driver, also while it starts: a start that is given up waits for it to end it."""
         self._browser: Browser | None = None
         self._questions: CDPSession | None = None
         self._driver: int | None = None
@@ -70,8 +71,9 @@ class BrowserProcess:
         program = await asyncio.to_thread(self._write_script)
         try:
             async with asyncio.timeout(self._settings.start_seconds):
-                self._playwright = await async_playwright().start()
-                self._browser = await self._playwright.chromium.launch(
+                self._playwright = asyncio.ensure_future(async_playwright().start())
+                playwright = await asyncio.shield(self._playwright)
+                self._browser = await playwright.chromium.launch(
                     executable_path=str(self._folder / "browser"),
                     args=self._arguments(),
                     env={},
@@ -155,7 +157,7 @@ class BrowserProcess:
             if self._browser is not None:
                 await _done_within(self._browser.close(), _CLOSE_SECONDS)
             if self._playwright is not None:
-                await _done_within(self._playwright.stop(), _CLOSE_SECONDS)
+                await _done_within(_stop(self._playwright), _CLOSE_SECONDS)
         finally:
             self.kill()
             await self._end_driver()
@@ -218,6 +220,12 @@ def _driver_of(pid: int) -> int:
     while (parent := int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])) != os.getpid():
         pid = parent
     return pid
+
+
+async def _stop(starting: "asyncio.Future[Playwright]") -> None:
+    """End a driver, once it has started; one that did not start has ended."""
+    with suppress(PlaywrightError, OSError):
+        await (await starting).stop()
 
 
 async def _done_within(ending: Coroutine[Any, Any, None], seconds: float) -> None:
