@@ -22,7 +22,7 @@
 #   make bench-gateway    a request of a program that drives the policy, alone and with 256 conversations at once
 #   make bench-inspect  first screen, filters and keys of the page over 100,000 rollouts, and a report of 500,000
 #   make bench-judge      1,024 turns by a judge that takes 0.2 s, and a step with a judge beside one without
-#   make bench-render     a page of HTML in the browser, with one screenshot, alone and eight at a time
+#   make bench-render     a page of HTML in the browser, with one screenshot, alone, and eight and 64 at a time
 #   make bench-rubrics    a group of 16 reports with 10 criteria by a judge that takes 0.2 s, beside the ideal
 #   make bench-resampling the selection of 512 x 32 rollouts on a real TransferQueue
 #   make bench-router     decisions of the router, real engines under each policy, and the error of simulated ones

@@ -56,6 +56,8 @@ def first_step_at(values: Mapping[int, float], wanted: float) -> int | None:
 def undecided(arm: str, seed: int, evaluations: Mapping[int, Path]) -> list[str]:
     """A sentence for each evaluation in which the system, or the judge, left held-out rows undecided.
 
+    Of the lines of a trajectory that has several, the last one counts, which has its record.
+
     Args:
         arm: Name of the arm.
         seed: Its seed.
@@ -63,7 +65,8 @@ def undecided(arm: str, seed: int, evaluations: Mapping[int, Path]) -> list[str]
     """
     found = []
     for step, path in evaluations.items():
-        rows = [each.score is None or each.record is None or each.record.is_masked for each in read_rollouts(path)]
+        records = ((each.score, each.record) for each in read_rollouts(path))
+        rows = [score is None or record.is_masked for score, record in records if record is not None]
         if any(rows):
             found.append(f"{arm}, seed {seed}: {sum(rows)} of {len(rows)} held-out rows are undecided at step {step}.")
     return found

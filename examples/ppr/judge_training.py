@@ -78,10 +78,10 @@ def main(
     Example: python -m examples.ppr.judge_training --out outputs/ppr-1 --steps 10
     """
     chosen = chosen_names(judges, _KINDS, kind="judge")
-    source = _source(out, seed)
+    source = source_of(out, seed)
     corpus = make_corpus(out / "world", MOST_HELD_OUT)
     for name in chosen:
-        judge = _Judge(name=name, folder=out / "judges" / name, seed=seed, corpus=corpus, source=source)
+        judge = TaughtJudge(name=name, folder=out / "judges" / name, seed=seed, corpus=corpus, source=source)
         finish(judge.taught, judge.teach)
         judge.show_bench(judge.sft)
         if steps > 0:
@@ -89,7 +89,7 @@ def main(
             judge.show_bench(judge.training(steps).trained)
 
 
-class _Source(NamedTuple):
+class JudgeSource(NamedTuple):
     """What judges are taught by, and tested on."""
 
     policy: Path
@@ -100,7 +100,7 @@ class _Source(NamedTuple):
     """Dump of the base policy's turns on the held-out questions."""
 
 
-def _source(out: Path, seed: int) -> _Source:
+def source_of(out: Path, seed: int) -> JudgeSource:
     """The dumps of a seed.
 
     Raises:
@@ -114,18 +114,18 @@ def _source(out: Path, seed: int) -> _Source:
                 f"{unit / arm} is not finished; run examples.ppr with --arms {BASE},{OUTCOME} first"
             )
     trained = sorted((unit / OUTCOME / "rollouts" / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
-    return _Source(unit / "policy", trained, unit / BASE / "validation" / FOLDER / "0.jsonl")
+    return JudgeSource(unit / "policy", trained, unit / BASE / "validation" / FOLDER / "0.jsonl")
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Judge:
+class TaughtJudge:
     """One judge, taught by SFT and then by RL: two units, each made again only if what it is made of has changed."""
 
     name: str
     folder: Path
     seed: int
     corpus: Corpus
-    source: _Source
+    source: JudgeSource
 
     @property
     def principles(self) -> Path:
@@ -161,7 +161,7 @@ class _Judge:
 
     def reinforced(self, num_steps: int) -> Unit:
         training = self.training(num_steps)
-        settings = {**self.made_of, **training.settings, "quotations": digest_of([self.turns])}
+        settings = {**self.made_of, **training.settings, "labels": digest_of([self.turns])}
         return Unit(arm=f"{self.name}, RL", seed=self.seed, folder=training.folder, settings=settings)
 
     def training(self, num_steps: int) -> JudgeTraining:

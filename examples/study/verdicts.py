@@ -151,7 +151,7 @@ def _missing(
     if least >= LEAST_KNOWN:
         return []
     return [
-        f"{part.arm} and {part.baseline}, seed {seed}, both know the outcomes of {least:.0%} of the {part.tasks} tasks "
+        f"{part.arm} and {part.baseline}, seed {seed}, both know the outcomes of {least:.1%} of the {part.tasks} tasks "
         f"of a group, and {LEAST_KNOWN:.0%} are needed"
     ]
 

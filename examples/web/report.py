@@ -93,7 +93,7 @@ def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
 
 def compared_with(arm: str) -> list[str]:
     """Arms whose success is taken from that of an arm: base policy, outcome alone, and itself without workflows."""
-    others = dict.fromkeys((BASE, OUTCOME, ARMS[arm].plain))
+    others = dict.fromkeys((BASE, OUTCOME, ARMS[arm].without_workflows))
     return [each for each in others if each is not None and each != arm]
 
 
@@ -142,10 +142,11 @@ def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
     columns = ("arm", "seeds", "tasks", "success", *compared, "actions of a success", "steps to it")
     for column in columns:
         table.add_column(column, overflow="fold")
+    has_outcome = any(each.arm == OUTCOME for each in found)
     for row in found:
         low, high = row.interval
-        is_timed = row.part == SEEN and any(each.arm == OUTCOME for each in found)
-        is_timed &= row.arm not in (BASE, BASE_WORKFLOWS)
+        counterpart = ARMS[row.arm].without_workflows
+        is_timed = has_outcome and row.part == SEEN and row.arm not in (BASE, BASE_WORKFLOWS)
         table.add_row(
             row.arm,
             ", ".join(map(str, row.seeds)),
@@ -153,7 +154,7 @@ def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
             f"{row.success:.3f} [{low:.3f}, {high:.3f}]",
             shown_difference(row.over.get(BASE)),
             shown_difference(row.over.get(OUTCOME)),
-            shown_difference(row.over.get(ARMS[row.arm].plain or "")),
+            "" if counterpart is None else shown_difference(row.over.get(counterpart)),
             f"{row.actions:.2f}",
             "" if not is_timed else "never" if row.steps_to_outcome is None else str(row.steps_to_outcome),
         )

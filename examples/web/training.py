@@ -30,12 +30,12 @@ class ArmKind(NamedTuple):
     """`pivot.process.reward`: progress or gain; None: the outcome alone."""
     wrong_share: float = 0.0
     """Share of the judge's answers that say the opposite."""
-    plain: str | None = None
+    without_workflows: str | None = None
     """The arm that shows no workflows and is the same otherwise; None for an arm that shows none itself."""
 
     @property
     def has_workflows(self) -> bool:
-        return self.plain is not None
+        return self.without_workflows is not None
 
 
 BASE, BASE_WORKFLOWS, OUTCOME = "base", "base_workflows", "outcome"
@@ -46,9 +46,9 @@ ARMS: Mapping[str, ArmKind] = {
     "gain": ArmKind("gain"),
     "progress_20": ArmKind("progress", wrong_share=0.2),
     "gain_20": ArmKind("gain", wrong_share=0.2),
-    BASE_WORKFLOWS: ArmKind(plain=BASE),
-    "outcome_workflows": ArmKind(plain=OUTCOME),
-    "gain_workflows": ArmKind("gain", plain="gain"),
+    BASE_WORKFLOWS: ArmKind(without_workflows=BASE),
+    "outcome_workflows": ArmKind(without_workflows=OUTCOME),
+    "gain_workflows": ArmKind("gain", without_workflows="gain"),
 }
 """{name: arm}"""
 

@@ -16,7 +16,8 @@ def line(uid: str, score: float | None, stop: StopReason = StopReason.ANSWERED) 
 def test_rows_that_the_system_left_undecided_are_named_by_their_step(tmp_path: Path) -> None:
     first, second = tmp_path / "0.jsonl", tmp_path / "10.jsonl"
     first.write_bytes(line("a", 1.0) + line("b", 0.0))
-    second.write_bytes(line("a", None) + line("b", 0.0) + line("c", 0.0, StopReason.TOOL_FAILURE))
+    part = encode_line(DumpedOutcome(uid="c_0_0", score=0.0, is_kept=True), encode_transcript({}, None, ()))
+    second.write_bytes(line("a", None) + line("b", 0.0) + part + line("c", 0.0, StopReason.TOOL_FAILURE))
 
     assert undecided("gain", 1, {0: first, 10: second}) == [
         "gain, seed 1: 2 of 3 held-out rows are undecided at step 10."

@@ -23,7 +23,7 @@ from examples.ppr import report  # noqa: E402
 from examples.ppr.agent import CARELESS, RAMBLINGS, SearchHabits, SearchTurn  # noqa: E402
 from examples.ppr.corpus import Corpus  # noqa: E402
 from examples.ppr.judge_server import answering  # noqa: E402
-from examples.ppr.judge_training import _Judge, _source  # noqa: E402
+from examples.ppr.judge_training import TaughtJudge, source_of  # noqa: E402
 from examples.ppr.judges import (  # noqa: E402
     SCRIPTED,
     JudgeQuestion,
@@ -493,19 +493,19 @@ def write_source(folder: Path) -> Path:
 
 def test_judges_are_taught_by_arms_that_are_finished(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="seed-0/outcome is not finished; run examples"):
-        _source(tmp_path, 0)
+        source_of(tmp_path, 0)
 
-    source = _source(write_source(tmp_path), 0)
+    source = source_of(write_source(tmp_path), 0)
 
     assert [each.read_text() for each in (*source.trained, source.held_out)] == ["outcome", "base"]
 
 
 def test_a_judge_is_another_one_if_what_it_is_taught_by_changes(tmp_path: Path) -> None:
-    source = _source(write_source(tmp_path), 0)
+    source = source_of(write_source(tmp_path), 0)
     corpus = Corpus(tools=tmp_path, questions={}, training=tmp_path, held_out=tmp_path)
 
     def settings() -> JsonObject:
-        judge = _Judge(name="pprm", folder=tmp_path / "judges", seed=0, corpus=corpus, source=source)
+        judge = TaughtJudge(name="pprm", folder=tmp_path / "judges", seed=0, corpus=corpus, source=source)
         return judge.taught.settings
 
     first = settings()

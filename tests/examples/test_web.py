@@ -489,3 +489,7 @@ def test_settings_of_a_unit_do_not_depend_on_the_judges_port(tmp_path: Path) -> 
     arm = make_arm_of("gain", tmp_path)
 
     assert not [name for name in arm.settings if "base_url" in name]
+
+
+def test_a_unit_may_be_taken_up_again_from_another_copy_of_the_project(tmp_path: Path) -> None:
+    assert make_arm_of("gain", tmp_path).settings["pivot.rollout.tools"] == "examples/web/tools.yaml"

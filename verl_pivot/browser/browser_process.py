@@ -54,7 +54,7 @@ class BrowserProcess:
         """Descriptor of the driver's process, which nobody can tell to end any more once its event loop has ended."""
         self.num_opened = 0
         """Contexts that were opened so far."""
-        self.acting = asyncio.Semaphore(_ACTIONS_PER_PROCESSOR * len(os.sched_getaffinity(0)))
+        self.action_turns = asyncio.Semaphore(_ACTIONS_PER_PROCESSOR * len(os.sched_getaffinity(0)))
         """Turns of pages to act on an element: more at once would only take each other's time, which is limited."""
         self.num_open = 0
         """Contexts that have not been closed."""
@@ -224,8 +224,7 @@ def _driver_of(pid: int) -> int:
 
 async def _stop(starting: "asyncio.Future[Playwright]") -> None:
     """End a driver, once it has started; one that did not start has ended."""
-    with suppress(PlaywrightError, OSError):
-        await (await starting).stop()
+    await (await starting).stop()
 
 
 async def _done_within(ending: Coroutine[Any, Any, None], seconds: float) -> None:

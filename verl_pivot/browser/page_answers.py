@@ -140,7 +140,7 @@ class PageAnswers:
     async def _turn(self) -> AsyncIterator[float]:
         """The page's turn to act, and the seconds that it had to wait, which are not those of its action."""
         asked = _now()
-        async with self._process.acting:
+        async with self._process.action_turns:
             yield _now() - asked
 
     async def _tried(self, act: "Callable[[Page], Awaitable[object]]", what: str) -> ElementLog | None:
