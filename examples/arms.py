@@ -1,6 +1,6 @@
 """Arms of a study with their seeds, trained one after the other; and an arm that is GRPO on rollouts with tools."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -137,7 +137,7 @@ class TrainedArm(NamedTuple):
 
 def train_arms(
     names: Sequence[str],
-    num_seeds: int,
+    seeds: Iterable[int],
     out: Path,
     *,
     about_policy: str,
@@ -153,7 +153,7 @@ def train_arms(
 
     Args:
         names: Names of the arms.
-        num_seeds: Seeds, from 0.
+        seeds: The seeds.
         out: Folder of the study; each seed has one in it.
         about_policy: What the base policy is, for the heading.
         sft_config: Settings of the base policy of a seed.
@@ -164,7 +164,7 @@ def train_arms(
     """
     units: list[Unit] = []
     work = train or (lambda arm: train_and_evaluate(arm, console))
-    for seed in range(num_seeds):
+    for seed in seeds:
         folder = out / f"seed-{seed}"
         console.rule(f"Seed {seed}: {about_policy}", align="left")
         policy = make_policy(folder / "policy", sft_config(seed))

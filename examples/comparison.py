@@ -29,6 +29,7 @@ class Answered(Protocol):
 
 
 AnsweredT = TypeVar("AnsweredT", bound=Answered)
+AnsweredT_co = TypeVar("AnsweredT_co", bound=Answered, covariant=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +42,26 @@ class UnitResult(Generic[AnsweredT]):
     """Trajectories of the trained policy on the held-out questions."""
     training: Mapping[int, Sequence[AnsweredT]]
     """{step: trajectories}; empty where nothing is trained."""
+
+
+class HeldOutUnit(Protocol[AnsweredT_co]):
+    """What one unit gave on held-out rows and in training."""
+
+    @property
+    def arm(self) -> str: ...
+
+    @property
+    def seed(self) -> int: ...
+
+    @property
+    def held_out(self) -> Sequence[AnsweredT_co]:
+        """Trajectories of the trained policy on the held-out rows."""
+        ...
+
+    @property
+    def training(self) -> Mapping[int, Sequence[AnsweredT_co]]:
+        """{step: trajectories}; empty where nothing is trained."""
+        ...
 
 
 class TrainedUnit(Protocol):

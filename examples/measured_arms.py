@@ -12,7 +12,7 @@ from rich.table import Table
 
 from examples.comparison import (
     AnsweredT,
-    UnitResult,
+    HeldOutUnit,
     difference_as_json,
     draw_curve,
     gain,
@@ -49,8 +49,10 @@ class ArmReport(Generic[AnsweredT]):
     """Heading of the difference."""
     title: str
     """Title of the table."""
+    plot: str
+    """Name of the plot's file."""
 
-    def rows(self, results: Sequence[UnitResult[AnsweredT]]) -> list[MeasuredArm]:
+    def rows(self, results: Sequence[HeldOutUnit[AnsweredT]]) -> list[MeasuredArm]:
         """One row for each unit, in the order of arms and seeds."""
         before = {each.seed: each.held_out for each in results if each.arm == self.baseline}
         return [
@@ -65,14 +67,13 @@ class ArmReport(Generic[AnsweredT]):
             for each in sorted(results, key=lambda each: (self.arms.index(each.arm), each.seed))
         ]
 
-    def write(self, results: Sequence[UnitResult[AnsweredT]], gaps: Sequence[str], folder: Path, plot: str) -> None:
+    def write(self, results: Sequence[HeldOutUnit[AnsweredT]], gaps: Sequence[str], folder: Path) -> None:
         """Write summary.json, and the plot if anything was trained.
 
         Args:
             results: What the units gave.
             gaps: Sentences about what is missing.
             folder: Folder for both.
-            plot: Name of the plot's file.
         """
         found: list[Json] = [
             {"arm": row.arm, "seed": row.seed, **row.values, self.compared: difference_as_json(row.over_baseline)}
@@ -90,10 +91,10 @@ class ArmReport(Generic[AnsweredT]):
                 draw_curve(panel, measure, arm, [each.training for each in units])
             panel.set(xlabel="training step", title=name)
         panels[0].legend()
-        figure.savefig(folder / plot, dpi=110)
+        figure.savefig(folder / self.plot, dpi=110)
         plt.close(figure)
 
-    def show(self, results: Sequence[UnitResult[AnsweredT]], gaps: Sequence[str], console: Console) -> None:
+    def show(self, results: Sequence[HeldOutUnit[AnsweredT]], gaps: Sequence[str], console: Console) -> None:
         """Print the table, and what is missing."""
         table = Table(title=self.title, title_justify="left")
         for column in ("arm", "seed", *self.measures, self.compared):

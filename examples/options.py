@@ -9,6 +9,10 @@ import typer
 Out = Annotated[Path, typer.Option(file_okay=False, help="Folder for all output.")]
 Seed = Annotated[int, typer.Option(help="Seed of the policy, the tasks and all sampling.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Number of seeds; each trains its own base policy.")]
+FirstSeed = Annotated[
+    int,
+    typer.Option(min=0, help="First seed; several machines can train some each, see examples.merge."),
+]
 Steps = Annotated[int, typer.Option(min=1, help="Steps of each training.")]
 HeldOutTasks = Annotated[int, typer.Option(min=1, help="Held-out tasks to evaluate on.")]
 

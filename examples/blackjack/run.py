@@ -13,10 +13,10 @@ from examples.arms import console, train_arms  # noqa: E402
 from examples.blackjack import report  # noqa: E402
 from examples.blackjack.policy import make_policy, sft_config  # noqa: E402
 from examples.blackjack.training import ARMS, HELD_OUT, make_arm  # noqa: E402
+from examples.dumps import step_dumps  # noqa: E402
 from examples.evaluated_training import EvaluatedTraining  # noqa: E402
 from examples.options import Out, Seeds, Steps  # noqa: E402
 from examples.success import Result, read_dump  # noqa: E402
-from verl_pivot.data.rollout_dumps import FOLDER  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 
@@ -33,7 +33,7 @@ def main(out: Out = Path("outputs/blackjack"), seeds: Seeds = 3, steps: Steps = 
     others = report.players(HELD_OUT)
     for arm, missing in train_arms(
         ARMS,
-        seeds,
+        range(seeds),
         out,
         about_policy="a tiny Qwen2 that tosses a coin for each move",
         sft_config=sft_config,
@@ -47,9 +47,8 @@ def main(out: Out = Path("outputs/blackjack"), seeds: Seeds = 3, steps: Steps = 
 
 
 def _result(arm: EvaluatedTraining) -> Result:
-    paths = (arm.rollouts / FOLDER).glob("*.jsonl") if arm.is_trained else ()
-    steps = sorted(paths, key=lambda path: int(path.stem))
-    training = {int(path.stem): read_dump(path) for path in steps}
+    steps = step_dumps(arm.rollouts) if arm.is_trained else {}
+    training = {step: read_dump(path) for step, path in steps.items()}
     return Result(arm=arm.name, seed=arm.seed, held_out=read_dump(arm.evaluated), training=training)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from verl_pivot.data.rollout_dumps import FOLDER, read_rollouts
+from examples.dumps import decided, step_dumps
 from verl_pivot.statistics import bootstrap_counts, percentile_interval
 from verl_pivot.types import JsonObject
 
@@ -66,19 +66,17 @@ class Estimate:
 
 def read_steps(folder: Path) -> list[Rollout]:
     """Rollouts in `trainer.rollout_data_dir`, ordered by step, without masked and undecided ones."""
-    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
     return [
         Rollout(
-            problem=rollout.record.prompt_id,
-            step=int(path.stem),
-            score=rollout.score,
-            num_tokens=rollout.record.response_tokens,
-            num_calls=rollout.record.num_calls,
-            num_tool_errors=rollout.record.num_tool_errors,
+            problem=each.record.prompt_id,
+            step=step,
+            score=each.score,
+            num_tokens=each.record.response_tokens,
+            num_calls=each.record.num_calls,
+            num_tool_errors=each.record.num_tool_errors,
         )
-        for path in paths
-        for rollout in read_rollouts(path)
-        if rollout.score is not None and rollout.record is not None and not rollout.record.is_masked
+        for step, path in step_dumps(folder).items()
+        for each in decided(path)
     ]
 
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
+from examples.dumps import decided, step_dumps
+from verl_pivot.data.rollout_dumps import DumpedRollout
 from verl_pivot.data.rollout_records import RolloutRecord
 
 
@@ -42,17 +43,12 @@ MEASURES: Mapping[str, Callable[[Played], float]] = {
 
 def read_dump(path: Path) -> list[Played]:
     """All decided trajectories of a dump; of the rows of a trajectory, the last one has its record."""
-    return [
-        _played(row, row.record)
-        for row in read_rollouts(path)
-        if row.score is not None and row.record is not None and not row.record.is_masked
-    ]
+    return [_played(each.row, each.record) for each in decided(path)]
 
 
 def read_training(folder: Path) -> dict[int, list[Played]]:
     """{step: trajectories} of `trainer.rollout_data_dir`, in order of the steps."""
-    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
-    return {int(path.stem): read_dump(path) for path in paths}
+    return {step: read_dump(path) for step, path in step_dumps(folder).items()}
 
 
 def mean(name: str, played: Sequence[Played]) -> float:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from examples.dumps import decided, step_dumps
 from examples.ppr.oracle import grade
-from examples.world.questions import WorldQuestion
-from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, DumpedTurn, read_rollouts
+from examples.world.questions import KINDS, WorldQuestion
+from verl_pivot.data.rollout_dumps import DumpedRollout, DumpedTurn
 from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.principles import ShownTurn
@@ -22,6 +23,8 @@ class Played:
     """One decided trajectory."""
 
     prompt_id: str
+    is_unseen: bool
+    """Whether training asks no question of its kind."""
     em: float
     """1 if the answer is right, else 0."""
     reward: float
@@ -87,20 +90,15 @@ def read_dump(path: Path, questions: Questions) -> list[Played]:
     Raises:
         DataError: If `pivot.record` left their texts out.
     """
-    return [
-        _played(row, row.record, questions[row.record.prompt_id])
-        for row in read_rollouts(path)
-        if row.score is not None and row.record is not None and not row.record.is_masked
-    ]
+    return [_played(row, record, score, questions[record.prompt_id]) for row, record, score in decided(path)]
 
 
 def read_training(folder: Path, questions: Questions) -> dict[int, list[Played]]:
     """{step: trajectories} of `trainer.rollout_data_dir`, in order of the steps."""
-    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
-    return {int(path.stem): read_dump(path, questions) for path in paths}
+    return {step: read_dump(path, questions) for step, path in step_dumps(folder).items()}
 
 
-def _played(row: DumpedRollout, record: RolloutRecord, question: WorldQuestion) -> Played:
+def _played(row: DumpedRollout, record: RolloutRecord, score: float, question: WorldQuestion) -> Played:
     if not row.has_texts:
         raise DataError(f"rollout {row.uid} has no texts, by which searches are graded: train with pivot.record=all")
     turns = [_shown(each) for each in row.turns]
@@ -108,7 +106,8 @@ def _played(row: DumpedRollout, record: RolloutRecord, question: WorldQuestion) 
     process = process_record(row.reward_info) or ProcessRecord(rewards=(), scores=())
     return Played(
         prompt_id=record.prompt_id,
-        em=float(row.score or 0.0),
+        is_unseen=KINDS[question.kind].is_held_out,
+        em=score,
         reward=sum(process.rewards),
         num_turns=len(record.turn_tokens),
         num_tokens=sum(record.turn_tokens),

@@ -22,7 +22,7 @@ from examples.comparison import (
 from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped
 from examples.ppr.measures import EM, MEASURES, SEARCHES, TOKENS, TURNS, VALID_SEARCHES, Played
 from examples.ppr.training import ARMS, BASE, OUTCOME
-from examples.world.questions import KINDS, WorldQuestion
+from examples.results_file import StudyReport
 from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
 from verl_pivot.types import Json, JsonObject
 
@@ -66,19 +66,19 @@ class Row:
         }
 
 
-def rows(results: Sequence[Result], questions: Mapping[str, WorldQuestion]) -> list[Row]:
+def rows(results: Sequence[Result]) -> list[Row]:
     """A row for each unit, in order; behind those of an arm with several seeds one over all of them."""
-    return [_row(group, results, questions) for group in grouped(results, ARMS)]
+    return [_row(group, results) for group in grouped(results, ARMS)]
 
 
-def _row(group: Sequence[Result], results: Sequence[Result], questions: Mapping[str, WorldQuestion]) -> Row:
+def _row(group: Sequence[Result], results: Sequence[Result]) -> Row:
     seeds = {each.seed for each in group}
     outcome = [each for each in results if each.arm == OUTCOME and each.seed in seeds]
     is_comparable = group[0].arm != OUTCOME and len(outcome) == len(group)
     played = [each for result in group for each in result.held_out]
     by_question = _em_by_question(group)
     em = fmean(by_question.values())
-    unseen = [value for name, value in by_question.items() if KINDS[questions[name].kind].is_held_out]
+    unseen = means_by_question(each for each in played if each.is_unseen)
     return Row(
         arm=group[0].arm,
         seeds=tuple(sorted(seeds)),
@@ -89,7 +89,7 @@ def _row(group: Sequence[Result], results: Sequence[Result], questions: Mapping[
         if len(outcome) == len(group) and group[0].training
         else None,
         measures={name: measure(played) for name, measure in MEASURES.items()},
-        unseen=fmean(unseen) if unseen else float("nan"),
+        unseen=fmean(unseen.values()) if unseen else float("nan"),
         num_questions=len(by_question),
     )
 
@@ -99,7 +99,7 @@ def _em_by_question(group: Sequence[Result]) -> dict[str, float]:
     return means_by_question(each for result in group for each in result.held_out)
 
 
-def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], folder: Path) -> None:
+def write(results: Sequence[Result], gaps: Sequence[str], folder: Path) -> None:
     """Write summary.json, and ppr.png if anything was trained."""
     evaluations: list[Json] = [
         {"arm": each.arm, "seed": each.seed, "step": step, "EM": _EM(played)}
@@ -107,7 +107,7 @@ def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], 
         for step, played in each.evaluations.items()
     ]
     content: JsonObject = {
-        "rows": [each.as_dict() for each in found],
+        "rows": [each.as_dict() for each in rows(results)],
         "evaluations": evaluations,
         "gaps": [*gaps],
     }
@@ -116,14 +116,14 @@ def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], 
         draw(results, folder / "ppr.png")
 
 
-def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
+def show(results: Sequence[Result], gaps: Sequence[str], console: Console) -> None:
     """Print the table, and what is missing."""
     table = Table(title="Held-out questions, one sampled answer each", title_justify="left")
     for column in ("arm", "seeds", "EM", "over outcome", "steps to its EM", *_SHOWN, "EM, unseen kind"):
         table.add_column(column, overflow="fold")
-    for row in found:
+    for row in rows(results):
         low, high = row.interval
-        is_timed = row.arm != BASE and any(each.arm == OUTCOME for each in found)
+        is_timed = row.arm != BASE and any(each.arm == OUTCOME for each in results)
         steps = "" if not is_timed else "never" if row.steps_to_outcome is None else str(row.steps_to_outcome)
         table.add_row(
             row.arm,
@@ -165,3 +165,6 @@ def _draw_evaluations(panel: Axes, arms: Mapping[str, Sequence[Result]], base: S
             values = {**curve(start, _EM), **values}
         panel.plot(list(values), list(values.values()), marker="o")
     panel.set(xlabel="training step", title="EM on held-out questions")
+
+
+STUDY = StudyReport(arms=ARMS, played=Played, write=write, show=show)

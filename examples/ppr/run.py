@@ -14,14 +14,15 @@ activate_shims()  # before transformers, which imports torchvision
 
 from examples.evaluated_training import train_and_evaluate  # noqa: E402
 from examples.evaluation_results import undecided  # noqa: E402
-from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
+from examples.options import FirstSeed, Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.ppr import report  # noqa: E402
 from examples.ppr.corpus import MOST_HELD_OUT, Corpus, make_corpus  # noqa: E402
-from examples.ppr.measures import read_dump, read_training  # noqa: E402
+from examples.ppr.measures import Played, read_dump, read_training  # noqa: E402
 from examples.ppr.policy import make_policy, sft_config  # noqa: E402
 from examples.ppr.serving import JudgeModels, judge_digest, served_judge  # noqa: E402
 from examples.ppr.training import ARMS, Arm  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
+from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, without_seeds  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
@@ -35,6 +36,7 @@ def main(
     out: Out = Path("outputs/ppr"),
     arms: Annotated[str, names_option("Arms to run", ARMS)] = all_of(_DEFAULT_ARMS),
     seeds: Seeds = 3,
+    first_seed: FirstSeed = 0,
     steps: Steps = 40,
     questions: Annotated[
         int, typer.Option(min=8, max=MOST_HELD_OUT, help="Held-out questions that each policy answers.")
@@ -61,22 +63,24 @@ def main(
     with phase("corpus", "The world: an index, and questions of two and three hops", seconds):
         corpus = make_corpus(out / "world", questions)
     units: list[Unit] = []
-    results: list[report.Result] = []
+    kept: list[KeptUnit[Played]] = []
     missing: list[str] = []
-    for seed in range(seeds):
+    for seed in range(first_seed, first_seed + seeds):
         with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that learns a careless agent's ways", seconds):
             policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed))
         for name in chosen:
             arm = make_arm(name, policy, corpus, out / f"seed-{seed}" / name, seed, steps, batch)
-            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=_settings(arm, questions, models)))
+            own = {**_settings(arm, questions), "judge_model": _judge_model(arm, models)}
+            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=own))
             with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
                 finish(units[-1], partial(_train_with_judge, arm, corpus, models))
-            results.append(_result(arm, corpus))
-            found = report.rows(results, corpus.questions)
+            design = without_seeds(_settings(arm, questions), out)
+            kept.append(KeptUnit(result=_result(arm, corpus), policy=policy_digest(policy), design=design))
             missing += undecided(name, seed, arm.evaluations)
-            report.write(results, found, [*gaps(units), *missing], out)  # after each unit, since all of them take hours
-    report.show(found, [*gaps(units), *missing], console)
-    console.print(f"\nWrote {out / 'summary.json'}.")
+            found = Kept(units=kept, gaps=[*gaps(units), *missing])
+            report.STUDY.publish(found, out)  # after each unit, since all of them take hours
+    report.show(found.results, found.gaps, console)
+    console.print(f"\nWrote {out / RESULTS} and {out / 'summary.json'}.")
 
 
 def check_judges(chosen: list[str], models: JudgeModels) -> None:
@@ -115,12 +119,15 @@ def make_arm(name: str, policy: Path, corpus: Corpus, folder: Path, seed: int, n
     )
 
 
-def _settings(arm: Arm, num_held_out: int, models: JudgeModels) -> JsonObject:
-    judge = arm.kind.judge
-    folder = models.folder(judge) if judge in _MODEL_OPTIONS else None
-    model = None if folder is None else judge_digest(folder)
+def _settings(arm: Arm, num_held_out: int) -> JsonObject:
     sft = asdict(sft_config(arm.seed))
-    return {**arm.settings, "sft": sft, "num_held_out": num_held_out, "judge": judge, "judge_model": model}
+    return {**arm.settings, "sft": sft, "num_held_out": num_held_out, "judge": arm.kind.judge}
+
+
+def _judge_model(arm: Arm, models: JudgeModels) -> str | None:
+    """Digest of the trained judge, which may be another one with each seed; None if a script judges."""
+    folder = models.folder(arm.kind.judge) if arm.kind.judge in _MODEL_OPTIONS else None
+    return None if folder is None else judge_digest(folder)
 
 
 def _train_with_judge(arm: Arm, corpus: Corpus, models: JudgeModels) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from examples.dumps import step_dumps
 from examples.evaluated_training import EvaluatedTraining
 from examples.machine import machine_overrides
 from examples.ppr.judge_policy import MAX_ANSWER_TOKENS
@@ -45,9 +46,6 @@ ARMS: Mapping[str, ArmKind] = {
     "renorm_oracle": ArmKind("renorm", "oracle"),
     "renorm_oracle_20": ArmKind("renorm", "oracle_20"),
     "renorm_oracle_40": ArmKind("renorm", "oracle_40"),
-    "sum_oracle": ArmKind("sum", "oracle"),
-    "scaled_oracle": ArmKind("scaled", "oracle"),
-    "process_oracle": ArmKind("process", "oracle"),
     "renorm_length": ArmKind("renorm", "length"),
     "sum_length": ArmKind("sum", "length"),
     "process_length": ArmKind("process", "length"),
@@ -129,5 +127,4 @@ class Arm(EvaluatedTraining):
     @property
     def evaluations(self) -> dict[int, Path]:
         """{step: dump of the trajectories on the held-out questions}, in order of the steps."""
-        paths = sorted(self.evaluated.parent.glob("*.jsonl"), key=lambda path: int(path.stem))
-        return {int(path.stem): path for path in paths}
+        return step_dumps(self.validation)

@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from examples.comparison import UnitResult
+from examples.dumps import decided, step_dumps
+from examples.evaluation_results import EvaluatedResult
 from examples.measured_arms import ArmReport
 from examples.render.training import ARMS, BASE
-from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
+from examples.results_file import StudyReport
+from verl_pivot.data.rollout_records import RolloutRecord
 
 _BROKEN = "getElementById('c')"
 """What a page with a script error holds."""
@@ -28,18 +30,16 @@ class Design:
     """Pages that it looked at."""
 
 
-Result = UnitResult[Design]
+Result = EvaluatedResult[Design]
 
 
 def read_dump(path: Path) -> list[Design]:
     """All decided trajectories of a dump."""
-    return [design for row in read_rollouts(path) if (design := _design(row)) is not None]
+    return [_design(each.record) for each in decided(path)]
 
 
-def _design(row: DumpedRollout) -> Design | None:
-    if row.score is None or row.record is None or row.record.is_masked:
-        return None
-    looks = [call for call in row.record.calls if call.name == "look" and call.arguments is not None]
+def _design(record: RolloutRecord) -> Design:
+    looks = [call for call in record.calls if call.name == "look" and call.arguments is not None]
     pages = [str(call.arguments["html"]) for call in looks if call.arguments is not None]
     scores = [
         0.0 if _BROKEN in page else call.reward
@@ -47,7 +47,7 @@ def _design(row: DumpedRollout) -> Design | None:
         if call.reward is not None
     ]
     return Design(
-        prompt_id=row.record.prompt_id,
+        prompt_id=record.prompt_id,
         em=max(scores, default=0.0),
         last=scores[-1] if scores else 0.0,
         broken=fmean(_BROKEN in page for page in pages) if pages else 0.0,
@@ -57,8 +57,7 @@ def _design(row: DumpedRollout) -> Design | None:
 
 def read_training(folder: Path) -> dict[int, list[Design]]:
     """{step: trajectories} of `trainer.rollout_data_dir`, in order of the steps."""
-    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
-    return {int(path.stem): read_dump(path) for path in paths}
+    return {step: read_dump(path) for step, path in step_dumps(folder).items()}
 
 
 REPORT: ArmReport[Design] = ArmReport(
@@ -72,5 +71,6 @@ REPORT: ArmReport[Design] = ArmReport(
     baseline=BASE,
     compared="best page over base",
     title="Held-out requests, one trajectory each",
+    plot="render.png",
 )
-PLOT = "render.png"
+STUDY = StudyReport(arms=REPORT.arms, played=Design, write=REPORT.write, show=REPORT.show)

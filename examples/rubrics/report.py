@@ -6,11 +6,11 @@ from pathlib import Path
 from statistics import fmean
 
 from examples.comparison import UnitResult
+from examples.dumps import decided, step_dumps
 from examples.measured_arms import ArmReport
 from examples.rubrics.reports import is_stuffed, quality
 from examples.rubrics.training import ARMS, FIXED
 from examples.world.entities import Entity
-from verl_pivot.data.rollout_dumps import FOLDER, read_rollouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,17 +31,15 @@ Result = UnitResult[Report]
 def read_dump(path: Path, people: Mapping[str, Entity]) -> list[Report]:
     """All decided reports of a dump, whose prompts are about these people."""
     reports = []
-    for row in read_rollouts(path):
-        if row.score is None or row.record is None or row.record.is_masked:
-            continue
+    for row, record, score in decided(path):
         text = row.turns[-1].recorded_text
-        person = people[row.record.prompt_id]
+        person = people[record.prompt_id]
         reports.append(
             Report(
-                prompt_id=row.record.prompt_id,
+                prompt_id=record.prompt_id,
                 em=quality(text, person),
                 is_stuffed=is_stuffed(text),
-                score=row.score,
+                score=score,
             )
         )
     return reports
@@ -49,8 +47,7 @@ def read_dump(path: Path, people: Mapping[str, Entity]) -> list[Report]:
 
 def read_training(folder: Path, people: Mapping[str, Entity]) -> dict[int, list[Report]]:
     """{step: reports} of `trainer.rollout_data_dir`, in order of the steps."""
-    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
-    return {int(path.stem): read_dump(path, people) for path in paths}
+    return {step: read_dump(path, people) for step, path in step_dumps(folder).items()}
 
 
 def mean_quality(reports: Sequence[Report]) -> float:
@@ -71,5 +68,5 @@ REPORT: ArmReport[Report] = ArmReport(
     baseline=FIXED,
     compared="quality over fixed",
     title="Reports on held-out people, one each",
+    plot="rubrics.png",
 )
-PLOT = "rubrics.png"

@@ -39,7 +39,7 @@ def main(
     missing: list[str] = []
     for arm, missing in train_arms(
         chosen_names(arms, ARMS),
-        seeds,
+        range(seeds),
         out,
         about_policy="a tiny Qwen2 that writes careless reports",
         sft_config=sft_config,
@@ -50,7 +50,7 @@ def main(
         held_out = report.read_dump(arm.evaluated, corpus.people)
         training = report.read_training(arm.rollouts, corpus.people) if arm.is_trained else {}
         results.append(report.Result(arm=arm.name, seed=arm.seed, held_out=held_out, training=training))
-        report.REPORT.write(results, missing, out, report.PLOT)  # after each unit, since all take hours
+        report.REPORT.write(results, missing, out)  # after each unit, since all take hours
     report.REPORT.show(results, missing, console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 

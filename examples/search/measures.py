@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from verl_pivot.data.rollout_dumps import FOLDER, read_rollouts
+from examples.dumps import decided, step_dumps
 
 RIGHT_FROM = 0.5
 """Least reward of a right answer: each search costs at most 0.1, and there are two at most."""
@@ -25,19 +25,17 @@ def read_dump(path: Path) -> list[Played]:
     """All decided trajectories of a dump."""
     return [
         Played(
-            prompt_id=row.record.prompt_id,
-            em=float(row.score >= RIGHT_FROM),
-            num_searches=sum(call.name == "search" for call in row.record.calls),
+            prompt_id=each.record.prompt_id,
+            em=float(each.score >= RIGHT_FROM),
+            num_searches=sum(call.name == "search" for call in each.record.calls),
         )
-        for row in read_rollouts(path)
-        if row.score is not None and row.record is not None and not row.record.is_masked
+        for each in decided(path)
     ]
 
 
 def read_training(folder: Path) -> dict[int, list[Played]]:
     """{step: trajectories} of `trainer.rollout_data_dir`, in order of the steps."""
-    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
-    return {int(path.stem): read_dump(path) for path in paths}
+    return {step: read_dump(path) for step, path in step_dumps(folder).items()}
 
 
 def split(played: Sequence[Played], taught: frozenset[str]) -> Mapping[str, list[Played]]:

@@ -39,7 +39,7 @@ def main(
     missing: list[str] = []
     for arm, missing in train_arms(
         chosen_names(arms, ARMS),
-        seeds,
+        range(seeds),
         out,
         about_policy="a tiny Qwen2 that knows half of the facts",
         sft_config=sft_config,

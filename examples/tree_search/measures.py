@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
+from examples.dumps import step_dumps
 from examples.success import Played, read_dump
-from verl_pivot.data.rollout_dumps import FOLDER, read_rollouts
+from verl_pivot.data.rollout_dumps import read_rollouts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +25,12 @@ class StepTokens:
 
 def read_steps(folder: Path) -> list[StepTokens]:
     """One entry for each dump of `trainer.rollout_data_dir`, in order of the steps."""
-    return [_read_step(step, path) for step, path in _numbered(folder)]
+    return [_read_step(step, path) for step, path in step_dumps(folder).items()]
 
 
 def read_evaluations(folder: Path) -> dict[int, list[Played]]:
     """{step: trajectories on the held-out tasks} of `trainer.validation_data_dir`, in order of the steps."""
-    return {step: read_dump(path) for step, path in _numbered(folder)}
+    return {step: read_dump(path) for step, path in step_dumps(folder).items()}
 
 
 def sampled_until(steps: Sequence[StepTokens], step: int) -> int:
@@ -48,7 +49,3 @@ def _read_step(step: int, path: Path) -> StepTokens:
         sampled=kept + left_out,
         mean_score=fmean(row.score for row in rows if row.score is not None),
     )
-
-
-def _numbered(folder: Path) -> list[tuple[int, Path]]:
-    return sorted((int(path.stem), path) for path in (folder / FOLDER).glob("*.jsonl"))

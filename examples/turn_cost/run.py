@@ -38,7 +38,7 @@ def main(
     missing: list[str] = []
     for arm, missing in train_arms(
         chosen_names(arms, ARMS),
-        seeds,
+        range(seeds),
         out,
         about_policy="a tiny Qwen2 that a careless clerk taught bad habits",
         sft_config=lambda seed: SftConfig(seed=seed),

@@ -6,10 +6,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
+from examples.dumps import decided, step_dumps
 from examples.web.rows import SOURCE
 from examples.web.tasks import TASKS
 from verl_pivot.data.prompts import prompt_id
-from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
+from verl_pivot.data.rollout_dumps import DumpedRollout
+from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.rewards.process_record import process_record
 
 SEEN, UNSEEN = "seen", "unseen"
@@ -67,17 +69,12 @@ MEASURES: Mapping[str, Callable[[Sequence[Played]], float]] = {
 
 def read_dump(path: Path) -> list[Played]:
     """All decided trajectories of a dump, of which the system failed none."""
-    return numbered(
-        _played(row)
-        for row in read_rollouts(path)
-        if row.score is not None and row.record is not None and not row.record.is_masked
-    )
+    return numbered(_played(*each) for each in decided(path))
 
 
 def read_training(folder: Path) -> dict[int, list[Played]]:
     """{step: trajectories} of `trainer.rollout_data_dir`, in order of the steps."""
-    paths = sorted((folder / FOLDER).glob("*.jsonl"), key=lambda path: int(path.stem))
-    return {int(path.stem): read_dump(path) for path in paths}
+    return {step: read_dump(path) for step, path in step_dumps(folder).items()}
 
 
 def numbered(played: Iterable[Played]) -> list[Played]:
@@ -95,25 +92,22 @@ def of_part(played: Iterable[Played], part: str) -> list[Played]:
     return [each for each in played if each.part == part]
 
 
-def _played(row: DumpedRollout) -> Played:
-    assert row.record is not None, row.uid
-    assert row.score is not None, row.uid
+def _played(row: DumpedRollout, record: RolloutRecord, score: float) -> Played:
     assert row.data_source is not None, row.uid
     process = process_record(row.reward_info)
     task = row.data_source.removeprefix(SOURCE)
     return Played(
-        prompt_id=f"{task} {_first_page(row)}",
+        prompt_id=f"{task} {_first_page(row, record)}",
         task=task,
-        is_solved=row.score > 0.0,
-        num_actions=row.record.num_calls,
-        num_failed=row.record.num_tool_errors,
-        reward=row.score if process is None else sum(process.rewards),
+        is_solved=score > 0.0,
+        num_actions=record.num_calls,
+        num_failed=record.num_tool_errors,
+        reward=score if process is None else sum(process.rewards),
     )
 
 
-def _first_page(row: DumpedRollout) -> str:
+def _first_page(row: DumpedRollout, record: RolloutRecord) -> str:
     """Digest of the prompt's last message; that of its sentence in training, where siblings share one prompt."""
-    assert row.record is not None, row.uid
     if row.prompt is None:
-        return row.record.prompt_id
+        return record.prompt_id
     return prompt_id(row.prompt[-1:])

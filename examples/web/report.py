@@ -20,6 +20,7 @@ from examples.comparison import (
     trained_arms,
 )
 from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped
+from examples.results_file import StudyReport
 from examples.web.measures import MEASURES, PARTS, SEEN, Played, actions_per_success, of_part, success
 from examples.web.training import ARMS, BASE, BASE_WORKFLOWS, OUTCOME
 from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
@@ -121,7 +122,7 @@ def _curve(group: Sequence[Result], part: str) -> dict[int, float]:
     return curve(group, lambda played: success(of_part(played, part)))
 
 
-def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], folder: Path) -> None:
+def write(results: Sequence[Result], gaps: Sequence[str], folder: Path) -> None:
     """Write summary.json, and web.png if anything was trained."""
     evaluations: list[Json] = [
         {"arm": each.arm, "seed": each.seed, "step": step, "tasks": part, "success": success(of_part(played, part))}
@@ -129,21 +130,25 @@ def write(results: Sequence[Result], found: Sequence[Row], gaps: Sequence[str], 
         for step, played in each.evaluations.items()
         for part in PARTS
     ]
-    content: JsonObject = {"rows": [each.as_dict() for each in found], "evaluations": evaluations, "gaps": [*gaps]}
+    content: JsonObject = {
+        "rows": [each.as_dict() for each in rows(results)],
+        "evaluations": evaluations,
+        "gaps": [*gaps],
+    }
     (folder / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
     if any(each.training for each in results):
         draw(results, folder / "web.png")
 
 
-def show(found: Sequence[Row], gaps: Sequence[str], console: Console) -> None:
+def show(results: Sequence[Result], gaps: Sequence[str], console: Console) -> None:
     """Print the table, and what is missing."""
     table = Table(title="Held-out rows, one sampled trajectory each", title_justify="left")
     compared = ("over base", "over outcome", "over the same without workflows")
     columns = ("arm", "seeds", "tasks", "success", *compared, "actions of a success", "steps to it")
     for column in columns:
         table.add_column(column, overflow="fold")
-    has_outcome = any(each.arm == OUTCOME for each in found)
-    for row in found:
+    has_outcome = any(each.arm == OUTCOME for each in results)
+    for row in rows(results):
         low, high = row.interval
         counterpart = ARMS[row.arm].without_workflows
         is_timed = has_outcome and row.part == SEEN and row.arm not in (BASE, BASE_WORKFLOWS)
@@ -190,3 +195,6 @@ def _draw_evaluations(panel: Axes, arms: Mapping[str, Sequence[Result]], results
             values = {**_curve(base, part), **values}
         panel.plot(list(values), list(values.values()), marker="o", label=arm)
     panel.set(xlabel="training step", title=f"success on held-out rows, {part} tasks")
+
+
+STUDY = StudyReport(arms=ARMS, played=Played, write=write, show=show)

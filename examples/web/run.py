@@ -14,13 +14,14 @@ activate_shims()  # before transformers, which imports torchvision
 
 from examples.evaluated_training import train_and_evaluate  # noqa: E402
 from examples.evaluation_results import undecided  # noqa: E402
-from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
+from examples.options import FirstSeed, Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
+from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, without_seeds  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
 from examples.web import report  # noqa: E402
 from examples.web.demonstrations import Demonstrations, make_demonstrations  # noqa: E402
-from examples.web.measures import read_dump, read_training  # noqa: E402
+from examples.web.measures import Played, read_dump, read_training  # noqa: E402
 from examples.web.policy import make_policy, sft_config  # noqa: E402
 from examples.web.rows import WebRows, make_rows  # noqa: E402
 from examples.web.training import ARMS, Arm  # noqa: E402
@@ -37,6 +38,7 @@ def main(
     out: Out = Path("outputs/web"),
     arms: Annotated[str, names_option("Arms to run", ARMS)] = all_of(ARMS),
     seeds: Seeds = 3,
+    first_seed: FirstSeed = 0,
     steps: Steps = 30,
 ) -> None:
     """Train a small policy on web pages by the outcome, by checklists, and with workflows, and compare them.
@@ -54,9 +56,9 @@ def main(
     with phase("demonstrations", "Demonstrations of seen tasks, careful and careless, and workflows", seconds):
         demonstrations = make_demonstrations(out / "demonstrations")
     units: list[Unit] = []
-    results: list[report.Result] = []
+    kept: list[KeptUnit[Played]] = []
     missing: list[str] = []
-    for seed in range(seeds):
+    for seed in range(first_seed, first_seed + seeds):
         with phase(f"policy {seed}", f"Seed {seed}: a tiny Qwen2 that learns a careless agent's ways", seconds):
             policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed), demonstrations)
         for name in chosen:
@@ -64,12 +66,13 @@ def main(
             units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=_settings(arm)))
             with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
                 finish(units[-1], partial(_train_with_judge, arm))
-            results.append(_result(arm))
-            found = report.rows(results)
+            design = without_seeds(_settings(arm), out)
+            kept.append(KeptUnit(result=_result(arm), policy=policy_digest(policy), design=design))
             missing += undecided(name, seed, arm.evaluations)
-            report.write(results, found, [*gaps(units), *missing], out)  # after each unit, since all of them take hours
-    report.show(found, [*gaps(units), *missing], console)
-    console.print(f"\nWrote {out / 'summary.json'}.")
+            found = Kept(units=kept, gaps=[*gaps(units), *missing])
+            report.STUDY.publish(found, out)  # after each unit, since all of them take hours
+    report.show(found.results, found.gaps, console)
+    console.print(f"\nWrote {out / RESULTS} and {out / 'summary.json'}.")
 
 
 def _check_browser() -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from examples.dumps import step_dumps
 from examples.evaluated_training import EvaluatedTraining
 from examples.machine import machine_overrides
 from examples.web.demonstrations import PER_TEMPLATE
@@ -128,5 +129,4 @@ class Arm(EvaluatedTraining):
     @property
     def evaluations(self) -> dict[int, Path]:
         """{step: dump of the trajectories on the held-out rows}, in order of the steps."""
-        paths = sorted(self.evaluated.parent.glob("*.jsonl"), key=lambda path: int(path.stem))
-        return {int(path.stem): path for path in paths}
+        return step_dumps(self.validation)

@@ -361,7 +361,7 @@ def test_a_trajectory_is_measured_by_the_oracle_and_by_what_its_turns_were_paid(
     path.write_bytes(line)
     assert read_dump(path, by_prompt([QUESTION])) == [
         Played(
-            prompt_id=prompt_id, em=0.0, reward=-1.0, num_turns=4, num_tokens=55,
+            prompt_id=prompt_id, is_unseen=False, em=0.0, reward=-1.0, num_turns=4, num_tokens=55,
             num_chars=sum(len(each.text) for each in turns), num_searches=3, num_valid_searches=2,
             scores=(1.0, 0.0, None),
         )
@@ -373,8 +373,8 @@ def test_a_trajectory_is_measured_by_the_oracle_and_by_what_its_turns_were_paid(
 
 def make_played(em: float = 1.0, *, question: str = "a", scores: tuple[float | None, ...] = ()) -> Played:
     return Played(
-        prompt_id=question, em=em, reward=em, num_turns=3, num_tokens=40, num_chars=200, num_searches=2,
-        num_valid_searches=1, scores=scores,
+        prompt_id=question, is_unseen=question == "unseen", em=em, reward=em, num_turns=3, num_tokens=40,
+        num_chars=200, num_searches=2, num_valid_searches=1, scores=scores,
     )  # fmt: skip
 
 
@@ -403,7 +403,7 @@ def test_a_report_compares_arms_with_the_outcome_alone(tmp_path: Path) -> None:
         report.Result(arm="renorm_oracle", seed=0, evaluations={10: answers(40), 20: answers(60)}, training=training),
         report.Result(arm="renorm_oracle", seed=1, evaluations={10: answers(30), 20: answers(80)}, training=training),
     ]
-    found = report.rows(results, questions)
+    found = report.rows(results)
     assert [(row.arm, row.seeds) for row in found] == [
         ("base", (0,)), ("outcome", (0,)), ("outcome", (1,)), ("outcome", (0, 1)),
         ("renorm_oracle", (0,)), ("renorm_oracle", (1,)), ("renorm_oracle", (0, 1)),
@@ -414,14 +414,14 @@ def test_a_report_compares_arms_with_the_outcome_alone(tmp_path: Path) -> None:
     assert [row.steps_to_outcome for row in found] == [None, 20, 20, 20, 10, 20, 20]
 
     console = Console(record=True, width=250)
-    report.write(results, found, ["sum_oracle, seed 0: not run."], tmp_path)
-    report.show(found, ["sum_oracle, seed 0: not run."], console)
+    report.write(results, ["renorm_oracle_40, seed 0: not run."], tmp_path)
+    report.show(results, ["renorm_oracle_40, seed 0: not run."], console)
     content = json.loads((tmp_path / "summary.json").read_text())
-    assert content["gaps"] == ["sum_oracle, seed 0: not run."]
+    assert content["gaps"] == ["renorm_oracle_40, seed 0: not run."]
     assert content["rows"][-1]["EM over outcome"]["value"] == 0.375
     assert content["evaluations"][1] == {"arm": "outcome", "seed": 0, "step": 10, "EM": 0.375}
     assert (tmp_path / "ppr.png").stat().st_size > 0
-    assert "sum_oracle, seed 0: not run." in console.export_text()
+    assert "renorm_oracle_40, seed 0: not run." in console.export_text()
 
 
 def make_arm_of(name: str, folder: Path) -> Arm:

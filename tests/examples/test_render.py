@@ -102,11 +102,11 @@ def design(em: float, broken: float) -> report.Design:
 def test_a_report_compares_arms_with_the_base_policy(tmp_path: Path) -> None:
     before, after = [design(0.5, 1.0)], [design(1.0, 0.0)]
     results = [
-        report.Result(arm="relook", seed=0, held_out=after, training={1: before, 2: after}),
-        report.Result(arm="base", seed=0, held_out=before, training={}),
+        report.Result(arm="relook", seed=0, evaluations={25: after}, training={1: before, 2: after}),
+        report.Result(arm="base", seed=0, evaluations={0: before}, training={}),
     ]
     console = Console(record=True, width=200)
-    report.REPORT.write(results, ["gap."], tmp_path, report.PLOT)
+    report.REPORT.write(results, ["gap."], tmp_path)
     report.REPORT.show(results, ["gap."], console)
 
     rows = json.loads((tmp_path / "summary.json").read_text())["rows"]

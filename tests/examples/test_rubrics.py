@@ -120,7 +120,7 @@ def test_a_report_tells_true_quality_from_the_judges_score(tmp_path: Path) -> No
         report.Result(arm="fixed", seed=0, held_out=bad, training={1: bad, 2: bad}),
     ]
     console = Console(record=True, width=200)
-    report.REPORT.write(results, ["gap."], tmp_path, report.PLOT)
+    report.REPORT.write(results, ["gap."], tmp_path)
     report.REPORT.show(results, ["gap."], console)
 
     rows = json.loads((tmp_path / "summary.json").read_text())["rows"]

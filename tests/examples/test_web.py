@@ -434,9 +434,9 @@ def test_a_report_compares_arms_on_seen_and_on_unseen_tasks(tmp_path: Path) -> N
     ]
 
     found = report.rows(results)
-    report.write(results, found, ["gap."], tmp_path)
+    report.write(results, ["gap."], tmp_path)
     console = Console(record=True, width=200)
-    report.show(found, ["gap."], console)
+    report.show(results, ["gap."], console)
 
     assert [(row.arm, row.part, row.num_rows, row.success, row.steps_to_outcome) for row in found] == [
         ("base", "seen", 3, 1 / 3, None),

@@ -1,0 +1,217 @@
+"""What the units of a study gave <-> one parquet file, which outlasts their folders and is merged with others."""
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import pyarrow
+import pyarrow.parquet
+from rich.console import Console
+
+from examples.evaluation_results import EvaluatedResult
+from verl_pivot.data.files import replacing
+from verl_pivot.errors import DataError
+from verl_pivot.types import JsonObject
+
+RESULTS = "results.parquet"
+"""Name of the file in a study's folder."""
+_ABOUT = b"units"
+"""Key of the file's metadata with the units, their steps and what is missing."""
+_PLACE = ("unit", "is_evaluation", "step")
+"""Columns in front of those of a trajectory."""
+
+PlayedT = TypeVar("PlayedT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptUnit(Generic[PlayedT]):
+    """What one unit gave, and what it must share with others to be compared with them."""
+
+    result: EvaluatedResult[PlayedT]
+    policy: str
+    """Digest of the base policy; that of all units of a seed."""
+    design: JsonObject
+    """Settings of its arm, without the seed; those of the arm with all seeds."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.result.arm} with seed {self.result.seed}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyReport(Generic[PlayedT]):
+    """How a study whose results are kept is reported."""
+
+    arms: Collection[str]
+    """Names of all arms."""
+    played: type[PlayedT]
+    """Dataclass of a trajectory."""
+    write: Callable[[Sequence[EvaluatedResult[PlayedT]], Sequence[str], Path], None]
+    """Writes summary.json and the plot: results, gaps, folder."""
+    show: Callable[[Sequence[EvaluatedResult[PlayedT]], Sequence[str], Console], None]
+    """Prints the table: results, gaps, console."""
+
+    def publish(self, kept: "Kept[PlayedT]", folder: Path) -> None:
+        """Write the trajectories, summary.json and the plot into a folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        write_results(kept, folder / RESULTS)
+        self.write(kept.results, kept.gaps, folder)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept(Generic[PlayedT]):
+    """What a file holds."""
+
+    units: Sequence[KeptUnit[PlayedT]]
+    gaps: Sequence[str]
+    """Sentences about what is missing."""
+
+    @property
+    def results(self) -> list[EvaluatedResult[PlayedT]]:
+        return [each.result for each in self.units]
+
+
+def policy_digest(folder: Path) -> str:
+    """Digest of a policy's weights."""
+    with (folder / "model.safetensors").open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+
+def without_seeds(settings: JsonObject, out: Path) -> JsonObject:
+    """Settings of a unit as its arm has them with every seed, and in every folder.
+
+    Args:
+        settings: `Unit.settings`; those whose name ends in "seed" are left out.
+        out: Folder of the study, which stands as "." in what is returned.
+    """
+    shown: JsonObject = json.loads(json.dumps(settings).replace(str(out), "."))
+    return _without_seeds(shown)
+
+
+def _without_seeds(settings: JsonObject) -> JsonObject:
+    return {
+        name: _without_seeds(value) if isinstance(value, dict) else value
+        for name, value in settings.items()
+        if not name.endswith("seed")
+    }
+
+
+def write_results(kept: Kept[PlayedT], path: Path) -> None:
+    """Write all trajectories of the units; an earlier file stays until this one is whole.
+
+    Args:
+        kept: What to write; its trajectories are dataclasses of plain values and tuples of them.
+        path: The file.
+
+    Raises:
+        ConfigError: If the file cannot be written.
+    """
+    rows = [
+        {**dict(zip(_PLACE, (number, is_evaluation, step), strict=True)), **asdict(played)}  # type: ignore[call-overload]
+        for number, unit in enumerate(kept.units)
+        for is_evaluation, part in ((True, unit.result.evaluations), (False, unit.result.training))
+        for step, of_step in part.items()
+        for played in of_step
+    ]
+    about = {"units": [_unit_as_dict(each) for each in kept.units], "gaps": [*kept.gaps]}
+    table = pyarrow.Table.from_pylist(rows).replace_schema_metadata({_ABOUT: json.dumps(about)})
+    with replacing(path) as unfinished:
+        pyarrow.parquet.write_table(table, unfinished, compression="zstd")
+
+
+def _unit_as_dict(unit: KeptUnit[PlayedT]) -> JsonObject:
+    result = unit.result
+    return {
+        "arm": result.arm,
+        "seed": result.seed,
+        "evaluations": [*result.evaluations],
+        "training": [*result.training],
+        "policy": unit.policy,
+        "design": unit.design,
+    }
+
+
+def read_results(path: Path, played: type[PlayedT]) -> Kept[PlayedT]:
+    """Read what `write_results` wrote.
+
+    Args:
+        path: The file.
+        played: Dataclass of a trajectory.
+
+    Raises:
+        DataError: If the file is missing, or no such file, or its trajectories have other fields.
+    """
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, pyarrow.ArrowInvalid) as error:
+        raise DataError(f"{path} cannot be read as the results of a study: {error}") from error
+    about = json.loads((table.schema.metadata or {}).get(_ABOUT, b"null"))
+    if about is None:
+        raise DataError(f"{path} holds no results of a study; they are in the file {RESULTS} of its folder")
+    parts: dict[tuple[int, bool, int], list[PlayedT]] = {}
+    for row in table.to_pylist():
+        place = tuple(row.pop(each) for each in _PLACE)
+        parts.setdefault(place, []).append(_made(played, row, path))
+    units = [_unit(number, each, parts) for number, each in enumerate(about["units"])]
+    return Kept(units=units, gaps=about["gaps"])
+
+
+def _made(played: type[PlayedT], row: dict[str, Any], path: Path) -> PlayedT:
+    try:
+        return played(**{name: tuple(value) if isinstance(value, list) else value for name, value in row.items()})
+    except TypeError as error:
+        raise DataError(f"{path} was written by another version, or for another study: {error}") from error
+
+
+def _unit(number: int, about: dict[str, Any], parts: dict[tuple[int, bool, int], list[PlayedT]]) -> KeptUnit[PlayedT]:
+    result = EvaluatedResult(
+        arm=about["arm"],
+        seed=about["seed"],
+        evaluations={step: parts.get((number, True, step), []) for step in about["evaluations"]},
+        training={step: parts.get((number, False, step), []) for step in about["training"]},
+    )
+    return KeptUnit(result=result, policy=about["policy"], design=about["design"])
+
+
+def merged(files: Iterable[Path], study: StudyReport[PlayedT]) -> Kept[PlayedT]:
+    """The units of several files as those of one study, in order of the seeds.
+
+    Args:
+        files: What `write_results` wrote on one machine or on several.
+        study: The study of which they are.
+
+    Raises:
+        DataError: If two files hold the same unit, an arm has other settings in one of them, or units of a seed
+            started from different policies; if an arm is unknown; or if a file cannot be read.
+    """
+    units: list[KeptUnit[PlayedT]] = []
+    gaps: dict[str, None] = {}
+    for path in files:
+        kept = read_results(path, study.played)
+        for unit in kept.units:
+            if unit.result.arm not in study.arms:
+                known = ", ".join(study.arms)
+                raise DataError(f"{path} holds {unit.name}, but the study has no such arm: {known}")
+            for other in units:
+                _check_goes_with(unit, other, path)
+        units += kept.units
+        gaps.update(dict.fromkeys(kept.gaps))
+    return Kept(units=sorted(units, key=lambda each: each.result.seed), gaps=[*gaps])
+
+
+def _check_goes_with(unit: KeptUnit[PlayedT], other: KeptUnit[PlayedT], path: Path) -> None:
+    """Refuse a unit of a file beside one of an earlier file."""
+    is_same_arm, is_same_seed = unit.result.arm == other.result.arm, unit.result.seed == other.result.seed
+    if is_same_arm and is_same_seed:
+        raise DataError(f"{path} holds {unit.name}, as an earlier file does: leave one of them out")
+    if is_same_arm and unit.design != other.design:
+        names = sorted(name for name in unit.design | other.design if unit.design.get(name) != other.design.get(name))
+        raise DataError(f"{path} holds {unit.name}, but {other.name} had other settings: {', '.join(names)}")
+    if is_same_seed and unit.policy != other.policy:
+        raise DataError(
+            f"{path} holds {unit.name}, whose base policy is not that of {other.name}: "
+            "all arms of a seed start from one policy, so train them in one folder"
+        )

@@ -1,0 +1,163 @@
+"""Results of a study in one file: what is written is read, and which files go together."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from examples.evaluation_results import EvaluatedResult
+from examples.results_file import (
+    RESULTS,
+    Kept,
+    KeptUnit,
+    StudyReport,
+    merged,
+    policy_digest,
+    read_results,
+    without_seeds,
+    write_results,
+)
+from verl_pivot.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    prompt_id: str
+    em: float
+    scores: tuple[float | None, ...] = ()
+
+
+def unit(arm: str, seed: int, *, policy: str = "p", steps: int = 30, em: float = 1.0) -> KeptUnit[Answer]:
+    answers = [Answer(prompt_id="a", em=em, scores=(0.5, None)), Answer(prompt_id="b", em=0.0)]
+    result = EvaluatedResult(
+        arm=arm, seed=seed, evaluations={10: answers, 20: []}, training={} if arm == "base" else {1: answers[:1]}
+    )
+    return KeptUnit(result=result, policy=policy, design={"steps": steps, "mode": arm})
+
+
+STUDY = StudyReport(
+    arms=("base", "gain"),
+    played=Answer,
+    write=lambda results, gaps, folder: None,
+    show=lambda results, gaps, console: None,
+)
+
+
+def written(path: Path, *units: KeptUnit[Answer], gaps: tuple[str, ...] = ()) -> Path:
+    write_results(Kept(units=units, gaps=gaps), path)
+    return path
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    kept = Kept(units=[unit("base", 0), unit("gain", 0, em=0.25)], gaps=["gain, seed 1: not run."])
+    write_results(kept, tmp_path / RESULTS)
+    assert read_results(tmp_path / RESULTS, Answer) == kept
+
+
+def test_a_study_of_which_nothing_was_decided_is_read(tmp_path: Path) -> None:
+    empty = EvaluatedResult[Answer](arm="base", seed=0, evaluations={0: []}, training={})
+    kept = Kept(units=[KeptUnit(result=empty, policy="p", design={})], gaps=[])
+    write_results(kept, tmp_path / RESULTS)
+    assert read_results(tmp_path / RESULTS, Answer) == kept
+
+
+def test_seeds_and_arms_of_several_files_become_one_study_in_order_of_the_seeds(tmp_path: Path) -> None:
+    files = [
+        written(tmp_path / "1", unit("base", 1, policy="q"), gaps=("gap.",)),
+        written(tmp_path / "0", unit("base", 0), gaps=("gap.", "other.")),
+        written(tmp_path / "0 later", unit("gain", 0)),
+    ]
+    kept = merged(files, STUDY)
+    assert [(each.result.arm, each.result.seed) for each in kept.units] == [("base", 0), ("gain", 0), ("base", 1)]
+    assert kept.gaps == ["gap.", "other."]
+
+
+def test_a_unit_that_two_files_hold_is_refused(tmp_path: Path) -> None:
+    files = [written(tmp_path / "a", unit("gain", 0)), written(tmp_path / "b", unit("gain", 0, em=0.0))]
+    with pytest.raises(DataError, match="b holds gain with seed 0, as an earlier file does: leave one of them out"):
+        merged(files, STUDY)
+
+
+def test_an_arm_with_other_settings_is_refused(tmp_path: Path) -> None:
+    files = [written(tmp_path / "a", unit("gain", 0)), written(tmp_path / "b", unit("gain", 1, policy="q", steps=40))]
+    with pytest.raises(DataError, match="gain with seed 1, but gain with seed 0 had other settings: steps"):
+        merged(files, STUDY)
+
+
+def test_arms_of_a_seed_that_started_from_different_policies_are_refused(tmp_path: Path) -> None:
+    files = [written(tmp_path / "a", unit("base", 0)), written(tmp_path / "b", unit("gain", 0, policy="q"))]
+    with pytest.raises(DataError, match="gain with seed 0, whose base policy is not that of base with seed 0"):
+        merged(files, STUDY)
+
+
+def test_an_arm_that_the_study_has_not_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="holds lost with seed 0, but the study has no such arm: base, gain"):
+        merged([written(tmp_path / "a", unit("lost", 0))], STUDY)
+
+
+def test_files_that_are_no_results_are_refused(tmp_path: Path) -> None:
+    text, table = tmp_path / "text", tmp_path / "table"
+    text.write_text("text")
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), table)
+    for path, message in (
+        (tmp_path / "missing", "cannot be read as the results of a study"),
+        (text, "cannot be read as the results of a study"),
+        (table, "holds no results of a study; they are in the file results.parquet of its folder"),
+    ):
+        with pytest.raises(DataError, match=message):
+            read_results(path, Answer)
+
+
+def test_results_of_another_study_are_refused(tmp_path: Path) -> None:
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class Other:
+        prompt_id: str
+
+    path = written(tmp_path / RESULTS, unit("base", 0))
+    with pytest.raises(DataError, match=r"was written by another version, or for another study: .* 'em'"):
+        read_results(path, Other)
+
+
+def test_settings_of_an_arm_hold_neither_seeds_nor_the_folder_of_the_study() -> None:
+    settings = {
+        "data.seed": 3, "data.train_files": "/here/out/world/rows.parquet", "sft": {"seed": 3, "num_logs": 10},
+    }  # fmt: skip
+    assert without_seeds(settings, Path("/here/out")) == {
+        "data.train_files": "./world/rows.parquet", "sft": {"num_logs": 10},
+    }  # fmt: skip
+
+
+def test_policies_are_told_apart_by_their_weights(tmp_path: Path) -> None:
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(b"one")
+    first = policy_digest(tmp_path)
+    weights.write_bytes(b"two")
+    assert policy_digest(tmp_path) != first
+
+
+def test_a_report_is_published_with_its_results(tmp_path: Path) -> None:
+    seen: list[tuple[list[str], list[str]]] = []
+    study = replace(STUDY, write=lambda results, gaps, folder: seen.append(([r.arm for r in results], [*gaps])))
+    kept = Kept(units=[unit("base", 0)], gaps=["gap."])
+    study.publish(kept, tmp_path / "new")
+    assert seen == [(["base"], ["gap."])]
+    assert read_results(tmp_path / "new" / RESULTS, Answer) == kept
+
+
+def test_merging_an_unknown_study_or_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    def merge(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "examples.merge", *arguments, "--out", str(tmp_path)]
+        return subprocess.run(command, check=False, capture_output=True, text=True)
+
+    unknown = merge("pqr", "results.parquet")
+    assert unknown.returncode == 2
+    assert "there is no study pqr" in unknown.stderr
+    missing = merge("ppr", str(tmp_path / "missing.parquet"))
+    assert missing.returncode == 1
+    assert missing.stderr.startswith(f"{tmp_path}/missing.parquet cannot be read as the results of a study")
+    assert "Traceback" not in missing.stderr
+    assert [*tmp_path.iterdir()] == []
