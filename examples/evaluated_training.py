@@ -1,5 +1,6 @@
 """EvaluatedTraining: an arm of a study with one seed, whose stock command trains and then asks held-out questions."""
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -90,8 +91,8 @@ class EvaluatedTraining(Training):
 def train_and_evaluate(arm: EvaluatedTraining, console: Console) -> None:
     """Run the training command, which also asks the held-out questions, unless their answers are there.
 
-    A training that was ended goes on from its last checkpoint behind which nothing is missing (`go_back`). One that
-    was ended between its only checkpoint and these questions asks them of that checkpoint.
+    A training that was ended goes on from its last checkpoint up to which nothing is missing, or starts over if there
+    is none (`go_back`). One that was ended between its only checkpoint and these questions asks them of it.
 
     Raises:
         SystemExit: If it fails, or ends without having asked them.
@@ -108,21 +109,41 @@ def train_and_evaluate(arm: EvaluatedTraining, console: Console) -> None:
 
 
 def go_back(arm: EvaluatedTraining) -> None:
-    """Let a training that was ended go on from its last checkpoint behind which nothing is missing.
+    """Let a training that was ended go on from its last checkpoint up to which nothing is missing, or start over.
 
     verl saves a checkpoint, plays the held-out rows, and logs the step then: a launch that was ended in between would
-    go on behind the step, and its evaluation and its metrics would be missing for good. Without an earlier checkpoint
-    nothing changes.
+    go on behind the step, and its evaluation and its metrics would be missing for good. Nothing changes where the last
+    evaluation alone is missing and there is no earlier checkpoint, since the last one can be asked.
     """
     if not arm.latest.is_file():
         return
-    latest = int(arm.latest.read_text())
     logged = {int(step["step"]) for step in kept_steps(arm)}
-    saved = sorted(int(each.name.removeprefix("global_step_")) for each in arm.folder.glob("global_step_*"))
-    whole = [
-        step
-        for step in saved
-        if step <= latest and step in logged and (step not in arm.evaluated_steps or arm.evaluation(step).is_file())
-    ]
-    if whole and whole[-1] < latest:
+    actors = arm.folder.glob("global_step_*/actor")  # which alone verl removes of a checkpoint that it does not keep
+    saved = sorted(int(each.parent.name.removeprefix("global_step_")) for each in actors)
+    whole = [step for step in saved if logged.issuperset(range(1, step + 1)) and not _unanswered(arm, step)]
+    if whole:
+        for step in arm.evaluated_steps:
+            if step > whole[-1]:
+                arm.evaluation(step).unlink(missing_ok=True)
         arm.latest.write_text(str(whole[-1]))
+    elif not arm.has_last_checkpoint or _unanswered(arm, arm.num_steps - 1):
+        _start_over(arm)
+
+
+def _unanswered(arm: EvaluatedTraining, last: int) -> list[int]:
+    """Steps up to the last one whose evaluation is missing."""
+    return [step for step in arm.evaluated_steps if step <= last and not arm.evaluation(step).is_file()]
+
+
+def _start_over(arm: EvaluatedTraining) -> None:
+    """Remove what earlier launches left.
+
+    The evaluations go first, and the step with which verl goes on only then, so that a command that is ended in
+    between starts over again.
+    """
+    shutil.rmtree(arm.validation, ignore_errors=True)
+    arm.latest.unlink()
+    for folder in (arm.rollouts, *arm.folder.glob("global_step_*")):
+        shutil.rmtree(folder, ignore_errors=True)
+    for file in (arm.metrics, arm.log):
+        file.unlink(missing_ok=True)

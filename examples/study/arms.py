@@ -157,5 +157,11 @@ class StudyOptions(Options):
         return arm.step_factor * self.num_steps
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """{size: value} of those that decide which settings are the best ones for an arm."""
+        names = ("num_trajectories", "num_steps", "batch_size", "group_size", "num_validation")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def all_arms(self) -> tuple[Arm, ...]:
         return (*self.arms, *self.extra_arms)

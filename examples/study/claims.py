@@ -1,6 +1,5 @@
-"""claims.yaml and arms.yaml -> what is claimed of which arms, checked, and the hash that results carry."""
+"""claims.yaml and arms.yaml -> what is claimed of which arms, checked, and the hashes that results carry."""
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,35 +11,13 @@ import yaml
 from pydantic import Field, model_validator
 
 from examples.study.arms import ArmKind, StudyOptions
+from examples.study.digests import PROJECT, file_text, measurements_digest, outcomes_digest
 from examples.study.tuned import TunedRates, read_tuned
 from verl_pivot.errors import ConfigError
 from verl_pivot.statistics import Region
 from verl_pivot.validation import Options, validated
 
 FOLDER = Path(__file__).parent
-PROJECT = FOLDER.parents[1]
-SOURCES = (
-    "examples/study/*.py",
-    "examples/study/domains/*.py",
-    "examples/study/tools.yaml",
-    "examples/arms.py",
-    "examples/evaluated_training.py",
-    "examples/quickstart/policy.py",
-    "examples/quickstart/shop.py",
-    "examples/quickstart/training.py",
-    "examples/world/*.py",
-    "verl_pivot/statistics.py",
-)
-"""Files of the project that decide results: tasks and clerks, the policy, what each arm trains on, what is measured,
-and how it is judged. Of verl-pivot itself the page names the commit."""
-_SHOWING = frozenset(
-    f"{name}.py"
-    for name in (
-        *("__main__", "commands_page", "jobs", "measures_page", "page", "paper_page", "plan", "run"),
-        *("simulated", "skill"),
-    )
-)
-"""Files of this folder that only run the study, or show what came out."""
 TUNED = "tuned.yaml"
 """File beside arms.yaml with what tuning found, if it has been run."""
 
@@ -174,7 +151,9 @@ class Design:
     tuned: TunedRates | None
     """What tuning found; None if it has not been run."""
     digest: str
-    """12 hexadecimal digits of the SHA-256 of these files and of the sources that decide results."""
+    """Hash of what decides outcomes, as `examples.study.digests` makes it."""
+    measured_by: str
+    """Hash of what decides measures without a verdict."""
 
 
 def read_design(
@@ -184,7 +163,7 @@ def read_design(
 
     Args:
         folder: Folder of the files.
-        project: Folder of the project, whose sources the hash covers, too.
+        project: Folder of the project, whose sources the hashes cover.
         tuned: File of what tuning found; None for tuned.yaml in the folder, if it is there.
         is_tuning: Whether no such file counts, since tuning does not depend on what it found before.
 
@@ -192,8 +171,7 @@ def read_design(
         ConfigError: If a file is missing or wrong, or a claim is about an arm that does not exist.
     """
     paths = [folder / name for name in ("claims.yaml", "arms.yaml")]
-    texts = [_text(path) for path in paths]
-    contents = [_parsed(text, path) for text, path in zip(texts, paths, strict=True)]
+    contents = [_parsed(file_text(path), path) for path in paths]
     claims = validated(Claims, contents[0], paths[0].name)
     study = validated(StudyOptions, contents[1], paths[1].name)
     beside = folder / TUNED if (folder / TUNED).is_file() else None
@@ -201,16 +179,13 @@ def read_design(
     rates = None if found is None else read_tuned(found)
     _check_arms(claims, study, paths)
     _check_measures(claims, study, paths)
-    code = [_text(path) for path in source_files(project)]
-    texts += [] if found is None else [_text(found)]
-    digest = hashlib.sha256("\0".join([*texts, *code]).encode()).hexdigest()[:12]
-    return Design(claims=claims, study=study, tuned=rates, digest=digest)
-
-
-def source_files(project: Path = PROJECT) -> list[Path]:
-    """Files that the hash covers beside the design's own, in a fixed order."""
-    every = (path for pattern in SOURCES for path in sorted(project.glob(pattern)))
-    return [path for path in every if path.parent.name != "study" or path.name not in _SHOWING]
+    return Design(
+        claims=claims,
+        study=study,
+        tuned=rates,
+        digest=outcomes_digest(study, rates, is_tuning=is_tuning, project=project),
+        measured_by=measurements_digest(study, project=project),
+    )
 
 
 def _check_measures(claims: Claims, study: StudyOptions, paths: Sequence[Path]) -> None:
@@ -233,13 +208,6 @@ def _check_arms(claims: Claims, study: StudyOptions, paths: Sequence[Path]) -> N
                 raise ConfigError(
                     f"{paths[0]}: {part.measure} of the arm {name} means nothing, since it samples no turn"
                 )
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read ({error}): restore it, it belongs to the study") from error
 
 
 def _parsed(text: str, path: Path) -> object:

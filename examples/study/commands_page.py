@@ -7,7 +7,7 @@ from examples.study.outcomes import StudyResults
 
 
 def commands_lines(results: StudyResults) -> list[str]:
-    """The study's command, each arm's rate, and the launch of each arm with the first seed."""
+    """The study's command, each arm's rate, and the launch of each arm."""
     about = results.about
     run = list(dict.fromkeys(each.arm for each in results.evaluations))
     arms = {name: settings for name, settings in about.arms.items() if name in run}
@@ -34,7 +34,7 @@ def _launches(commands: dict[str, tuple[str, ...]]) -> list[str]:
     if not commands:
         return []
     common = [each for each in next(iter(commands.values())) if all(each in command for command in commands.values())]
-    lines = ["All launches with the first seed, in the folder OUT, have in common:", "", *_block([shell(common)])]
+    lines = ["All launches, in the folder OUT and with the seed SEED, have in common:", "", *_block([shell(common)])]
     for name, command in commands.items():
         lines += ["", f"`{name}` has beside it:", "", *_block([each for each in command if each not in common])]
     return lines

@@ -10,6 +10,9 @@ from verl_pivot.data.files import replacing
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.validation import Options, validated
 
+MEASURES = "measures.json"
+"""Name of the file in a study's folder."""
+
 
 class SignalCount(Options):
     """Turns of one domain in the profile of a seed, and what strict match does to their samples."""
@@ -79,7 +82,9 @@ class StudyMeasures(Options):
     """Contents of measures.json."""
 
     digest: str
-    """Hash of the design, as `examples.study.claims` makes it."""
+    """Hash of the design whose outcomes were measured, as they carry it."""
+    measured_by: str = ""
+    """Hash of what decides the measures, as `examples.study.digests` makes it; empty in the files of single units."""
     signals: tuple[SignalCount, ...] = ()
     variances: tuple[StepVariance, ...] = ()
     gains: tuple[TurnGain, ...] = ()
@@ -90,6 +95,7 @@ class StudyMeasures(Options):
         every = [self, *results]
         return StudyMeasures(
             digest=self.digest,
+            measured_by=self.measured_by,
             signals=_joined(each.signals for each in every),
             variances=_joined(each.variances for each in every),
             gains=_joined(each.gains for each in every),
@@ -106,7 +112,7 @@ def _joined(rows: Iterable[Sequence[RowT]]) -> tuple[RowT, ...]:
 
 def write_measures(measures: StudyMeasures, path: Path) -> None:
     """Write one row per line."""
-    fields = [f'"digest": {json.dumps(measures.digest)}']
+    fields = [f'"{name}": {json.dumps(getattr(measures, name))}' for name in ("digest", "measured_by")]
     for name in ("signals", "variances", "gains", "kls"):
         rows = ",\n".join(json.dumps(row.model_dump()) for row in getattr(measures, name))
         fields.append(f'"{name}": [\n{rows}\n]' if rows else f'"{name}": []')

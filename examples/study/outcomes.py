@@ -15,6 +15,8 @@ from verl_pivot.data.files import replacing
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.validation import Options, validated
 
+OUTCOMES = "outcomes.parquet"
+"""Name of the file in a study's folder."""
 _DESIGN = b"design"
 """Key of the file's metadata with the hash of the design."""
 _ABOUT = b"about"
@@ -41,7 +43,7 @@ class ArmSettings(Options):
     learning_rate: float | None = None
     num_epochs: int | None = None
     command: tuple[str, ...] = ()
-    """Arguments of its launch with the first seed, in which folders have short names."""
+    """Arguments of its launch, in which folders have short names, and SEED stands for the seed."""
 
 
 class StudyAbout(Options):
@@ -60,6 +62,8 @@ class StudyAbout(Options):
     options: tuple[str, ...] = ()
     """Options of the command that decide results."""
     arms: dict[str, ArmSettings] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    """Sentences about units that are not finished, or were not finished in one run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +88,29 @@ def accuracy(evaluation: UnitEvaluation, groups: Sequence[str]) -> float | None:
     return fmean(fmean(outcomes) for outcomes in known) if groups and all(known) else None
 
 
+def known_outcomes(evaluations: Sequence[UnitEvaluation], group: str) -> list[list[bool]]:
+    """[num_tasks, num_evaluations] outcomes of the tasks of a group whose outcome all of them know."""
+    columns = [each.solved.get(group, {}) for each in evaluations]
+    shared = sorted(set.intersection(*(set(column) for column in columns)))
+    rows = [[column[task] for column in columns] for task in shared]
+    return [[solved for solved in row if solved is not None] for row in rows if None not in row]
+
+
+def share_known(evaluations: Sequence[UnitEvaluation], groups: Sequence[str]) -> float:
+    """Share of the tasks whose outcome all evaluations know, of those that any has, in the group where it is least."""
+    shares = []
+    for group in groups:
+        every = set[str]().union(*(each.solved.get(group, {}) for each in evaluations))
+        shares.append(len(known_outcomes(evaluations, group)) / len(every) if every else 0.0)
+    return min(shares, default=0.0)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResults:
     """All outcomes of a study."""
 
     digest: str
-    """Hash of the design, as `examples.study.claims` makes it."""
+    """Hash of the design, as `examples.study.digests` makes it, and what the command changed in it."""
     evaluations: Sequence[UnitEvaluation]
     about: StudyAbout = field(default_factory=StudyAbout)
 

@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 
 from examples.study.claims import Design
 from examples.study.commands_page import commands_lines
+from examples.study.costs import UNBOUNDED
 from examples.study.measures_file import StudyMeasures
 from examples.study.measures_page import measures_lines
 from examples.study.outcomes import StudyResults, UnitEvaluation, accuracy
@@ -13,6 +14,8 @@ from examples.study.verdicts import JudgedClaim, JudgedPart, judge
 from verl_pivot.statistics import Interval
 
 _NOTHING = "-"
+_NO_BOUND = UNBOUNDED / 10
+"""Logarithm from which on a factor has no bound, also as a mean over seeds; others are far below."""
 
 
 def page(design: Design, results: StudyResults, measures: StudyMeasures, outside: Collection[str]) -> str:
@@ -22,7 +25,7 @@ def page(design: Design, results: StudyResults, measures: StudyMeasures, outside
     return "\n".join(
         [
             *_head(design, results, measures),
-            *_section("Claims", _claims_table(claims, len(seeds))),
+            *_section("Claims", [*_claims_table(claims, len(seeds)), *_notes(claims)]),
             *_section("The paper's figures beside ours", paper_lines(results, seeds, outside)),
             *_section("Measures without a verdict", measures_lines(design.claims, measures, seeds)),
             *_section("Percent of the held-out tasks solved after the last step", _accuracies(results, seeds, outside)),
@@ -51,6 +54,8 @@ def _head(design: Design, results: StudyResults, measures: StudyMeasures) -> lis
         lines += ["", "**The command changed what the design says, as stands behind the hash.**"]
     if measures.digest != results.digest:
         lines += ["", f"**The measures without a verdict are of another run, {measures.digest}.**"]
+    if measures.measured_by not in ("", design.measured_by):
+        lines += ["", "**The measures without a verdict were taken by other code than that beside this page.**"]
     return lines
 
 
@@ -72,18 +77,30 @@ def _part_row(judged: JudgedPart, num_seeds: int, note: str) -> str:
     part = judged.part
     name = f"{part.measure.replace('_', ' ')}, {part.tasks}: `{part.arm}` beside `{part.baseline}`{note}"
     seeds = f"{len(judged.seeds)} of {num_seeds}"
-    if judged.estimate is None:
+    if judged.low is None or judged.high is None:
         return f"| {name} | {_wanted(judged)} | {_NOTHING} | {_NOTHING} | {_NOTHING} | {seeds} | {_NOTHING} | |"
-    estimate = judged.estimate
-    bound = "at least " if judged.never else ""
+    by_seed = zip(judged.low.by_seed, judged.high.by_seed, strict=True)
+    values = ", ".join(_between(judged, *ends) for ends in by_seed)
     cells = [
-        f"{bound}{_shown(judged, estimate.value)} ({', '.join(_shown(judged, value) for value in estimate.by_seed)})",
-        _interval(judged, estimate.over_tasks),
-        _NOTHING if estimate.over_trainings is None else _interval(judged, estimate.over_trainings),
+        f"{_between(judged, judged.low.value, judged.high.value)} ({values})",
+        _interval(judged, judged.over_tasks),
+        _interval(judged, judged.over_trainings),
         seeds,
         f"{judged.p:.2g}",
     ]
     return f"| {name} | {_wanted(judged)} | {' | '.join(cells)} | |"
+
+
+def _between(judged: JudgedPart, low: float, high: float) -> str:
+    """A value, or the two between which it lies."""
+    if low == high:
+        return _shown(judged, low)
+    has_low, has_high = low > -_NO_BOUND, high < _NO_BOUND
+    if has_low and has_high:
+        return f"{_shown(judged, low)} to {_shown(judged, high)}"
+    if has_low:
+        return f"at least {_shown(judged, low)}"
+    return f"at most {_shown(judged, high)}" if has_high else "not known"
 
 
 def _wanted(judged: JudgedPart) -> str:
@@ -101,8 +118,17 @@ def _shown(judged: JudgedPart, value: float) -> str:
     return f"{math.exp(value):.2f}" if judged.part.measure.is_ratio else f"{100 * value:+.1f}"
 
 
-def _interval(judged: JudgedPart, interval: Interval) -> str:
-    return f"[{_shown(judged, interval.low)}, {_shown(judged, interval.high)}]"
+def _interval(judged: JudgedPart, interval: Interval | None) -> str:
+    if interval is None:
+        return _NOTHING
+    low, high = ("no bound" if abs(end) >= _NO_BOUND else _shown(judged, end) for end in interval)
+    return f"[{low}, {high}]"
+
+
+def _notes(claims: Sequence[JudgedClaim]) -> list[str]:
+    """What stands in the way of verdicts, and what does not count."""
+    notes = dict.fromkeys(text for each in claims for text in (*each.missing, *each.left_out))
+    return ["", *(f"- {text}" for text in notes)] if notes else []
 
 
 def _accuracies(results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> list[str]:
@@ -147,4 +173,5 @@ def _gaps(design: Design, results: StudyResults) -> list[str]:
         for seed in design.study.seeds
         if results.final(arm.name, seed) is None
     ]
-    return ["Gaps:", "", *missing] if missing else ["All units were run."]
+    notes = [f"- {note}" for note in results.about.notes]
+    return [*(["Gaps:", "", *missing] if missing else ["All units were run."]), *(["", *notes] if notes else [])]

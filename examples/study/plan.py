@@ -1,22 +1,25 @@
 """Units of a study -> what is done, what each takes by those of its kind that are finished, and the hours left."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean
 
+from examples.study.study import is_finished
 from examples.units import Unit
 
 
-def plan_lines(stages: Sequence[Sequence[Unit]], num_jobs: int = 1) -> list[str]:
+def plan_lines(stages: Sequence[Sequence[Unit]], kinds: Mapping[str, str], num_jobs: int = 1) -> list[str]:
     """A line for each unit, and one for the hours; a kind of which none is finished has no estimate.
 
     Args:
         stages: Units that may run side by side; a stage begins when the one before has ended.
+        kinds: {name of a unit: its kind}; units of one kind take about as long as each other.
         num_jobs: Units that run at once.
     """
     units = [unit for stage in stages for unit in stage]
-    measured = {arm: _mean_seconds(units, arm) for arm in {unit.arm for unit in units}}
+    by_kind = {kind: _mean_seconds([unit for unit in units if kinds[unit.arm] == kind]) for kind in kinds.values()}
+    measured = {name: by_kind[kind] for name, kind in kinds.items()}
     lines = [f"{unit.arm}, seed {unit.seed}: {_state(unit)}, {_shown(measured[unit.arm])}" for unit in units]
-    left = [[measured[unit.arm] for unit in stage if not _is_done(unit)] for stage in stages]
+    left = [[measured[unit.arm] for unit in stage if not is_finished(unit)] for stage in stages]
     seconds = sum(seconds_of([each for each in stage if each is not None], num_jobs) for stage in left)
     num_left = sum(map(len, left))
     beside = "" if num_jobs == 1 else f", with {num_jobs} at once"
@@ -33,21 +36,18 @@ def seconds_of(units: Sequence[float], num_jobs: int) -> float:
     return max(places)
 
 
-def _is_done(unit: Unit) -> bool:
-    progress = unit.progress
-    return progress is not None and progress.seconds is not None
-
-
 def _state(unit: Unit) -> str:
     progress = unit.progress
     if progress is None:
         return "not begun"
+    if progress.settings != unit.settings:
+        return f"{unit.folder} has other settings and must be removed"
     return f"begun in {progress.num_runs} run(s)" if progress.seconds is None else f"done in {progress.seconds:.0f} s"
 
 
-def _mean_seconds(units: Sequence[Unit], arm: str) -> float | None:
-    """Mean over the units of an arm that one run finished alone."""
-    done = [unit.progress for unit in units if unit.arm == arm]
+def _mean_seconds(units: Sequence[Unit]) -> float | None:
+    """Mean over the units that one run finished alone."""
+    done = [unit.progress for unit in units if is_finished(unit)]
     seconds = [each.seconds for each in done if each is not None and each.seconds is not None and each.num_runs == 1]
     return fmean(seconds) if seconds else None
 

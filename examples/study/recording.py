@@ -1,4 +1,4 @@
-"""Tasks -> trajectories of a clerk who works on them, and rows of whole tasks for verl."""
+"""Tasks of experts, lessons and evaluations -> trajectories of a clerk, and rows of whole tasks for verl."""
 
 import json
 import random
@@ -20,7 +20,9 @@ from verl_pivot.types import Message, Role, Trajectory
 _HELD_OUT_OF_A_SEED = 1000
 """Seeds of held-out tasks that one seed of the study has."""
 _FIRST_VALIDATION_SEED = 10_000
-"""First seed of the validation tasks; those of experts begin at 100,000, those of the lessons at 1,000,000."""
+"""First seed of the validation tasks; those of the lessons begin at 1,000,000."""
+_FIRST_EXPERT_SEED = 100_000
+"""First seed of the expert's tasks of a study's seed; those of other seeds lie as far behind it."""
 
 
 async def record(task: StudyTask, rng: random.Random, *, carelessness: float = 0.0, trusted: bool = True) -> Trajectory:
@@ -66,6 +68,12 @@ async def record_all(groups: Sequence[str], seeds: range, *, carelessness: float
 def tasks_of(groups: Sequence[str], seeds: range) -> list[StudyTask]:
     """One task for training per seed, of the groups in turn."""
     return [GROUPS[groups[seed % len(groups)]].make_task(seed, held_out=False) for seed in seeds]
+
+
+def expert_seeds(seed: int, number: int) -> range:
+    """Seeds of the expert's tasks of a study's seed."""
+    first = _FIRST_EXPERT_SEED * (seed + 1)
+    return range(first, first + number)
 
 
 def held_out_tasks(group: str, number: int, seed: int) -> list[StudyTask]:

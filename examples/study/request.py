@@ -9,11 +9,11 @@ from rich.console import Console
 
 from examples.options import chosen_names
 from examples.study.arms import Arm, ArmKind, StudyOptions
-from examples.study.claims import Design, read_design
+from examples.study.claims import FOLDER, TUNED, Design, read_design
 from examples.study.jobs import num_cores
 from examples.study.models import StudyModel, study_model
 from examples.study.study import Study
-from examples.study.tuned import scaled_study, tuned_study
+from examples.study.tuned import check_sizes, scaled_study, tuned_study
 from examples.study.units import Evaluated, StudySeed
 from verl_pivot.errors import ConfigError
 
@@ -24,7 +24,7 @@ class StudyRequest:
 
     out: Path
     arms: str | None = None
-    seeds: int | None = None
+    seeds: str | None = None
     steps: int | None = None
     tasks: int | None = None
     trajectories: int | None = None
@@ -76,24 +76,32 @@ class StudyRequest:
         return (*pairs, *(("--gpu",) if self.gpu else ()))
 
     def study(self, console: Console) -> Study:
-        """The study with the reported seeds.
+        """The study with the reported seeds, or those of them that are named.
 
         Raises:
             ConfigError: If the design, the model, or what tuning found cannot be used.
-            BadParameter: If there are fewer seeds, or an arm does not exist.
+            BadParameter: If a seed or an arm does not exist.
         """
         design, model = read_design(tuned=self.tuned), study_model(self.model, on_gpu=self.gpu)
         study, is_tuned = self._effective(design, model)
-        if self.seeds is not None and self.seeds > len(study.seeds):
-            raise typer.BadParameter(f"--seeds: arms.yaml has {len(study.seeds)} seeds, not {self.seeds}")
-        digest = self._digest(design, model)
-        seeds = [
-            StudySeed(seed=seed, folder=self.out, study=study, digest=digest, console=console, model=model)
-            for seed in study.seeds[: self.seeds]
+        names = [str(seed) for seed in study.seeds]
+        chosen = names if self.seeds is None else chosen_names(self.seeds, names, kind="seed")
+        reported = [
+            StudySeed(
+                seed=seed,
+                folder=self.out,
+                study=study,
+                digest=self._digest(design, model),
+                measured_by=design.measured_by,
+                console=console,
+                model=model,
+            )
+            for seed in study.seeds
         ]
         return Study(
             design=design,
-            seeds=seeds,
+            seeds=[each for each in reported if str(each.seed) in chosen],
+            reported=reported,
             arms=chosen_arms(study, self.arms),
             out=self.out,
             options=self.options,
@@ -105,7 +113,7 @@ class StudyRequest:
         """Arms and sizes of this command, and whether they are tuned; tuned rates count for their policy alone.
 
         Raises:
-            ConfigError: If the user names a file that was tuned for another policy.
+            ConfigError: If the user names a file that was tuned for another policy, or a file has other sizes.
         """
         study = scaled_study(design.study.model_copy(update=dict(self.changes)), model.rate_factor)
         if design.tuned is None:
@@ -116,6 +124,8 @@ class StudyRequest:
                     f"--tuned {self.tuned} was tuned for {design.tuned.policy}, not for {model.name}: run tune with it"
                 )
             return study, False
+        if design.tuned.sizes != study.sizes:  # a rehearsal may take the rates of arms.yaml's sizes, or its own
+            check_sizes(design.tuned, design.study, self.tuned or FOLDER / TUNED)
         return tuned_study(study, design.tuned), True
 
     def _digest(self, design: Design, model: StudyModel) -> str:
@@ -140,6 +150,7 @@ class StudyRequest:
             folder=self.out / "tuning",
             study=study.model_copy(update=_only_tries(tries)),
             digest=self._digest(design, model),
+            measured_by=design.measured_by,
             console=console,
             model=model,
             evaluated=Evaluated.VALIDATION,
@@ -148,6 +159,7 @@ class StudyRequest:
         return Study(
             design=replace(design, study=study),
             seeds=[seed],
+            reported=[seed],
             arms=[each for each in tries if each.name in chosen],
             out=self.out,
             options=self.options,

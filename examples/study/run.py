@@ -13,13 +13,14 @@ activate_shims()  # before transformers, which imports torchvision
 
 from examples.study.claims import read_design  # noqa: E402
 from examples.study.domains.known import OUTSIDE  # noqa: E402
-from examples.study.measures_file import read_measures  # noqa: E402
-from examples.study.outcomes import read_results  # noqa: E402
+from examples.study.measures_file import MEASURES, read_measures  # noqa: E402
+from examples.study.merging import merged  # noqa: E402
+from examples.study.outcomes import OUTCOMES, read_results  # noqa: E402
 from examples.study.page import page  # noqa: E402
 from examples.study.plan import plan_lines  # noqa: E402
 from examples.study.request import StudyRequest  # noqa: E402
 from examples.study.simulated import coverage_table  # noqa: E402
-from examples.study.study import Study  # noqa: E402
+from examples.study.study import Study, write_study  # noqa: E402
 from examples.study.tuned import tuning_lines, write_tuned  # noqa: E402
 from examples.study.tuning import tuning_outcome  # noqa: E402
 from verl_pivot.errors import PivotError  # noqa: E402
@@ -29,9 +30,11 @@ console = Console()
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Out = Annotated[Path, typer.Option(help="Folder for all output.")]
 Arms = Annotated[str | None, typer.Option(help="Arms to run, with commas. By default those of `arms` in arms.yaml.")]
-Seeds = Annotated[int | None, typer.Option(min=1, help="Number of seeds, the first ones of arms.yaml. By default all.")]
+Seeds = Annotated[str | None, typer.Option(help="Seeds to run, with commas, of those in arms.yaml. By default all.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Steps of each RL training, if not those of arms.yaml.")]
-Held = Annotated[int | None, typer.Option(min=1, help="Held-out tasks of each group, if not those of arms.yaml.")]
+Held = Annotated[
+    int | None, typer.Option(min=1, max=1000, help="Held-out tasks of each group, if not those of arms.yaml.")
+]
 Trajectories = Annotated[int | None, typer.Option(min=20, help="Expert trajectories, if not those of arms.yaml.")]
 Jobs = Annotated[int, typer.Option(min=1, help="Arms that are trained side by side; at most one for each core.")]
 ModelFolder = Annotated[
@@ -63,6 +66,7 @@ def main(
     that was ended goes on from its last checkpoint.
 
     Example: python -m examples.study --seeds 1 --arms sft,pivotrl --steps 20
+    Example: python -m examples.study --seeds 2,3
     Example: python -m examples.study --model Qwen2.5-0.5B-Instruct --gpu
     """
     context.obj = request = StudyRequest(
@@ -79,17 +83,18 @@ def main(
     )
     request.check()
     if context.invoked_subcommand is None:
-        _run(request.study(console), request)
+        run_study(request.study(console), request)
 
 
-def _run(study: Study, request: StudyRequest) -> None:
+def run_study(study: Study, request: StudyRequest) -> None:
+    """Train and measure each seed that is to run; what it gave is written at once, since all take hours."""
     study.seeds[0].model.check_machine()
     for seed in study.seeds:
-        study.finish_seed(seed, request.jobs, console)
-        study.write()  # after each seed, since all take hours
-    console.print(
-        f"\nWrote {study.out / 'outcomes.parquet'}, {study.out / 'measures.json'} and {study.out / 'page.md'}."
-    )
+        study.train_seed(seed, request.jobs, console)
+        study.write()
+        study.measure_seed(seed)
+        study.write()
+    _say_written(study.out)
 
 
 @app.command()
@@ -124,7 +129,7 @@ def tune(
         return
     (seed,) = tuning.seeds
     seed.model.check_machine()
-    tuning.finish_seed(seed, request.jobs, console)
+    tuning.train_seed(seed, request.jobs, console)
     rates, missing = tuning_outcome(tuning)
     path = request.out / "tuned.yaml"
     write_tuned(rates, path)
@@ -154,14 +159,33 @@ def unit(
 
 @app.command("page")
 def print_page(
+    context: typer.Context,
     outcomes: Annotated[Path, typer.Argument(help="outcomes.parquet of a study, with measures.json beside it.")],
 ) -> None:
     """Print the tables and verdicts of a study's files.
 
     Example: python -m examples.study page outputs/study/outcomes.parquet
     """
-    measures = read_measures(outcomes.parent / "measures.json")
-    typer.echo(page(read_design(), read_results(outcomes), measures, OUTSIDE))
+    measures = read_measures(outcomes.parent / MEASURES)
+    typer.echo(page(read_design(tuned=context.obj.tuned), read_results(outcomes), measures, OUTSIDE))
+
+
+@app.command()
+def merge(
+    context: typer.Context,
+    folders: Annotated[list[Path], typer.Argument(help="Folders of --out, such as one for each machine.")],
+) -> None:
+    """Make one study of several folders that have other seeds each.
+
+    It reads only outcomes.parquet and measures.json of each folder, and writes
+    these and the page into the folder of --out.
+
+    Example: python -m examples.study --out outputs/merged merge outputs/a outputs/b
+    """
+    request: StudyRequest = context.obj
+    results, measures = merged(folders, request.out)
+    write_study(read_design(tuned=request.tuned), results, measures, request.out)
+    _say_written(request.out)
 
 
 @app.command()
@@ -173,8 +197,13 @@ def simulate() -> None:
     typer.echo(coverage_table(), nl=False)
 
 
+def _say_written(out: Path) -> None:
+    files = " and ".join((f"{out / OUTCOMES}, {out / MEASURES}", f"{out / 'page.md'}"))
+    console.print(f"\nWrote {files}.", highlight=False, markup=False, soft_wrap=True)
+
+
 def _print_plan(study: Study, request: StudyRequest) -> None:
-    for line in plan_lines(study.stages, request.jobs):
+    for line in plan_lines(study.stages, study.kinds, request.jobs):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

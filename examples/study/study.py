@@ -1,5 +1,6 @@
 """Study: seeds, arms and measurements -> all units in order, their work, and the files that the page is made of."""
 
+import re
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,8 +15,8 @@ from examples.study.claims import Design
 from examples.study.domains.known import OUTSIDE
 from examples.study.jobs import Job, run_jobs
 from examples.study.measurement_units import Measurement, measured, measurements
-from examples.study.measures_file import StudyMeasures, write_measures
-from examples.study.outcomes import ArmSettings, StudyAbout, StudyResults, write_results
+from examples.study.measures_file import MEASURES, StudyMeasures, write_measures
+from examples.study.outcomes import OUTCOMES, ArmSettings, StudyAbout, StudyResults, write_results
 from examples.study.page import page
 from examples.study.units import StudySeed
 from examples.units import Unit, finish, gaps
@@ -30,6 +31,9 @@ class Study:
 
     design: Design
     seeds: Sequence[StudySeed]
+    """Seeds to run."""
+    reported: Sequence[StudySeed]
+    """All seeds of the study, whose outcomes are written, also where other commands ran them."""
     arms: Sequence[Arm]
     """Arms to run."""
     out: Path
@@ -66,12 +70,19 @@ class Study:
         ]
 
     @property
+    def kinds(self) -> dict[str, str]:
+        """{name of a unit: its kind}; arms that train alike, such as the tries of one, are of one kind."""
+        names = {unit.arm for stage in self.stages for unit in stage}
+        arms = {arm.name: f"{arm.kind} {arm.recipe} {arm.step_factor} {arm.num_evaluations}" for arm in self.arms}
+        return {name: arms.get(name, name) for name in names}
+
+    @property
     def _waves(self) -> list[list[Arm]]:
         """Arms that start from the base policy, and then those that go on after one of them."""
         return [[arm for arm in self.arms if (arm.after is None) is is_first] for is_first in (True, False)]
 
-    def finish_seed(self, seed: StudySeed, num_jobs: int, console: Console) -> None:
-        """Do all units of a seed that no run finished."""
+    def train_seed(self, seed: StudySeed, num_jobs: int, console: Console) -> None:
+        """Do all units of a seed that no run finished, but for its measurements."""
         seconds: dict[str, float] = {}
         if seed.model.weights is None:
             with phase("policy", f"Seed {seed.seed}: the base policy", seconds):
@@ -85,8 +96,11 @@ class Study:
             else:
                 for arm in arms:
                     self.finish_arm(seed, arm)
+
+    def measure_seed(self, seed: StudySeed) -> None:
+        """Do all measurements of a seed that no run finished."""
         for each in self.measurements:
-            with phase(each.name, f"Seed {seed.seed}: {each.title}", seconds):
+            with phase(each.name, f"Seed {seed.seed}: {each.title}", {}):
                 finish(seed.measurement_unit(each), partial(seed.measure, each))
 
     def finish_arm(self, seed: StudySeed, arm: Arm) -> None:
@@ -102,7 +116,7 @@ class Study:
         """Outcomes of all finished units, also of those that other commands ran."""
         found = [
             evaluation
-            for seed in self.seeds
+            for seed in self.reported
             for arm in seed.study.all_arms
             if is_finished(seed.unit(arm))
             for evaluation in seed.results(arm)
@@ -111,7 +125,7 @@ class Study:
 
     @property
     def _about(self) -> StudyAbout:
-        seed = self.seeds[0]
+        seed = self.reported[0]
         arms = {
             arm.name: ArmSettings(
                 learning_rate=arm.learning_rate,
@@ -120,24 +134,26 @@ class Study:
             )
             for arm in seed.study.all_arms
         }
+        units = [unit for each in self.reported for stage in self._stages_of(each) for unit in stage]
         return StudyAbout(
             policy=seed.model.name,
             is_taught_at_random=seed.model.weights is None and seed.model.on_gpu,
-            is_side_by_side=any(_console(seed, arm).is_file() for seed in self.seeds for arm in seed.study.all_arms),
+            is_side_by_side=any(_console(seed, arm).is_file() for seed in self.reported for arm in seed.study.all_arms),
             is_tuned=self.is_tuned,
             commit=_commit(),
             options=self.deciding,
             arms=arms,
+            notes=tuple(note for note in gaps(units) if not note.endswith("not run.")),  # the page sees these
         )
 
     def _shortened(self, argument: str, seed: StudySeed) -> str:
-        """An argument of a launch without folders of this machine."""
+        """An argument of a launch without folders of this machine, and with SEED for its seed."""
         names = {str(self.out.resolve()): "OUT", str(_ROOT): "."}
         if seed.model.weights is not None:
             names = {str(seed.model.weights): "MODEL", **names}
         for folder, name in names.items():
             argument = argument.replace(folder, name)
-        return argument
+        return re.sub(rf"(seed[-=]){seed.seed}\b", r"\1SEED", argument)
 
     @property
     def measures(self) -> StudyMeasures:
@@ -145,21 +161,23 @@ class Study:
         everything = measurements(self.design.claims, self.seeds[0].study.all_arms, has_profile=True)
         found = [
             measured(unit.folder)
-            for seed in self.seeds
+            for seed in self.reported
             for each in everything
             if is_finished(unit := seed.measurement_unit(each))
         ]
-        return StudyMeasures(digest=self.seeds[0].digest).with_results(found)
+        about = StudyMeasures(digest=self.seeds[0].digest, measured_by=self.seeds[0].measured_by)
+        return about.with_results(found)
 
     def write(self) -> None:
         """Write outcomes, measures, and the page that is made of these two files."""
-        results, measures = self.results, self.measures
-        write_results(results, self.out / "outcomes.parquet")
-        write_measures(measures, self.out / "measures.json")
-        units = [unit for stage in self.stages for unit in stage]
-        notes = [note for note in gaps(units) if not note.endswith("not run.")]  # on the page
-        text = page(self.design, results, measures, OUTSIDE)
-        (self.out / "page.md").write_text("\n".join([text, "", *(f"- {note}" for note in notes)]) + "\n")
+        write_study(self.design, self.results, self.measures, self.out)
+
+
+def write_study(design: Design, results: StudyResults, measures: StudyMeasures, out: Path) -> None:
+    """Write outcomes, measures, and the page that is made of these two files."""
+    write_results(results, out / OUTCOMES)
+    write_measures(measures, out / MEASURES)
+    (out / "page.md").write_text(page(design, results, measures, OUTSIDE) + "\n")
 
 
 def _console(seed: StudySeed, arm: Arm) -> Path:

@@ -127,7 +127,9 @@ def evaluations(
 
 
 def _check_whole(training: StudyTraining, seconds: Collection[int], turns: Collection[int]) -> None:
-    """Refuse a unit of which something was lost, so that its costs or its curve would be wrong.
+    """Refuse a unit of which something was lost, so that its costs or its final accuracy would be wrong.
+
+    An evaluation amid training may lack tasks: their outcomes are not known, as those at which the system failed.
 
     Args:
         training: The unit's training.
@@ -145,10 +147,12 @@ def _check_whole(training: StudyTraining, seconds: Collection[int], turns: Colle
 
 
 def _is_whole(training: StudyTraining, step: int) -> bool:
-    """Whether an evaluation has all tasks of the file that was played."""
+    """Whether an evaluation is there, and that behind the last step has all tasks of the file that was played."""
     path = training.evaluation(step)
     if not path.is_file() or not training.held_out.is_file():
         return False
+    if path != training.evaluated:
+        return True
     tasks = pyarrow.parquet.read_table(training.held_out, columns=["trajectory_id"])["trajectory_id"].to_pylist()
     return {rollout.trajectory_id for rollout in read_rollouts(path)} >= {*tasks}
 

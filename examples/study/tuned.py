@@ -31,8 +31,8 @@ class TunedRates(Options):
     """Name of the policy that was tuned, as `examples.study.models` gives it; the rates are for no other."""
     seed: int
     """The tuning seed, which is not reported."""
-    num_validation: int
-    """Tasks of each domain."""
+    sizes: dict[str, int]
+    """{size: value} of the tries; for other sizes the rates do not count."""
     design: str
     """Hash of the design, without this file, that the tries had, and what the command changed in it."""
     tries: tuple[TriedSettings, ...]
@@ -54,6 +54,23 @@ def scaled_study(study: StudyOptions, factor: float) -> StudyOptions:
         for kind, several in study.tries.items()
     }
     return study.model_copy(update={"arms": arms, "extra_arms": extra, "tries": tries})
+
+
+def check_sizes(tuned: TunedRates, study: StudyOptions, path: Path) -> None:
+    """Refuse rates that were tuned with other sizes, such as those of a rehearsal.
+
+    Raises:
+        ConfigError: With the sizes that differ.
+    """
+    differing = [
+        f"{name} {tuned.sizes.get(name)}, not {value}"
+        for name, value in study.sizes.items()
+        if tuned.sizes.get(name) != value
+    ]
+    if differing:
+        raise ConfigError(
+            f"{path} was tuned with {', '.join(differing)}: run tune with the sizes of arms.yaml, or remove the file"
+        )
 
 
 def tuned_study(study: StudyOptions, tuned: TunedRates) -> StudyOptions:
@@ -106,13 +123,19 @@ def read_tuned(path: Path) -> TunedRates:
 
 
 def tuning_lines(tuned: TunedRates, arms: Sequence[str]) -> list[str]:
-    """A line for each try, with a mark at the best one of each arm."""
+    """A line for each try, with a mark at the best one of each arm, and where it is the lowest or highest value."""
     lines = []
     for arm in arms:
-        best = tuned.best(arm)
-        for each in tuned.tries:
-            if each.arm == arm:
-                epochs = "" if each.num_epochs is None else f", {each.num_epochs} epochs"
-                mark = ", the best" if each == best else ""
-                lines.append(f"{arm}: learning rate {each.learning_rate:g}{epochs}: {100 * each.solved:.1f} %{mark}")
+        best, tries = tuned.best(arm), [each for each in tuned.tries if each.arm == arm]
+        for each in tries:
+            epochs = "" if each.num_epochs is None else f", {each.num_epochs} epochs"
+            mark = f", the best{_edges(each, tries)}" if each == best else ""
+            lines.append(f"{arm}: learning rate {each.learning_rate:g}{epochs}: {100 * each.solved:.1f} %{mark}")
     return lines
+
+
+def _edges(best: TriedSettings, tries: Sequence[TriedSettings]) -> str:
+    """Says at which edge of the values that were tried the best one lies, behind which better ones may be."""
+    rates = [each.learning_rate for each in tries]
+    edges = [name for name, edge in (("lowest", min(rates)), ("highest", max(rates))) if best.learning_rate == edge]
+    return f", with the {' and '.join(edges)} learning rate that was tried" if edges else ""

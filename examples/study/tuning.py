@@ -41,7 +41,7 @@ def tuning_outcome(tuning: Study) -> TuningOutcome:
     rates = TunedRates(
         policy=seed.model.name,
         seed=seed.seed,
-        num_validation=study.num_validation,
+        sizes=study.sizes,
         design=seed.digest,
         tries=tuple(tries),
     )

@@ -18,6 +18,7 @@ from examples.study.measurement_units import Measurement
 from examples.study.models import StudyModel, study_model
 from examples.study.outcomes import UnitEvaluation
 from examples.study.recording import (
+    expert_seeds,
     held_out_tasks,
     record_all,
     tasks_of,
@@ -32,8 +33,6 @@ from examples.units import Unit
 from verl_pivot.engines.server import sglang_server
 from verl_pivot.errors import ConfigError
 
-_FIRST_EXPERT_SEED = 100_000
-"""First seed of the expert's tasks of a study's seed; those of other seeds lie as far behind it."""
 _TOOLS = Path(__file__).parent / "tools.yaml"
 
 
@@ -55,7 +54,9 @@ class StudySeed:
     """Folder of the whole study."""
     study: StudyOptions
     digest: str
-    """What the results carry: the hash of the design, and what the command changed in it."""
+    """What the outcomes carry: the hash of the design, and what the command changed in it."""
+    measured_by: str
+    """Hash of what decides measures without a verdict."""
     console: Console
     model: StudyModel = field(default_factory=lambda: study_model(None, on_gpu=False))
     evaluated: Evaluated = Evaluated.HELD_OUT
@@ -98,12 +99,13 @@ class StudySeed:
         return self._unit("profile", "profile-unit", settings)
 
     def measurement_unit(self, measurement: Measurement) -> Unit:
-        settings = {"design": self.digest, "model": self.model.name, "arms": ",".join(measurement.arms)}
+        about = {"measured_by": self.measured_by, "arms": ",".join(measurement.arms)}
+        settings = {**about, "design": self.digest, "model": self.model.name}
         return self._unit(measurement.name, f"measured-{measurement.name}", settings)
 
     def unit(self, arm: Arm) -> Unit:
-        settings = {**self._training(arm).settings, "model": self.model.name}
-        return self._unit(arm.name, arm.name, {**settings, "design": self.digest, "arm": arm.model_dump_json()})
+        about = {"model": self.model.name, "design": self.digest, "arm": arm.model_dump_json(exclude_defaults=True)}
+        return self._unit(arm.name, arm.name, {**self._training(arm).settings, **about})
 
     def _unit(self, name: str, folder: str, settings: Mapping[str, object]) -> Unit:
         plain = {key: value if isinstance(value, int | float) else str(value) for key, value in settings.items()}
@@ -201,5 +203,4 @@ class StudySeed:
 
     @property
     def _expert_seeds(self) -> range:
-        first = _FIRST_EXPERT_SEED * (self.seed + 1)
-        return range(first, first + self.study.num_trajectories)
+        return expert_seeds(self.seed, self.study.num_trajectories)

@@ -5,16 +5,15 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from examples.study.claims import Claim, ClaimPart, Claims, Measure, Tasks
-from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, accuracy
-from verl_pivot.errors import DataError
+from examples.study.claims import Claim, ClaimPart, Claims, Tasks
+from examples.study.costs import RatioEnd, cost_ratio
+from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, accuracy, known_outcomes, share_known
 from verl_pivot.statistics import (
     ClaimVerdict,
+    Interval,
+    Region,
     SeededEstimate,
-    bootstrap_means,
-    first_reaching,
     holm,
     p_inside,
     seeded_difference,
@@ -25,30 +24,64 @@ BASE = "base"
 """Name of the arm that trains nothing."""
 LEAST_KNOWN = 0.98
 """Share of a group's tasks of which both arms must know the outcome; at the others the system failed."""
-_TAIL = 0.025
-"""Share of the draws above the interval over tasks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedPart:
-    """What the outcomes say about one part of a claim."""
+    """What the outcomes say about one part of a claim.
+
+    A ratio of costs is only known to lie between two values (`costs.py`). A difference has one, which stands at both
+    ends.
+    """
 
     part: ClaimPart
-    estimate: SeededEstimate | None
-    """The measure, as a logarithm where it is a ratio; None if no seed has both arms."""
+    low: SeededEstimate | None
+    """The lowest value that the outcomes allow, a logarithm where it is a ratio; None if no seed has both arms."""
+    high: SeededEstimate | None
+    """The highest value."""
     seeds: tuple[int, ...]
-    """[num_seeds] seeds of the estimate."""
+    """[num_seeds] seeds of the estimates."""
     missing: tuple[str, ...]
-    """A sentence for each seed that lacks an arm."""
-    never: tuple[int, ...] = ()
-    """Seeds whose baseline never reached the level, so that its whole cost counts, which makes a lower bound."""
-    is_lower_bound: bool = False
-    """Whether the estimate, or the upper end of its interval, rests on costs of a baseline that never reached it: the
-    value may be any higher one."""
+    """A sentence for each seed that lacks something, so that there is no verdict."""
+    left_out: tuple[str, ...] = ()
+    """A sentence for each evaluation that does not count, since too many of its outcomes are not known."""
 
     @property
     def p(self) -> float:
-        return 1.0 if self.estimate is None else p_inside(self.estimate.drawn, self.part.region)
+        return max((p_inside(estimate.drawn, region) for estimate, region in self.nearest), default=1.0)
+
+    @property
+    def nearest(self) -> list[tuple[SeededEstimate, Region]]:
+        """For each bound the end that is first beyond it; the part holds if both lie within."""
+        return self._ends(above=self.low, below=self.high)
+
+    @property
+    def farthest(self) -> list[tuple[SeededEstimate, Region]]:
+        """For each bound the end that is last beyond it; the part does not hold if one lies outside."""
+        return self._ends(above=self.high, below=self.low)
+
+    def _ends(
+        self, *, above: SeededEstimate | None, below: SeededEstimate | None
+    ) -> list[tuple[SeededEstimate, Region]]:
+        region = self.part.region
+        pairs = ((above, Region(low=region.low)), (below, Region(high=region.high)))
+        return [(estimate, bound) for estimate, bound in pairs if estimate is not None and bound != Region()]
+
+    @property
+    def over_tasks(self) -> Interval | None:
+        """Interval over tasks, from that of the lowest value to that of the highest one."""
+        return None if self.low is None or self.high is None else _hull(self.low.over_tasks, self.high.over_tasks)
+
+    @property
+    def over_trainings(self) -> Interval | None:
+        """Interval over trainings, likewise; None with a single seed."""
+        if self.low is None or self.high is None:
+            return None
+        return _hull(self.low.over_trainings, self.high.over_trainings)
+
+
+def _hull(low: Interval | None, high: Interval | None) -> Interval | None:
+    return None if low is None or high is None else Interval(low.low, high.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +99,11 @@ class JudgedClaim:
     def missing(self) -> list[str]:
         """What stands in the way of a verdict; each sentence once."""
         return list(dict.fromkeys(text for part in self.parts for text in part.missing))
+
+    @property
+    def left_out(self) -> list[str]:
+        """Evaluations that do not count; each sentence once."""
+        return list(dict.fromkeys(text for part in (*self.parts, *self.shown) for text in part.left_out))
 
 
 def judge(claims: Claims, results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> list[JudgedClaim]:
@@ -94,83 +132,98 @@ def judge(claims: Claims, results: StudyResults, seeds: Sequence[int], outside: 
 
 
 def _verdict(parts: Sequence[JudgedPart], adjusted_p: float, alpha: float) -> ClaimVerdict:
-    complete = [(part.estimate, part.part.region) for part in parts if part.estimate is not None and not part.missing]
-    if len(complete) < len(parts):
+    if any(part.missing or part.low is None for part in parts):
         return ClaimVerdict.UNDECIDED
-    verdict = verdict_of(complete, adjusted_p, alpha)
-    if verdict is not ClaimVerdict.DOES_NOT_HOLD:
-        return verdict
-    known = [each for each, part in zip(complete, parts, strict=True) if not part.is_lower_bound]
-    return verdict if known and verdict_of(known, adjusted_p, alpha) is verdict else ClaimVerdict.UNDECIDED
+    refuted = verdict_of([each for part in parts for each in part.farthest], adjusted_p, alpha)
+    if refuted is ClaimVerdict.DOES_NOT_HOLD:
+        return refuted
+    shown = verdict_of([each for part in parts for each in part.nearest], adjusted_p, alpha)
+    return shown if shown is ClaimVerdict.HOLDS else ClaimVerdict.UNDECIDED
 
 
 def _judge_part(part: ClaimPart, results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> JudgedPart:
-    curves = {seed: (results.curve(part.arm, seed), results.curve(part.baseline, seed)) for seed in seeds}
-    missing = [text for seed, (arm, base) in curves.items() for text in _missing(part, seed, arm, base, outside)]
-    found = {seed: pair for seed, pair in curves.items() if not any(_missing(part, seed, *pair, outside))}
-    if part.measure.is_ratio:
-        missing += [text for seed in found if (text := _no_gain(part, seed, results, outside))]
-    if not found:
-        return JudgedPart(part=part, estimate=None, seeds=(), missing=tuple(missing))
-    never: tuple[int, ...] = ()
-    is_lower_bound = False
-    if part.measure is Measure.SOLVED:
-        estimate = seeded_difference(
-            [[*paired_outcomes(base[-1], arm[-1], part.tasks, outside)] for arm, base in found.values()]
-        )
-    else:
-        ratios = [_log_ratio(part, arm, base, outside, seed) for seed, (arm, base) in found.items()]
-        by_seed = tuple(float(each.value) for each in ratios)
-        drawn = np.mean([each.drawn for each in ratios], axis=0)
-        estimate = SeededEstimate(value=math.fsum(by_seed) / len(by_seed), by_seed=by_seed, drawn=drawn)
-        never = tuple(seed for seed, each in zip(found, ratios, strict=True) if not each.is_reached)
-        is_lower_bound = bool(never) or any(each.unreached > _TAIL for each in ratios)
+    compared = [_compared(part, results, seed, outside) for seed in seeds]
+    found = [each for each in compared if each.arm]
+    low, high = _estimates(part, found) if found else (None, None)
     return JudgedPart(
         part=part,
-        estimate=estimate,
-        seeds=tuple(found),
-        missing=tuple(missing),
-        never=never,
-        is_lower_bound=is_lower_bound,
+        low=low,
+        high=high,
+        seeds=tuple(each.seed for each in found),
+        missing=tuple(text for each in compared for text in each.missing),
+        left_out=tuple(text for each in compared for text in each.left_out),
     )
 
 
-def _missing(
-    part: ClaimPart,
-    seed: int,
-    arm: Sequence[UnitEvaluation],
-    baseline: Sequence[UnitEvaluation],
-    outside: Collection[str],
-) -> list[str]:
-    """What a seed lacks for a part, in sentences; empty if it lacks nothing."""
+def _estimates(part: ClaimPart, compared: "Sequence[_Compared]") -> tuple[SeededEstimate, SeededEstimate]:
+    """The lowest and the highest value that the outcomes allow."""
+    if part.measure.is_ratio:
+        ratios = [cost_ratio(part.measure, each.arm, each.baseline, each.groups, each.seed) for each in compared]
+        return _mean([each.low for each in ratios]), _mean([each.high for each in ratios])
+    difference = seeded_difference([paired_outcomes(each.baseline[-1], each.arm[-1], each.groups) for each in compared])
+    return difference, difference
+
+
+def _mean(ends: Sequence[RatioEnd]) -> SeededEstimate:
+    by_seed = tuple(each.value for each in ends)
+    drawn = np.mean([each.drawn for each in ends], axis=0)
+    return SeededEstimate(value=math.fsum(by_seed) / len(by_seed), by_seed=by_seed, drawn=drawn)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Compared:
+    """Evaluations of both arms with one seed; none if these are missing, or know too little."""
+
+    seed: int
+    groups: Sequence[str] = ()
+    arm: Sequence[UnitEvaluation] = ()
+    baseline: Sequence[UnitEvaluation] = ()
+    missing: Sequence[str] = ()
+    left_out: Sequence[str] = ()
+
+
+def _compared(part: ClaimPart, results: StudyResults, seed: int, outside: Collection[str]) -> _Compared:
+    arm, baseline = (results.curve(name, seed) for name in (part.arm, part.baseline))
     lacking = [name for name, curve in ((part.arm, arm), (part.baseline, baseline)) if not curve]
     if lacking:
-        return [f"{name}, seed {seed}, was not run" for name in lacking]
-    groups = groups_of(arm[-1].solved, part.tasks, outside)
-    least = min((_share_known([*arm, *baseline], group) for group in groups), default=0.0)
-    if least >= LEAST_KNOWN:
-        return []
-    return [
-        f"{part.arm} and {part.baseline}, seed {seed}, both know the outcomes of {least:.1%} of the {part.tasks} tasks "
-        f"of a group, and {LEAST_KNOWN:.0%} are needed"
-    ]
+        return _Compared(seed=seed, missing=[f"{name}, seed {seed}, was not run" for name in lacking])
+    groups, finals = groups_of(arm[-1].solved, part.tasks, outside), (arm[-1], baseline[-1])
+    least = share_known(finals, groups)
+    if least < LEAST_KNOWN:
+        text = (
+            f"{part.arm} and {part.baseline}, seed {seed}, both know the outcomes of {least:.1%} of the {part.tasks} "
+            f"tasks of a group, and {LEAST_KNOWN:.0%} are needed"
+        )
+        return _Compared(seed=seed, missing=[text])
+    if not part.measure.is_ratio:
+        return _Compared(seed=seed, groups=groups, arm=arm[-1:], baseline=baseline[-1:])
+    counted = [*finals]
+    for each in (*arm[:-1], *baseline[:-1]):
+        counted += [each] if share_known([*counted, each], groups) >= LEAST_KNOWN else []
+    own, others = ([each for each in curve if each in counted] for curve in (arm, baseline))
+    return _Compared(
+        seed=seed,
+        groups=groups,
+        arm=own,
+        baseline=others,
+        missing=_no_gain(own, results.final(BASE, seed), groups),
+        left_out=[_left_out(each) for each in (*arm, *baseline) if each not in counted],
+    )
 
 
-def _share_known(evaluations: Sequence[UnitEvaluation], group: str) -> float:
-    """Share of the tasks of a group whose outcome all evaluations know, of those that any has."""
-    every = set[str]().union(*(each.solved.get(group, {}) for each in evaluations))
-    return len(_known(evaluations, group)) / len(every) if every else 0.0
+def _left_out(evaluation: UnitEvaluation) -> str:
+    return (
+        f"{evaluation.arm}, seed {evaluation.seed}, step {evaluation.step}: too many outcomes are not known, so it is "
+        "left out of the curve"
+    )
 
 
-def _no_gain(part: ClaimPart, seed: int, results: StudyResults, outside: Collection[str]) -> str:
-    """A sentence if the arm does not solve more than the base policy, so that its costs say nothing; else empty."""
-    (start,) = results.curve(BASE, seed)[-1:] or (None,)
+def _no_gain(arm: Sequence[UnitEvaluation], start: UnitEvaluation | None, groups: Sequence[str]) -> list[str]:
+    """A sentence if the arm does not solve more than the base policy, so that its costs say nothing."""
     if start is None:
-        return f"{BASE}, seed {seed}, was not run"
-    groups = groups_of(start.solved, part.tasks, outside)
-    shares = [accuracy(each, groups) for each in (start, *results.curve(part.arm, seed))]
-    before, *after = (0.0 if share is None else share for share in shares)
-    return "" if max(after) > before else f"{part.arm}, seed {seed}, solves no more than the base policy"
+        return [f"{BASE}, seed {arm[-1].seed}, was not run"]
+    before, *after = (accuracy(each, groups) or 0.0 for each in (start, *arm))
+    return [] if max(after) > before else [f"{arm[-1].arm}, seed {arm[-1].seed}, solves no more than the base policy"]
 
 
 def groups_of(solved: Solved, tasks: Tasks, outside: Collection[str]) -> list[str]:
@@ -179,78 +232,11 @@ def groups_of(solved: Solved, tasks: Tasks, outside: Collection[str]) -> list[st
 
 
 def paired_outcomes(
-    baseline: UnitEvaluation, arm: UnitEvaluation, tasks: Tasks, outside: Collection[str]
+    baseline: UnitEvaluation, arm: UnitEvaluation, groups: Sequence[str]
 ) -> list[tuple[list[float], list[float]]]:
     """[num_groups] outcomes of both arms, [num_tasks] each, on the tasks whose outcome is known of both."""
     pairs = []
-    for group in groups_of(arm.solved, tasks, outside):
-        both = _known([baseline, arm], group)
+    for group in groups:
+        both = known_outcomes([baseline, arm], group)
         pairs.append(([float(row[0]) for row in both], [float(row[1]) for row in both]))
     return pairs
-
-
-def _known(evaluations: Sequence[UnitEvaluation], group: str) -> list[list[bool]]:
-    """[num_tasks, num_evaluations] outcomes of the tasks of a group whose outcome all of them know."""
-    columns = [each.solved.get(group, {}) for each in evaluations]
-    shared = sorted(set.intersection(*(set(column) for column in columns)))
-    rows = [[column[task] for column in columns] for task in shared]
-    return [[solved for solved in row if solved is not None] for row in rows if None not in row]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _LogRatio:
-    value: float
-    drawn: NDArray[np.float64]
-    is_reached: bool
-    unreached: float
-    """Share of the draws in which the baseline never reaches the level."""
-
-
-def _log_ratio(
-    part: ClaimPart,
-    arm: Sequence[UnitEvaluation],
-    baseline: Sequence[UnitEvaluation],
-    outside: Collection[str],
-    stream: int,
-) -> _LogRatio:
-    """The logarithm of the cost at which the baseline reaches the arm's final accuracy over that of the arm.
-
-    Both count at the first evaluation whose highest accuracy so far is at the level. Draws of tasks draw both curves.
-    """
-    evaluations, groups = [*arm, *baseline], groups_of(arm[-1].solved, part.tasks, outside)
-    outcomes = [np.array(_known(evaluations, group), dtype=float) for group in groups]
-    means = [rows.mean(axis=0, keepdims=True) for rows in outcomes]
-    drawn = [bootstrap_means(rows, 1000 * stream + number) for number, rows in enumerate(outcomes)]
-    costs = [np.array([_cost(each, part.measure) for each in curve]) for curve in (arm, baseline)]
-    value, is_reached = _log_ratios(np.mean(means, axis=0), *costs)
-    values, are_reached = _log_ratios(np.mean(drawn, axis=0), *costs)
-    return _LogRatio(
-        value=float(value[0]),
-        drawn=values,
-        is_reached=bool(is_reached[0]),
-        unreached=1.0 - float(are_reached.mean()),
-    )
-
-
-def _log_ratios(
-    accuracies: NDArray[np.float64], arm_costs: NDArray[np.float64], costs: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """[num_curves] logarithms, and whether the baseline reaches the level; where it never does, all it spent counts."""
-    own, other = accuracies[:, : len(arm_costs)], accuracies[:, len(arm_costs) :]
-    level = own.max(axis=1)
-    position = first_reaching(other, level)
-    spent = np.where(position < 0, costs[-1], costs[position])
-    return np.log(spent / arm_costs[first_reaching(own, level)]), position >= 0
-
-
-def _cost(evaluation: UnitEvaluation, measure: Measure) -> float:
-    """What was spent until an evaluation.
-
-    Raises:
-        DataError: If that is nothing, of which no ratio can be taken.
-    """
-    cost = evaluation.seconds if measure is Measure.SECONDS else float(evaluation.turns)
-    if not 0.0 < cost < math.inf:
-        where = f"{evaluation.arm}, seed {evaluation.seed}, step {evaluation.step}"
-        raise DataError(f"{where} has {cost:g} {measure.replace('_', ' ')}: remove the unit's folder, and run it again")
-    return cost + (evaluation.profile_turns if measure is Measure.TURNS_WITH_PROFILE else 0)

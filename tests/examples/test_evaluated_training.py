@@ -27,7 +27,7 @@ class SomeTraining(EvaluatedTraining):
 
     @property
     def test_freq(self) -> int:
-        return 2 * self.every
+        return 10
 
 
 def ended(folder: Path, *, saved: int, logged: int, evaluated: list[int], every: int = 5) -> SomeTraining:
@@ -47,8 +47,8 @@ def ended(folder: Path, *, saved: int, logged: int, evaluated: list[int], every:
         every=every,
     )
     training.metrics.write_text("".join(json.dumps({"step": step}) + "\n" for step in range(1, logged + 1)))
-    for step in (saved - every, saved):
-        (folder / f"global_step_{step}").mkdir()
+    for step in (each for each in (saved - every, saved) if each > 0):
+        (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
     for step in evaluated:
         training.evaluation(step).parent.mkdir(parents=True, exist_ok=True)
         training.evaluation(step).touch()
@@ -65,6 +65,7 @@ def ended(folder: Path, *, saved: int, logged: int, evaluated: list[int], every:
         (10, 12, [10], 10),
         (15, 16, [10], 15),
         (20, 19, [10], 15),
+        (20, 19, [10, 20], 15),
         (20, 20, [10, 20], 20),
     ],
 )
@@ -79,11 +80,49 @@ def test_a_training_goes_on_from_the_last_checkpoint_behind_which_nothing_is_mis
     assert training.num_kept_checkpoints == 2
 
 
-def test_a_training_without_an_earlier_checkpoint_is_left_as_it_is(tmp_path: Path) -> None:
-    training = ended(tmp_path, saved=20, logged=19, evaluated=[], every=20)
-    (tmp_path / "global_step_0").rmdir()
+def test_an_evaluation_behind_the_step_from_which_a_training_goes_on_is_made_again(tmp_path: Path) -> None:
+    training = ended(tmp_path, saved=20, logged=19, evaluated=[10, 20])
+
+    go_back(training)
+
+    assert [training.evaluation(step).is_file() for step in (10, 20)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("every", "saved", "logged", "evaluated"),
+    [
+        (10, 10, 9, []),  # ended while it was evaluated for the first time
+        (5, 5, 4, []),  # ended before the step was logged
+        (5, 15, 16, []),  # trained on behind an evaluation that is missing
+        (10, 20, 19, [20]),
+    ],
+)
+def test_a_training_without_a_checkpoint_up_to_which_nothing_is_missing_starts_over(
+    tmp_path: Path, every: int, saved: int, logged: int, evaluated: list[int]
+) -> None:
+    training = ended(tmp_path, saved=saved, logged=logged, evaluated=evaluated, every=every)
+    (tmp_path / "global_step_5").mkdir(exist_ok=True)  # verl removes the actor of an old checkpoint alone
+
+    go_back(training)
+
+    assert not [*tmp_path.glob("global_step_*"), *tmp_path.glob("latest*")]
+    assert not training.validation.exists()
+    assert not training.metrics.exists()
+
+
+def test_the_last_checkpoint_is_asked_where_its_evaluation_alone_is_missing(tmp_path: Path) -> None:
+    training = ended(tmp_path, saved=20, logged=19, evaluated=[10], every=20)
 
     go_back(training)
 
     assert training.has_last_checkpoint
     assert training.num_kept_checkpoints == 1
+
+
+def test_a_step_to_go_on_from_that_was_being_written_is_found_again(tmp_path: Path) -> None:
+    training = ended(tmp_path, saved=10, logged=12, evaluated=[10])
+    training.latest.write_text("")
+
+    go_back(training)
+
+    assert training.latest.read_text() == "10"

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from examples.study.claims import FOLDER, PROJECT, SOURCES, Claims, read_design, source_files
+from examples.study.claims import FOLDER, Claims, read_design
+from examples.study.digests import MEASUREMENT_SOURCES, OUTCOME_SOURCES, PROJECT, source_files
 from examples.study.measures_file import StudyMeasures
 from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, read_results, write_results
 from examples.study.page import page
 from examples.study.simulated import SimulatedStudies, coverage, coverage_table
-from examples.study.verdicts import JudgedClaim, judge
+from examples.study.verdicts import JudgedClaim, JudgedPart, judge
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.statistics import ClaimVerdict
 
@@ -87,31 +88,45 @@ def test_the_papers_results_would_make_every_claim_hold() -> None:
         ("in_domain", "outside", "both_ingredients", "cost"), ClaimVerdict.HOLDS
     )
     (part,) = judged["in_domain"].parts
-    assert part.estimate is not None
-    assert part.estimate.by_seed == pytest.approx((0.2, 0.2, 0.2))
+    assert part.low is not None
+    assert part.low is part.high
+    assert part.low.by_seed == pytest.approx((0.2, 0.2, 0.2))
 
 
-def test_a_cost_is_counted_at_the_first_evaluation_that_reaches_the_final_accuracy_of_the_arm() -> None:
-    """PivotRL ends at 80 % with 2,560 turns, and whole tasks are above it from step 30 on, with 12,000 turns."""
+def factors(part: JudgedPart) -> tuple[float, float]:
+    """The lowest and the highest factor."""
+    assert part.low is not None
+    assert part.high is not None
+    return math.exp(part.low.value), math.exp(part.high.value)
+
+
+def test_a_ratio_of_costs_lies_between_those_that_the_evaluations_around_the_level_allow() -> None:
+    """PivotRL reaches 80 % between 1,280 and 2,560 turns, and whole tasks between 8,000 and 12,000."""
     turns, seconds = verdicts(make_results())["cost"].parts
     (with_profile,) = verdicts(make_results())["cost"].shown
 
-    assert [math.exp(part.estimate.value) for part in (turns, seconds) if part.estimate] == pytest.approx(
-        [12_000 / 2_560] * 2
-    )
-    assert with_profile.estimate is not None
-    assert math.exp(with_profile.estimate.value) == pytest.approx(13_000 / 3_560)
-    assert turns.never == ()
+    assert factors(turns) == pytest.approx((8_000 / 2_560, 12_000 / 1_280))
+    assert factors(seconds) == pytest.approx((8_000 / 2_560, 12_000 / 1_280))
+    assert factors(with_profile) == pytest.approx((9_000 / 3_560, 13_000 / 2_280))
+    assert "| 3.12 to 9.37 (3.12 to 9.37, 3.12 to 9.37, 3.12 to 9.37) |" in shown(make_results())
 
 
 def test_an_accuracy_that_is_never_reached_makes_all_turns_a_lower_bound_and_is_said() -> None:
     results = make_results(end_to_end={10: 0.5, 40: 0.7})
     (turns, _) = verdicts(results)["cost"].parts
 
-    assert turns.never == SEEDS
-    assert turns.estimate is not None
-    assert math.exp(turns.estimate.value) == pytest.approx(16_000 / 2_560)
-    assert "at least 6.25 (6.25, 6.25, 6.25)" in shown(results)
+    assert factors(turns)[0] == pytest.approx(16_000 / 2_560)
+    assert factors(turns)[1] > 1e40
+    assert "| at least 6.25 (at least 6.25, at least 6.25, at least 6.25) | [6.25, no bound] |" in shown(results)
+
+
+def test_an_accuracy_that_the_first_evaluation_has_has_no_lower_bound() -> None:
+    results = make_results(end_to_end={10: 0.85, 40: 0.9})
+    judged = verdicts(results)["cost"]
+
+    assert factors(judged.parts[0])[1] == pytest.approx(4_000 / 1_280)
+    assert judged.verdict is ClaimVerdict.UNDECIDED
+    assert "| at most 3.12 (at most 3.12, at most 3.12, at most 3.12) | [no bound, 3.12] |" in shown(results)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +160,7 @@ def test_a_seed_that_lacks_an_arm_leaves_its_claims_undecided_and_stands_on_the_
     }  # fmt: skip
     assert judged["in_domain"].missing == ["sft, seed 2, was not run"]
     text = shown(results)
+    assert "- sft, seed 2, was not run" in text
     assert "| 2 of 3 |" in text
     assert "| `sft` | 2 | - | - | - | - | - |" in text
     assert "- `sft`, seed 2: not run" in text
@@ -175,8 +191,8 @@ def test_tasks_at_which_the_system_failed_are_left_out_of_both_arms_and_counted(
 
     (part,) = verdicts(results)["in_domain"].parts
 
-    assert part.estimate is not None
-    assert part.estimate.by_seed == pytest.approx([(39 / 196 + 0.2) / 2] * 3)
+    assert part.low is not None
+    assert part.low.by_seed == pytest.approx([(39 / 196 + 0.2) / 2] * 3)
     assert "| 60.2 | 60.0 | 80.0 | 80.0 | 4 |" in shown(results)
 
 
@@ -198,27 +214,83 @@ def test_a_group_of_which_the_system_failed_more_than_two_percent_leaves_its_cla
 @pytest.mark.parametrize(
     ("end_to_end", "verdict"),
     [
-        ({10: 0.5, 20: 0.85}, ClaimVerdict.HOLDS),  # 8,000 turns beside 2,560
-        ({10: 0.5, 12: 0.85}, ClaimVerdict.DOES_NOT_HOLD),  # 4,800
-        ({10: 0.5, 12: 0.7}, ClaimVerdict.UNDECIDED),  # 4,800 and not there yet
+        ({13: 0.5, 20: 0.85}, ClaimVerdict.HOLDS),  # behind 5,200 turns, beside at most 2,560
+        ({10: 0.5, 20: 0.85}, ClaimVerdict.UNDECIDED),  # behind 4,000
+        ({4: 0.5, 6: 0.85}, ClaimVerdict.DOES_NOT_HOLD),  # up to 2,400, beside at least 1,280
+        ({4: 0.5, 7: 0.85}, ClaimVerdict.UNDECIDED),  # up to 2,800
+        ({4: 0.5, 6: 0.7}, ClaimVerdict.UNDECIDED),  # 2,400 and not there yet
         ({10: 0.5, 40: 0.7}, ClaimVerdict.HOLDS),  # 16,000 and not there yet
     ],
 )
-def test_a_lower_bound_can_make_the_claim_on_costs_hold_and_never_fail(
+def test_the_claim_on_costs_holds_by_the_lowest_factor_and_fails_by_the_highest_one(
     end_to_end: dict[int, float], verdict: ClaimVerdict
 ) -> None:
     assert verdicts(make_results(end_to_end=end_to_end))["cost"].verdict is verdict
 
 
+def test_with_the_steps_of_arms_yaml_the_claim_on_turns_can_hold_fail_and_stay_undecided() -> None:
+    """Turns of a step: 128 single ones, and of as many whole tasks 4.4 each."""
+    study = read_design().study
+    arms = {arm.name: arm for arm in study.arms}
+    steps = {
+        name: [round((number + 1) * study.steps_of(arms[name]) / arms[name].num_evaluations) for number in range(8)]
+        for name in ("pivotrl", "end_to_end")
+    }
+    whole = make_results()
+    kept = [each for each in whole.evaluations if each.arm not in steps]
+
+    def verdict(reached: int) -> ClaimVerdict:
+        curves = [
+            made
+            for seed in SEEDS
+            for made in (
+                *curve("pivotrl", seed, dict(zip(steps["pivotrl"][:4], (0.5, 0.6, 0.7, 0.8), strict=True)), 128),
+                *curve("end_to_end", seed, {step: 0.85 if n >= reached else 0.5 for n, step in
+                                            enumerate(steps["end_to_end"])}, 563),
+            )
+        ]  # fmt: skip
+        return verdicts(replace(whole, evaluations=[*kept, *curves]))["cost"].verdict
+
+    assert [verdict(reached) for reached in (0, 1, 2, 8)] == [
+        ClaimVerdict.DOES_NOT_HOLD, ClaimVerdict.UNDECIDED, ClaimVerdict.HOLDS, ClaimVerdict.HOLDS,
+    ]  # fmt: skip
+
+
 def test_a_level_that_is_not_reached_in_many_draws_of_the_tasks_refutes_nothing() -> None:
-    results = make_results(end_to_end={10: 0.5, 12: 0.81})
+    results = make_results(end_to_end={4: 0.5, 6: 0.81})
     for each in results.evaluations:
-        if (each.arm, each.step) == ("end_to_end", 12):
+        if (each.arm, each.step) == ("end_to_end", 6):
             each.solved.update(dict.fromkeys(("shop", "sql"), outcomes(0.81, shift=20)))  # type: ignore[attr-defined]
 
     judged = verdicts(results)["cost"]
 
-    assert (judged.parts[0].never, judged.verdict) == ((), ClaimVerdict.UNDECIDED)
+    assert factors(judged.parts[0])[1] == pytest.approx(2_400 / 1_280)
+    assert judged.verdict is ClaimVerdict.UNDECIDED
+
+
+def without_outcomes(results: StudyResults, arm: str, step: int) -> None:
+    """Let the outcomes of five tasks after a step be unknown, and of one task there be no line."""
+    for each in results.evaluations:
+        if (each.arm, each.seed, each.step) == (arm, 2, step):
+            shop = {**each.solved["shop"], **dict.fromkeys(map(str, range(5)))}
+            each.solved["shop"] = {task: known for task, known in shop.items() if task != "7"}  # type: ignore[index]
+
+
+def test_an_evaluation_amid_training_that_lost_outcomes_is_left_out_of_its_curve_alone_and_said() -> None:
+    results = make_results(end_to_end={10: 0.5, 20: 0.7, 30: 0.85, 40: 0.85})
+    without_outcomes(results, "pivotrl", 10)
+    without_outcomes(results, "end_to_end", 20)
+
+    judged = verdicts(results)
+
+    assert {each.verdict for name, each in judged.items() if name != "cost"} == {ClaimVerdict.HOLDS}
+    assert judged["cost"].missing == []
+    turns = judged["cost"].parts[0].low
+    assert turns is not None
+    assert [math.exp(value) for value in turns.by_seed] == pytest.approx([8_000 / 2_560, 4_000 / 2_560, 8_000 / 2_560])
+    text = shown(results)
+    for place in ("pivotrl, seed 2, step 10", "end_to_end, seed 2, step 20"):
+        assert f"- {place}: too many outcomes are not known, so it is left out of the curve" in text
 
 
 def test_what_an_arm_costs_that_learned_nothing_says_nothing() -> None:
@@ -321,10 +393,11 @@ def test_a_design_that_is_missing_is_refused(tmp_path: Path) -> None:
         read_design(tmp_path)
 
 
-def test_every_change_of_the_design_changes_its_hash(tmp_path: Path) -> None:
+def test_a_change_of_what_decides_outcomes_changes_their_hash(tmp_path: Path) -> None:
     changed = changed_design(tmp_path, "arms.yaml", lambda text: text.replace("num_steps: 24", "num_steps: 25"))
 
     assert read_design(changed).digest != read_design().digest
+    assert read_design(changed, is_tuning=True).digest != read_design(is_tuning=True).digest
     assert len(read_design().digest) == 12
 
 
@@ -366,28 +439,57 @@ def test_the_table_of_simulated_studies_has_a_row_for_each_truth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "decides"),
+    ("name", "outcomes_change", "measures_change"),
     [
-        ("examples/study/policy.py", True),
-        ("examples/study/verdicts.py", True),
-        ("examples/study/domains/search.py", True),
-        ("examples/study/tools.yaml", True),
-        ("examples/evaluated_training.py", True),
-        ("verl_pivot/statistics.py", True),
-        ("examples/study/page.py", False),
-        ("examples/study/run.py", False),
+        ("examples/study/policy.py", True, False),
+        ("examples/study/recording.py", True, False),
+        ("examples/study/domains/search.py", True, False),
+        ("examples/study/tools.yaml", True, False),
+        ("examples/quickstart/policy.py", True, False),
+        ("examples/study/turn_gains.py", False, True),
+        ("examples/study/measures.py", False, True),
+        ("examples/study/verdicts.py", False, False),
+        ("examples/study/costs.py", False, False),
+        ("examples/study/claims.yaml", False, False),
+        ("examples/study/page.py", False, False),
+        ("examples/evaluated_training.py", False, False),
     ],
 )
-def test_a_change_of_a_source_that_decides_results_changes_the_hash(tmp_path: Path, name: str, decides: bool) -> None:
-    for path in (*source_files(), PROJECT / name):
+def test_a_source_is_part_of_the_hash_of_what_it_decides_alone(
+    tmp_path: Path, name: str, outcomes_change: bool, measures_change: bool
+) -> None:
+    for path in (*source_files((*OUTCOME_SOURCES, *MEASUREMENT_SOURCES)), PROJECT / name):
         (tmp_path / path.relative_to(PROJECT)).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(path, tmp_path / path.relative_to(PROJECT))
-    assert read_design(project=tmp_path).digest == read_design().digest
+    design = read_design()
+    assert read_design(project=tmp_path) == design
 
     (tmp_path / name).write_text((tmp_path / name).read_text() + "\n")
 
-    assert (read_design(project=tmp_path).digest != read_design().digest) is decides
+    changed = read_design(project=tmp_path)
+    assert (changed.digest != design.digest) is outcomes_change
+    assert (changed.measured_by != design.measured_by) is measures_change
 
 
-def test_every_source_that_the_hash_covers_is_there() -> None:
-    assert all(list(PROJECT.glob(pattern)) for pattern in SOURCES)
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("claims.yaml", "above: 2.0", "above: 3.0"),
+        ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [1, 2, 3, 4]"),
+        ("arms.yaml", "num_validation: 100", "num_validation: 200"),
+        ("arms.yaml", "# samples of a prompt", "# of a prompt"),
+        ("arms.yaml", "num_measured_turns: 200", "num_measured_turns: 100"),
+    ],
+)
+def test_what_decides_no_outcome_of_a_seed_is_no_part_of_the_outcomes_hash(
+    tmp_path: Path, name: str, old: str, new: str
+) -> None:
+    changed, design = read_design(changed_design(tmp_path, name, lambda text: text.replace(old, new))), read_design()
+
+    assert (tmp_path / name).read_text() != (FOLDER / name).read_text()
+    assert changed.digest == design.digest
+    assert (changed.measured_by != design.measured_by) is ("num_measured_turns" in old)
+
+
+def test_every_source_that_a_hash_covers_is_there() -> None:
+    assert all(list(PROJECT.glob(pattern)) for pattern in (*OUTCOME_SOURCES, *MEASUREMENT_SOURCES))

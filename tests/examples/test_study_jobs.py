@@ -3,9 +3,11 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from rich.console import Console
 
 from verl_pivot.local.environment import activate_shims
@@ -83,8 +85,56 @@ def test_a_plan_with_jobs_counts_stages_one_after_the_other(tmp_path: Path) -> N
     stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "seconds": 3600.0}))
     more = [Unit(arm="a", seed=seed, folder=tmp_path / str(seed), settings={}) for seed in (2, 3, 4)]
 
-    assert plan_lines([[done], more[:2], more[2:]], 2)[-1] == "3 of 4 units left: 2.00 hours, with 2 at once"
-    assert plan_lines([[done], more[:2], more[2:]])[-1] == "3 of 4 units left: 3.00 hours"
+    stages, kinds = [[done], more[:2], more[2:]], {"a": "a"}
+    assert plan_lines(stages, kinds, 2)[-1] == "3 of 4 units left: 2.00 hours, with 2 at once"
+    assert plan_lines(stages, kinds)[-1] == "3 of 4 units left: 3.00 hours"
+
+
+def test_a_unit_with_other_settings_is_neither_done_nor_a_measure_of_its_kind(tmp_path: Path) -> None:
+    unit = Unit(arm="a", seed=1, folder=tmp_path, settings={"design": "new"})
+    finish(replace(unit, settings={"design": "old"}), lambda: None)
+
+    assert plan_lines([[unit]], {"a": "a"}) == [
+        f"a, seed 1: {tmp_path} has other settings and must be removed, not measured",
+        "1 of 1 units left: 0.00 hours, and 1 of a kind that was not measured yet",
+    ]
+
+
+def test_tries_of_arms_that_train_alike_are_of_one_kind_so_that_the_first_one_tells_their_seconds(
+    tmp_path: Path,
+) -> None:
+    tuning = StudyRequest(out=tmp_path).tuning(QUIET)
+    (seed,) = tuning.seeds
+    unit = seed.unit(tuning.arms[3])
+    finish(unit, lambda: None)
+    stamp = unit.folder / "unit.json"
+    stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "seconds": 3600.0}))
+
+    lines = plan_lines(tuning.stages, tuning.kinds)
+
+    assert unit.arm == "pivotrl_try_1"
+    assert [line.partition(",")[0] for line in lines if line.endswith("3600 s expected")] == [
+        f"{name}_try_{number}" for name in ("pivotrl", "random_turns", "strict") for number in (1, 2, 3)
+    ]
+    assert lines[-1] == "16 of 17 units left: 8.00 hours, and 8 of a kind that was not measured yet"
+
+
+def test_seeds_are_named_and_those_of_other_commands_stay_in_what_is_written(tmp_path: Path) -> None:
+    study = StudyRequest(out=tmp_path, seeds="3,2").study(QUIET)
+
+    assert [seed.seed for seed in study.seeds] == [2, 3]
+    assert [seed.seed for seed in study.reported] == [1, 2, 3]
+    with pytest.raises(typer.BadParameter, match="there is no seed 4; known: 1, 2, 3"):
+        StudyRequest(out=tmp_path, seeds="4").study(QUIET)
+
+
+def test_launches_are_written_alike_for_all_seeds(tmp_path: Path) -> None:
+    study = StudyRequest(out=tmp_path).study(QUIET)
+    first, second = (replace(study, reported=study.reported[n:])._about for n in (0, 1))
+
+    assert "data.seed=SEED" in first.arms["pivotrl"].command
+    assert "data.val_files=OUT/seed-SEED/held_out.parquet" in first.arms["pivotrl"].command
+    assert first == second
 
 
 def arms_named(*names: str) -> list[Arm]:
@@ -109,7 +159,7 @@ def test_a_measurement_is_a_unit_where_its_arms_run(
 
 
 def test_the_plan_of_a_study_lists_policy_profile_arms_and_measurements_in_their_order(tmp_path: Path) -> None:
-    study = StudyRequest(out=tmp_path, seeds=1).study(QUIET)
+    study = StudyRequest(out=tmp_path, seeds="1").study(QUIET)
 
     assert [[unit.arm for unit in stage] for stage in study.stages] == [
         ["policy"], ["profile"], ["base", "sft", "pivotrl", "random_turns", "strict", "end_to_end"],
@@ -119,7 +169,7 @@ def test_the_plan_of_a_study_lists_policy_profile_arms_and_measurements_in_their
 
 
 def test_a_study_knows_that_an_arm_was_trained_beside_others(tmp_path: Path) -> None:
-    study = StudyRequest(out=tmp_path, seeds=1).study(QUIET)
+    study = StudyRequest(out=tmp_path, seeds="1").study(QUIET)
     job = study._job(study.seeds[0], study.arms[2])
 
     assert not study.results.about.is_side_by_side
@@ -129,7 +179,7 @@ def test_a_study_knows_that_an_arm_was_trained_beside_others(tmp_path: Path) -> 
 
 
 def test_an_arm_that_goes_on_after_another_runs_in_a_later_stage(tmp_path: Path) -> None:
-    study = StudyRequest(out=tmp_path, seeds=1, arms="pivotrl,pivotrl_then_end_to_end").study(QUIET)
+    study = StudyRequest(out=tmp_path, seeds="1", arms="pivotrl,pivotrl_then_end_to_end").study(QUIET)
 
     assert [unit.arm for stage in study.stages for unit in stage][2:4] == ["pivotrl", "pivotrl_then_end_to_end"]
     assert [len(stage) for stage in study.stages][:4] == [1, 1, 1, 1]

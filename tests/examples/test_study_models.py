@@ -49,7 +49,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def study_of(folder: Path, *, gpu: bool, model: Path | None = None) -> Study:
-    return StudyRequest(out=folder, seeds=1, gpu=gpu, model=model).study(Console(quiet=True))
+    return StudyRequest(out=folder, seeds="1", gpu=gpu, model=model).study(Console(quiet=True))
 
 
 def command(study: Study, arm: Arm) -> list[str]:

@@ -186,6 +186,20 @@ def test_results_of_units_are_joined_in_their_order() -> None:
     assert (joined.digest, len(joined.gains)) == ("x", 10)
 
 
+def test_units_that_were_not_finished_in_one_run_stand_on_the_page() -> None:
+    results = dataclasses.replace(make_results(), about=StudyAbout(notes=("sft, seed 2: finished in 2 runs.",)))
+
+    assert "All units were run.\n\n- sft, seed 2: finished in 2 runs." in page(
+        DESIGN, results, make_measures(), OUTSIDE
+    )
+
+
+def test_measures_that_other_code_took_are_said() -> None:
+    measures = make_measures().model_copy(update={"measured_by": "other"})
+
+    assert "were taken by other code than that beside this page" in page(DESIGN, make_results(), measures, OUTSIDE)
+
+
 def test_outcomes_that_do_not_say_how_they_were_made_are_refused(tmp_path: Path) -> None:
     import pyarrow.parquet
 

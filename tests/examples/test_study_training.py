@@ -1,6 +1,7 @@
 """The study's launches, rows of arms, plan of units, and outcomes in dumps."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet
@@ -18,6 +19,7 @@ from examples.quickstart.policy import encode  # noqa: E402
 from examples.study.arms import Arm, ArmKind, Recipe  # noqa: E402
 from examples.study.claims import read_design  # noqa: E402
 from examples.study.domains.known import DOMAINS, GROUPS, OUTSIDE  # noqa: E402
+from examples.study.measurement_units import measurements  # noqa: E402
 from examples.study.plan import plan_lines  # noqa: E402
 from examples.study.policy import (  # noqa: E402
     MAX_PROMPT_TOKENS,
@@ -39,7 +41,14 @@ DESIGN = read_design()
 
 
 def make_seed(folder: Path) -> StudySeed:
-    return StudySeed(seed=1, folder=folder, study=DESIGN.study, digest=DESIGN.digest, console=Console(quiet=True))
+    return StudySeed(
+        seed=1,
+        folder=folder,
+        study=DESIGN.study,
+        digest=DESIGN.digest,
+        measured_by=DESIGN.measured_by,
+        console=Console(quiet=True),
+    )
 
 
 @pytest.mark.parametrize("arm", DESIGN.study.all_arms, ids=lambda arm: arm.name)
@@ -55,7 +64,7 @@ def test_every_command_composes_and_plays_whole_tasks_greedily(arm: Arm, tmp_pat
     assert config.trainer.get("val_only", False) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
     assert config.data.val_files == str(tmp_path / "seed-1/held_out.parquet")
     assert config.trainer.total_training_steps == (48 if arm.name == "end_to_end" else 24)
-    assert config.trainer.test_freq == {"pivotrl": 6, "end_to_end": 12}.get(arm.name, 24)
+    assert config.trainer.test_freq == {"pivotrl": 6, "end_to_end": 6}.get(arm.name, 24)
     assert config.trainer.save_freq == 6
     assert config.actor_rollout_ref.actor.use_kl_loss is (arm.recipe is Recipe.PAPER)
     assert (config.data.train_files == config.data.val_files) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
@@ -122,6 +131,18 @@ def test_a_unit_that_lost_something_is_refused(tmp_path: Path, lost: str, proble
 
     with pytest.raises(DataError, match=problem):
         seed.results(arm)
+
+
+def test_an_evaluation_amid_training_that_lacks_a_task_is_no_reason_to_refuse_its_unit(tmp_path: Path) -> None:
+    seed, arm = make_seed(tmp_path), arm_named("pivotrl")
+    training = seed._training(arm)
+    write_evaluated(training, num_rollouts=3)
+    seed.files.profile.write_text("")
+    training.evaluation(12).write_text(dump_line("b", 1.0))
+
+    assert [each.solved for each in seed.results(arm)] == [
+        {"shop": {"b" if step == 12 else "a": True}} for step in (6, 12, 18, 24)
+    ]
 
 
 def test_a_unit_whose_seconds_or_tasks_are_not_all_there_is_refused(tmp_path: Path) -> None:
@@ -256,13 +277,22 @@ def test_a_plan_takes_the_seconds_of_units_of_a_kind_and_says_which_kind_was_not
     stamp = units[0].folder / "unit.json"
     stamp.write_text(json.dumps({**json.loads(stamp.read_text()), "seconds": 720.0}))
 
-    assert plan_lines([units]) == [
+    assert plan_lines([units], {"sft": "sft", "pivotrl": "pivotrl"}) == [
         "sft, seed 1: done in 720 s, 720 s expected",
         "pivotrl, seed 1: not begun, not measured",
         "sft, seed 2: not begun, 720 s expected",
         "pivotrl, seed 2: not begun, not measured",
         "3 of 4 units left: 0.20 hours, and 2 of a kind that was not measured yet",
     ]
+
+
+def test_a_measurement_is_of_the_code_that_measures_and_an_arm_is_not(tmp_path: Path) -> None:
+    seed = make_seed(tmp_path)
+    other = replace(seed, measured_by="other")
+    (signals, *_) = measurements(DESIGN.claims, DESIGN.study.arms, has_profile=True)
+
+    assert seed.measurement_unit(signals).settings != other.measurement_unit(signals).settings
+    assert seed.unit(arm_named("sft")) == other.unit(arm_named("sft"))
 
 
 def test_all_arms_of_a_seed_start_from_one_policy_and_play_the_same_tasks(tmp_path: Path) -> None:
@@ -275,7 +305,7 @@ def test_all_arms_of_a_seed_start_from_one_policy_and_play_the_same_tasks(tmp_pa
 
 def test_a_unit_is_of_its_design_and_of_its_arm(tmp_path: Path) -> None:
     seed = make_seed(tmp_path)
-    other = StudySeed(seed=1, folder=tmp_path, study=DESIGN.study, digest="other", console=seed.console)
+    other = replace(seed, digest="other")
     arm, strict = DESIGN.study.arms[2], DESIGN.study.arms[4]
 
     assert seed.unit(arm).settings != other.unit(arm).settings

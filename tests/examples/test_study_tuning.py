@@ -46,7 +46,7 @@ def tried(arm: str, rate: float, solved: float, epochs: int | None = None) -> Tr
 
 
 def make_tuned(*tries: TriedSettings, policy: str = TINY) -> TunedRates:
-    return TunedRates(policy=policy, seed=0, num_validation=100, design="0123456789ab", tries=tries)
+    return TunedRates(policy=policy, seed=0, sizes=DESIGN.study.sizes, design="0123456789ab", tries=tries)
 
 
 def tuning_of(folder: Path, arms: str | None = None) -> Study:
@@ -61,8 +61,23 @@ def test_the_try_that_solves_most_counts_and_of_equal_ones_the_lower_rate_and_th
     assert tuned.best("b") == tried("b", 1.0e-1, 0.4, 2)
     assert tuned.best("c") is None
     assert tuning_lines(tuned, ["b"]) == [
-        "b: learning rate 0.1, 3 epochs: 40.0 %", "b: learning rate 0.1, 2 epochs: 40.0 %, the best",
-    ]  # fmt: skip
+        "b: learning rate 0.1, 3 epochs: 40.0 %",
+        "b: learning rate 0.1, 2 epochs: 40.0 %, the best, with the lowest and highest learning rate that was tried",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("best", "mark"),
+    [
+        (0, ", with the lowest learning rate that was tried"),
+        (1, ""),
+        (2, ", with the highest learning rate that was tried"),
+    ],
+)
+def test_a_best_rate_at_the_edge_of_those_that_were_tried_is_marked(best: int, mark: str) -> None:
+    tuned = make_tuned(*(tried("a", 0.1 * (number + 1), float(number == best)) for number in range(3)))
+
+    assert tuning_lines(tuned, ["a"])[best].endswith(f"100.0 %, the best{mark}")
 
 
 def test_what_tuning_found_comes_back_from_its_file(tmp_path: Path) -> None:
@@ -76,7 +91,7 @@ def test_what_tuning_found_comes_back_from_its_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [(None, "cannot be read as YAML"), ("[", "cannot be read as YAML"), ("seed: 1", "tuned.yaml"),
-     ("policy: x\nseed: 0\nnum_validation: 1\ndesign: a\ntries: []\nmore: 1", "tuned.yaml.more: unknown key")],
+     ("policy: x\nseed: 0\nsizes: {}\ndesign: a\ntries: []\nmore: 1", "tuned.yaml.more: unknown key")],
 )  # fmt: skip
 def test_a_file_that_tuning_did_not_write_is_refused(tmp_path: Path, content: str | None, problem: str) -> None:
     path = tmp_path / "tuned.yaml"
@@ -211,9 +226,30 @@ def test_a_study_takes_over_what_was_tuned_for_its_policy_and_refuses_a_file_of_
     assert study.is_tuned
     assert study.seeds[0].training_of("pivotrl").learning_rate == 1e-4
 
+    assert StudyRequest(out=tmp_path, tuned=path, steps=3).study(Console(quiet=True)).is_tuned
+
     write_tuned(make_tuned(tried("pivotrl", 1e-4, 0.5), policy="another"), path)
     with pytest.raises(ConfigError, match="was tuned for another, not for tiny policy"):
         StudyRequest(out=tmp_path, tuned=path).study(Console(quiet=True))
+
+
+def test_rates_that_were_tuned_with_other_sizes_are_refused_but_by_a_study_of_these_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "tuned.yaml"
+    rehearsal = StudyRequest(out=tmp_path, steps=2, tasks=5).tuning(Console(quiet=True)).design.study
+    tries = [tried(arm.name, 1e-4, 0.5, arm.num_epochs) for arm in DESIGN.study.arms if arm.learning_rate]
+    write_tuned(replace_sizes(make_tuned(*tries), rehearsal.sizes), path)
+
+    with pytest.raises(ConfigError) as error:
+        StudyRequest(out=tmp_path, tuned=path).study(Console(quiet=True))
+    assert str(error.value) == (
+        f"{path} was tuned with num_steps 2, not 24, num_validation 5, not 100: run tune with the sizes of arms.yaml, "
+        "or remove the file"
+    )
+    assert StudyRequest(out=tmp_path, tuned=path, steps=2, tasks=5).study(Console(quiet=True)).is_tuned
+
+
+def replace_sizes(tuned: TunedRates, sizes: dict[str, int]) -> TunedRates:
+    return tuned.model_copy(update={"sizes": sizes})
 
 
 def test_more_jobs_than_there_is_room_for_are_refused() -> None:
@@ -229,7 +265,7 @@ def test_one_gpu_trains_one_arm_at_a_time() -> None:
 
 
 def test_a_process_of_the_study_gets_all_options_that_decide_its_unit(tmp_path: Path) -> None:
-    request = StudyRequest(out=tmp_path, arms="sft,pivotrl", seeds=1, steps=3, tasks=4, jobs=2)
+    request = StudyRequest(out=tmp_path, arms="sft,pivotrl", seeds="1", steps=3, tasks=4, jobs=2)
 
     assert request.options == (
         "--out", str(tmp_path), "--seeds", "1", "--arms", "sft,pivotrl", "--steps", "3", "--tasks", "4",
