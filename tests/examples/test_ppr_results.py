@@ -1,0 +1,42 @@
+"""The results of ppr that are committed, and the table of its README."""
+
+from pathlib import Path
+
+from examples.comparison import shown_difference
+from examples.ppr import report
+from examples.ppr.measures import EM, MEASURES, TOKENS, TURNS, VALID_SEARCHES
+from examples.results_file import RESULTS, merged
+
+_HERE = Path(report.__file__).parent
+_STEPS = (10, 20)
+"""Evaluations before the last one."""
+
+
+def lines(results: list[report.Result]) -> list[str]:
+    """Lines of the README's table, one for each unit."""
+    found = []
+    for row in report.rows(results):
+        if len(row.seeds) > 1:
+            continue
+        (result,) = (each for each in results if (each.arm, each.seed) == (row.arm, row.seeds[0]))
+        before = [f"{MEASURES[EM](result.evaluations[step]):.3f}" if result.training else "" for step in _STEPS]
+        values = [
+            f"`{row.arm}`",
+            str(row.seeds[0]),
+            *before,
+            f"{row.em:.3f} [{row.interval.low:.3f}, {row.interval.high:.3f}]",
+            shown_difference(row.over_outcome),
+            f"{row.measures[TURNS]:.2f}",
+            f"{row.measures[TOKENS]:.0f}",
+            f"{row.measures[VALID_SEARCHES]:.2f}",
+            f"{row.unseen:.2f}",
+        ]
+        found.append("|" + "".join(f" {value} |" if value else " |" for value in values))
+    return found
+
+
+def test_the_table_of_the_readme_is_rebuilt_from_the_results() -> None:
+    kept = merged([_HERE / RESULTS], report.STUDY)
+    shown = [line for line in (_HERE / "README.md").read_text().splitlines() if line.startswith("| `")]
+    table = [line for line in shown if line.count("|") == 11]
+    assert table == lines(kept.results)
