@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pyarrow.parquet
@@ -13,6 +14,7 @@ from transformers import AutoTokenizer, GenerationConfig, Qwen2ForCausalLM, Qwen
 
 from examples.ppr.serving import digest_of
 from examples.quickstart.policy import SftConfig, encode, train
+from verl_pivot.data.files import replacing
 from verl_pivot.types import Message, Role, Trajectory
 
 MAX_QUESTION_TOKENS = 1536
@@ -21,7 +23,7 @@ MAX_ANSWER_TOKENS = 192
 """Most tokens of a judge's answer."""
 _FENCED = re.compile(r"<([0-9a-f]{16})>\n.*?\n</\1>", re.DOTALL)
 _QUOTED = re.compile(r'(?<="quotation": ").*?(?=", ")')
-_BETWEEN_PHRASES = re.compile(r"\d+|[0-9a-f]{16}|(?<=[.:,;] )|\n")
+_BETWEEN_PHRASES = re.compile(r"[0-9a-f]{16}|\d+|(?<=[.:,;] )|\n")
 _STAMP = "judge.json"
 
 
@@ -51,7 +53,7 @@ def teach_judge(folder: Path, policy: Path, turns: Path, config: SftConfig) -> P
     if stamp.is_file() and stamp.read_text() == settings:
         return folder
     stamp.unlink(missing_ok=True)
-    dialogues = read_dialogues(turns)
+    dialogues = read_dialogues(turns, config.seed)
     tokenizer = AutoTokenizer.from_pretrained(policy)
     add_phrases(tokenizer, dialogues)
     model = Qwen2ForCausalLM.from_pretrained(policy)
@@ -68,17 +70,46 @@ def teach_judge(folder: Path, policy: Path, turns: Path, config: SftConfig) -> P
     return folder
 
 
-def read_dialogues(turns: Path) -> list[Trajectory]:
-    """The column `messages` of labelled turns, as trajectories of one turn."""
+def read_dialogues(turns: Path, seed: int) -> list[Trajectory]:
+    """The distinct dialogues of labelled turns, as trajectories of one turn.
+
+    Their fences have random words, as those of a judge's questions have when it is served; labelled turns have words
+    that follow from the question.
+    """
     rows: list[list[dict[str, Any]]] = pyarrow.parquet.read_table(turns, columns=["messages"])["messages"].to_pylist()
+    rng = Random(seed)
     return [
         Trajectory(
             id=str(number),
             messages=tuple(Message(role=Role(each["role"]), content=each["content"]) for each in messages),
             tools=(),
         )
-        for number, messages in enumerate(rows)
+        for number, messages in enumerate(_with_another_word(rows[row], rng) for row in distinct_rows(rows))
     ]
+
+
+def draw_turns(turns: Path, out: Path, most: int, seed: int) -> None:
+    """Write distinct labelled turns into another file, drawn by the seed if there are more than `most`."""
+    table = pyarrow.parquet.read_table(turns)
+    rows = distinct_rows(table["messages"].to_pylist())
+    drawn = sorted(Random(seed).sample(rows, min(most, len(rows))))
+    with replacing(out) as unfinished:
+        pyarrow.parquet.write_table(table.take(drawn), unfinished)
+
+
+def distinct_rows(rows: Sequence[list[dict[str, Any]]]) -> list[int]:
+    """Numbers of the rows whose messages no earlier row has; many rollouts take the same turn."""
+    first: dict[str, int] = {}
+    for number, messages in enumerate(rows):
+        first.setdefault(json.dumps(messages), number)
+    return [*first.values()]
+
+
+def _with_another_word(messages: list[dict[str, Any]], rng: Random) -> list[dict[str, Any]]:
+    """The messages of a question with a random word of their fences."""
+    (word,) = {found.group(1) for each in messages for found in _FENCED.finditer(each["content"])}
+    other = rng.randbytes(8).hex()
+    return [{**each, "content": each["content"].replace(word, other)} for each in messages]
 
 
 def add_phrases(tokenizer: Qwen2Tokenizer, dialogues: Sequence[Trajectory]) -> None:

@@ -22,6 +22,7 @@ from examples.ppr.corpus import MOST_HELD_OUT, Corpus, make_corpus  # noqa: E402
 from examples.ppr.judge_policy import (  # noqa: E402
     MAX_ANSWER_TOKENS,
     MAX_QUESTION_TOKENS,
+    draw_turns,
     judge_sft_config,
     teach_judge,
 )
@@ -38,6 +39,8 @@ console = Console()
 _KINDS = {"pprm": PRINCIPLES, "pprm_one_question": ONE_QUESTION}
 """{name of the judge: what it goes by}"""
 _BENCH = "bench.json"
+_NUM_PROFILED = 400
+"""Turns that are profiled for RL, since more take longer than RL itself."""
 _ANSWERS = ("--max-added-principles", "0", "--answer-format", "text", "--max-tokens", str(MAX_ANSWER_TOKENS))
 
 
@@ -201,10 +204,13 @@ class TaughtJudge:
     def _select(self, training: JudgeTraining) -> None:
         if training.rows.is_file():
             return
-        trajectories, profile = (self.folder / each for each in ("turns.jsonl", "profile.jsonl"))
+        drawn, trajectories, profile = (
+            self.folder / each for each in ("rl_turns.parquet", "turns.jsonl", "profile.jsonl")
+        )
+        draw_turns(self.turns, drawn, _NUM_PROFILED, self.seed)
         lengths = ("--max-prompt-tokens", str(MAX_QUESTION_TOKENS))
         sampling = (*lengths, "--max-new-tokens", str(MAX_ANSWER_TOKENS), "--seed", str(self.seed))
-        run("import", self.turns, "--allow-no-tools", "--out", trajectories)
+        run("import", drawn, "--allow-no-tools", "--out", trajectories)
         run("profile", trajectories, "--model", self.sft, "--out", profile, *sampling)
         run("select", trajectories, "--profile", profile, "--out", training.rows, *lengths, "--seed", str(self.seed))
 

@@ -21,6 +21,7 @@ CPU_FLAGS = (
     *("--dtype", "float32"),  # as in training on a CPU; SGLang's default halves the precision of a float32 model
     *("--mem-fraction-static", "0.3", "--max-total-tokens", "65536", "--max-running-requests", "64"),
     "--disable-overlap-schedule",
+    "--sleep-on-idle",  # else the scheduler of a server that waits spins on a core
 )
 
 GPU_FLAGS = ("--dtype", "bfloat16")
