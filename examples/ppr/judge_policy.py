@@ -13,7 +13,7 @@ from tokenizers import AddedToken
 from transformers import AutoTokenizer, GenerationConfig, Qwen2ForCausalLM, Qwen2Tokenizer
 
 from examples.ppr.serving import digest_of
-from examples.quickstart.policy import SftConfig, encode, train
+from examples.quickstart.policy import IGNORED, Example, SftConfig, encode, train
 from verl_pivot.data.files import replacing
 from verl_pivot.types import Message, Role, Trajectory
 
@@ -59,7 +59,7 @@ def teach_judge(folder: Path, policy: Path, turns: Path, config: SftConfig) -> P
     model = Qwen2ForCausalLM.from_pretrained(policy)
     model.resize_token_embeddings(len(tokenizer))
     model.config.max_position_embeddings = MAX_QUESTION_TOKENS + MAX_ANSWER_TOKENS
-    train(model, [encode(tokenizer, each) for each in dialogues], [], config)
+    train(model, fitting(tokenizer, dialogues), [], config)
     model.generation_config = GenerationConfig(
         eos_token_id=model.config.eos_token_id, pad_token_id=model.config.pad_token_id
     )
@@ -68,6 +68,29 @@ def teach_judge(folder: Path, policy: Path, turns: Path, config: SftConfig) -> P
     tokenizer.save_pretrained(folder)
     stamp.write_text(settings)  # last, so that a run that was killed starts over
     return folder
+
+
+def fitting(tokenizer: Qwen2Tokenizer, dialogues: Sequence[Trajectory]) -> list[Example]:
+    """The dialogues as SFT sees them; those that are too long for a served judge are left out, and their number said.
+
+    Raises:
+        SystemExit: If none is left.
+    """
+    examples = [encode(tokenizer, each) for each in dialogues]
+    kept = [each for each in examples if _fits(each)]
+    if len(kept) < len(examples):
+        print(
+            f"{len(examples) - len(kept)} of {len(examples)} labelled turns are not taught: a question has more than "
+            f"{MAX_QUESTION_TOKENS} tokens, or an answer more than {MAX_ANSWER_TOKENS}"
+        )
+    if not kept:
+        raise SystemExit("no labelled turn is left to teach a judge")
+    return kept
+
+
+def _fits(example: Example) -> bool:
+    num_answered = sum(label != IGNORED for label in example.labels)
+    return num_answered <= MAX_ANSWER_TOKENS and len(example.input_ids) - num_answered <= MAX_QUESTION_TOKENS
 
 
 def read_dialogues(turns: Path, seed: int) -> list[Trajectory]:

@@ -41,6 +41,7 @@ _KINDS = {"pprm": PRINCIPLES, "pprm_one_question": ONE_QUESTION}
 _BENCH = "bench.json"
 _NUM_PROFILED = 400
 """Turns that are profiled for RL, since more take longer than RL itself."""
+_NO_VALIDATION = ("--validation-share", "0")
 _ANSWERS = ("--max-added-principles", "0", "--answer-format", "text", "--max-tokens", str(MAX_ANSWER_TOKENS))
 
 
@@ -54,6 +55,7 @@ class JudgeTraining(Training):
             *("python", "-m", "verl.trainer.main_ppo", "+method=pivotrl"),
             *machine_overrides(),
             *self.sizes,
+            f"data.val_files={self.rows}",  # which validate nothing; select leaves none aside
             f"data.max_prompt_length={MAX_QUESTION_TOKENS}",
             f"data.max_response_length={MAX_ANSWER_TOKENS}",
             f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={self.micro_batch_size}",
@@ -140,6 +142,11 @@ class TaughtJudge:
         return self.folder / "turns.parquet"
 
     @property
+    def drawn(self) -> Path:
+        """Those of them that are profiled for RL."""
+        return self.folder / "rl_turns.parquet"
+
+    @property
     def tested(self) -> Path:
         """Labelled turns on the held-out questions."""
         return self.folder / "held_out.parquet"
@@ -204,15 +211,24 @@ class TaughtJudge:
     def _select(self, training: JudgeTraining) -> None:
         if training.rows.is_file():
             return
-        drawn, trajectories, profile = (
-            self.folder / each for each in ("rl_turns.parquet", "turns.jsonl", "profile.jsonl")
-        )
-        draw_turns(self.turns, drawn, _NUM_PROFILED, self.seed)
+        draw_turns(self.turns, self.drawn, _NUM_PROFILED, self.seed)
+        for command in self.selection(training):
+            run(*command)
+
+    def selection(self, training: JudgeTraining) -> list[tuple[str | Path, ...]]:
+        """Arguments of the commands import, profile and select, which find the rows of RL among the drawn turns.
+
+        None of the rows is for validation: `process bench` measures a judge on other turns, and a profile with few
+        mixed turns, all of tasks of one split, would be refused.
+        """
+        trajectories, profile = (self.folder / each for each in ("turns.jsonl", "profile.jsonl"))
         lengths = ("--max-prompt-tokens", str(MAX_QUESTION_TOKENS))
         sampling = (*lengths, "--max-new-tokens", str(MAX_ANSWER_TOKENS), "--seed", str(self.seed))
-        run("import", drawn, "--allow-no-tools", "--out", trajectories)
-        run("profile", trajectories, "--model", self.sft, "--out", profile, *sampling)
-        run("select", trajectories, "--profile", profile, "--out", training.rows, *lengths, "--seed", str(self.seed))
+        return [
+            ("import", self.drawn, "--allow-no-tools", "--out", trajectories),
+            ("profile", trajectories, "--model", self.sft, "--out", profile, *sampling),
+            ("select", trajectories, "--profile", profile, "--out", training.rows, *lengths, *_NO_VALIDATION),
+        ]
 
     def show_bench(self, judge: Path) -> None:
         console.print_json((judge / _BENCH).read_text())

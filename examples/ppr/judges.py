@@ -18,7 +18,8 @@ FULL_LENGTH = 400
 """Characters of a turn to which the judge that likes length gives its best score; a plain turn has about 70."""
 _SEARCHED = re.compile(r"(?<=<search>)[^<]+(?=</search>)")
 _LAST_SENTENCE = re.compile(r"[^<>.?]+[.?]?(?=</think>)")
-_TAG = re.compile(r"</?\w+>")
+_TAG = re.compile(r"</?\w*>?")
+_NAME = re.compile(r"\w+")
 _PRINCIPLE = re.compile(r"^- (\w+): ", re.MULTILINE)
 
 
@@ -81,13 +82,14 @@ def _quotation(principle: str, text: str) -> str:
     """For `query` what the turn searches for, else the last sentence of its thought; without these its first words.
 
     Both begin and end with whole tokens of the policy, so that a small judge which learns from such answers copies
-    tokens and spells nothing. No tag is quoted: a judge is trained as a policy, whose `<think>` within an answer would
-    be a forged one (`verl_pivot.data.forged_turns`).
+    tokens and spells nothing. No tag is quoted, whole or not, but its name where a turn is nothing else: a judge is
+    trained as a policy, whose `<think>` within an answer would be a forged one (`verl_pivot.data.forged_turns`).
     """
     found = (_SEARCHED if principle == QUERY else _LAST_SENTENCE).search(text)
     if found and (words := words_of(found[0])):
         return words
-    return quotable(next((each for each in _TAG.split(text) if each.strip()), text))
+    pieces = [each for each in (*_TAG.split(text), *_NAME.findall(text)) if each.strip()]
+    return quotable(pieces[0] if pieces else text)
 
 
 def oracle(questions: Mapping[str, WorldQuestion], wrong_share: float = 0.0) -> Scores:

@@ -1,5 +1,7 @@
 """SGLang servers: they end with the command that started them, and run without an accelerator through the shims."""
 
+import ast
+import importlib.util
 import json
 import os
 import signal
@@ -374,3 +376,20 @@ def test_a_server_may_have_any_port(tmp_path: Path) -> None:
     assert "SGLANG_GRPC_PORT (70000) must be between 1 and 65535" in refused.stderr
     assert accepted.returncode == 0, accepted.stderr
     assert GRPC_PORT.items() <= server_environment({}, model, on_cpu=False).items()
+
+
+def test_every_flag_of_a_server_is_one_that_sglang_knows() -> None:
+    """Fields of its ServerArgs, read from the source: importing it loads the kernels."""
+    spec = importlib.util.find_spec("sglang")
+    assert spec is not None
+    assert spec.origin is not None
+    parsed = ast.parse((Path(spec.origin).parent / "srt" / "server_args.py").read_text())
+    (found,) = [each for each in parsed.body if isinstance(each, ast.ClassDef) and each.name == "ServerArgs"]
+    fields = {
+        each.target.id for each in found.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+
+    for on_cpu in (True, False):
+        flags = [each for each in server_flags("policy", port=80, seed=3, on_cpu=on_cpu) if each.startswith("--")]
+        assert {each.removeprefix("--").replace("-", "_") for each in flags} <= fields
+        assert ("--sleep-on-idle" in flags) == on_cpu
