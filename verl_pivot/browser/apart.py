@@ -5,33 +5,34 @@ from typing import Any
 from verl_pivot.extras import extra
 
 with extra("web"):
-    from playwright.async_api import BrowserContext, Page
+    from playwright.async_api import BrowserContext, CDPSession, Page
     from playwright.async_api import Error as PlaywrightError
 
 
-async def value_apart(context: BrowserContext, page: Page, expression: str, milliseconds: float) -> Any:
-    """Value of an expression, as JSON; a page can change its document meanwhile, but no function that is used here.
+class ApartFromScripts:
+    """Evaluates expressions on one page, over a connection that is opened once."""
 
-    Raises:
-        playwright.async_api.Error: If the expression fails or takes too long, or the page has gone.
-    """
-    session = await context.new_cdp_session(page)
-    try:
-        tree = await session.send("Page.getFrameTree")
-        world = await session.send(
-            "Page.createIsolatedWorld", {"frameId": tree["frameTree"]["frame"]["id"], "worldName": "verl-pivot"}
-        )
-        answer = await session.send(
-            "Runtime.evaluate",
-            {
-                "expression": expression,
-                "contextId": world["executionContextId"],
-                "returnByValue": True,
-                "timeout": milliseconds,
-            },
-        )
-    finally:
-        await session.detach()
-    if "exceptionDetails" in answer:
-        raise PlaywrightError(f"the expression failed: {answer['exceptionDetails'].get('text', '')}")
-    return answer["result"].get("value")
+    def __init__(self) -> None:
+        self._session: CDPSession | None = None
+
+    async def value(self, context: BrowserContext, page: Page, expression: str, milliseconds: float) -> Any:
+        """Value of an expression, as JSON; a page can change its document meanwhile, but no function that is used here.
+
+        Raises:
+            playwright.async_api.Error: If the expression fails or takes too long, or the page has gone.
+        """
+        if self._session is None:
+            self._session = await context.new_cdp_session(page)
+        tree = await self._session.send("Page.getFrameTree")
+        frame = tree["frameTree"]["frame"]["id"]
+        world = await self._session.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": "verl-pivot"})
+        asked = {
+            "expression": expression,
+            "contextId": world["executionContextId"],
+            "returnByValue": True,
+            "timeout": milliseconds,
+        }
+        answer = await self._session.send("Runtime.evaluate", asked)
+        if "exceptionDetails" in answer:
+            raise PlaywrightError(f"the expression failed: {answer['exceptionDetails'].get('text', '')}")
+        return answer["result"].get("value")

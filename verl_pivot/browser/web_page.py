@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeVar
 
 from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, refused_addresses
-from verl_pivot.browser.apart import value_apart
+from verl_pivot.browser.apart import ApartFromScripts
 from verl_pivot.browser.browser_process import BrowserProcess
 from verl_pivot.browser.element_log import reason_of
 from verl_pivot.browser.page_answers import PageAnswers
@@ -74,6 +74,7 @@ class WebPage:
         self._process, self._context, self._settings, self._closer = process, context, settings, closer
         self._answers = PageAnswers(process, settings.action_seconds, self._closed)
         self._watch = PageWatch(self._answers.events, self._answers.give_up)
+        self._apart = ApartFromScripts()
         self._page: Page | None = None
         self._html = ""
         self._numbers = dict[tuple[int, str], int]()
@@ -190,7 +191,9 @@ class WebPage:
 
     async def evaluate_apart(self, expression: str) -> Any:
         """Value of a JavaScript expression in a world of its own, whose functions the page's scripts cannot replace."""
-        return await self._answers.asked(lambda page: value_apart(self._context, page, expression, self._milliseconds))
+        return await self._answers.asked(
+            lambda page: self._apart.value(self._context, page, expression, self._milliseconds)
+        )
 
     async def browser_answers(self) -> bool:
         """Whether the browser lives, however the page is."""

@@ -52,7 +52,7 @@ _MEASURE = """(() => {
   } finally { document.adoptedStyleSheets = sheets; }
 })()"""
 # An element that shows a picture instead of text and boxes.
-HAS_PICTURES = """(() => document.querySelector(
+_HAS_PICTURES = """(() => document.querySelector(
     'img,canvas,video,object,embed,iframe,svg image,input[type=image]') !== null
   || Array.from(document.querySelectorAll('*')).some((element) =>
     ['', '::before', '::after'].some((part) => {
@@ -136,9 +136,13 @@ Measured: TypeAlias = dict[str, SelectorMatches | None]
 """By selector; None for one that is no CSS selector."""
 
 
-def measuring(selectors: list[str]) -> str:
-    """JavaScript expression that measures the elements of these selectors."""
-    return _MEASURE % (MOST_ELEMENTS, json.dumps(selectors))
+def measuring(selectors: list[str], *, allow_pictures: bool) -> str:
+    """JavaScript expression that measures the elements of these selectors.
+
+    Its value is null for a page that holds a picture where none is allowed.
+    """
+    measure = _MEASURE % (MOST_ELEMENTS, json.dumps(selectors))
+    return measure if allow_pictures else f"{_HAS_PICTURES} ? null : {measure}"
 
 
 def read_measured(selectors: list[str], value: Json) -> Measured:

@@ -14,7 +14,7 @@ from verl_pivot.browser.shared import opened_page
 from verl_pivot.browser.web_page import WebPage
 from verl_pivot.errors import BrowserError, PageError
 from verl_pivot.types import Verdict
-from verl_pivot.verifiers.render_assertions import HAS_PICTURES, Measured, measuring, read_measured
+from verl_pivot.verifiers.render_assertions import Measured, measuring, read_measured
 from verl_pivot.verifiers.render_pictures import num_drawn_pixels, read_picture
 from verl_pivot.verifiers.verdicts import Reason, refuse
 
@@ -152,14 +152,16 @@ async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering 
         screenshots.append(await page.screenshot())
         if not screenshots[1:] and page.events.num_script_errors:
             return refuse(Reason.SCRIPT_ERROR, "; ".join(page.events.script_errors))
-    measured.append(await _measured(page, request))
+    after, (last, num_drawn) = await asyncio.gather(
+        _measured(page, request), asyncio.to_thread(_read_drawn, screenshots[-1])
+    )
+    measured.append(after)
     if any(each is None for each in measured):
         return refuse(Reason.HAS_PICTURES, "the page holds a picture, a canvas, a frame or a style with url()")
     if page.url.partition("#")[0] != OFFLINE_PAGE:
         return refuse(Reason.LEFT_PAGE, page.url[:200])
-    last = await asyncio.to_thread(read_picture, screenshots[-1])
-    if (drawn := await asyncio.to_thread(num_drawn_pixels, last)) < MIN_DRAWN_PIXELS:
-        return refuse(Reason.NOTHING_SHOWN, f"{drawn} pixels differ from the background")
+    if num_drawn < MIN_DRAWN_PIXELS:
+        return refuse(Reason.NOTHING_SHOWN, f"{num_drawn} pixels differ from the background")
     notes = [*page.events.console_errors, *(f"refused: {each}" for each in page.events.refused_requests)]
     return Rendering(
         screenshots=tuple(screenshots),
@@ -169,11 +171,16 @@ async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering 
     )
 
 
+def _read_drawn(screenshot: bytes) -> tuple[NDArray[np.uint8], int]:
+    """The picture, and how many of its pixels differ from the background."""
+    picture = read_picture(screenshot)
+    return picture, num_drawn_pixels(picture)
+
+
 async def _measured(page: WebPage, request: RenderRequest) -> Measured | None:
     """The elements as they are now; None for a page that holds a picture and may not."""
-    if not request.allow_pictures and await page.evaluate_apart(HAS_PICTURES):
-        return None
-    if not request.selectors:
-        return {}
     selectors = list(request.selectors)
-    return read_measured(selectors, await page.evaluate_apart(measuring(selectors)))
+    if request.allow_pictures and not selectors:
+        return {}
+    value = await page.evaluate_apart(measuring(selectors, allow_pictures=request.allow_pictures))
+    return None if value is None else read_measured(selectors, value)
