@@ -60,6 +60,20 @@ class StudyReport(Generic[PlayedT]):
         write_results(kept, folder / RESULTS)
         self.write(kept.results, kept.gaps, folder)
 
+    def add(self, kept: "Kept[PlayedT]", folder: Path) -> "Kept[PlayedT]":
+        """Publish the units of a run in the study's folder, with those of earlier runs that had other arms or seeds.
+
+        Raises:
+            SystemExit: If the file there cannot be read, or its units are those of another study.
+        """
+        path = folder / RESULTS
+        try:
+            every = _with_others(kept, read_results(path, self.played), path) if path.is_file() else kept
+        except DataError as error:
+            raise SystemExit(f"{error}; give another --out, or remove the file") from error
+        self.publish(every, folder)
+        return every
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept(Generic[PlayedT]):
@@ -200,6 +214,18 @@ def merged(files: Iterable[Path], study: StudyReport[PlayedT]) -> Kept[PlayedT]:
         units += kept.units
         gaps.update(dict.fromkeys(kept.gaps))
     return Kept(units=sorted(units, key=lambda each: each.result.seed), gaps=[*gaps])
+
+
+def _with_others(kept: Kept[PlayedT], earlier: Kept[PlayedT], path: Path) -> Kept[PlayedT]:
+    """The units of a run, and those of an earlier file that the run does not have."""
+    names = {each.name for each in kept.units}
+    others = [each for each in earlier.units if each.name not in names]
+    for other in others:
+        for unit in kept.units:
+            _check_goes_with(other, unit, path)
+    about = tuple(f"{each.result.arm}, seed {each.result.seed}:" for each in others)
+    gaps = [*kept.gaps, *(text for text in earlier.gaps if text.startswith(about))]
+    return Kept(units=sorted([*kept.units, *others], key=lambda each: each.result.seed), gaps=gaps)
 
 
 def _check_goes_with(unit: KeptUnit[PlayedT], other: KeptUnit[PlayedT], path: Path) -> None:

@@ -52,8 +52,7 @@ def main(
         )
         design = without_seeds({**arm.settings, "sft": asdict(sft_config(arm.seed))}, out)
         kept.append(KeptUnit(result=result, policy=policy_digest(arm.model), design=design))
-        found = Kept(units=kept, gaps=missing)
-        report.STUDY.publish(found, out)  # after each unit, since all take hours
+        found = report.STUDY.add(Kept(units=kept, gaps=missing), out)  # after each unit, since all take hours
     report.STUDY.show(found.results, found.gaps, console)
     console.print(f"\nWrote {out / RESULTS} and {out / 'summary.json'}.")
 

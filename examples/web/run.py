@@ -69,8 +69,8 @@ def main(
             design = without_seeds(_settings(arm), out)
             kept.append(KeptUnit(result=_result(arm), policy=policy_digest(policy), design=design))
             missing += undecided(name, seed, arm.evaluations)
-            found = Kept(units=kept, gaps=[*gaps(units), *missing])
-            report.STUDY.publish(found, out)  # after each unit, since all of them take hours
+            now = Kept(units=kept, gaps=[*gaps(units), *missing])
+            found = report.STUDY.add(now, out)  # after each unit, since all of them take hours
     report.show(found.results, found.gaps, console)
     console.print(f"\nWrote {out / RESULTS} and {out / 'summary.json'}.")
 

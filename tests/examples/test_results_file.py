@@ -22,6 +22,7 @@ from examples.results_file import (
     write_results,
 )
 from verl_pivot.errors import DataError
+from verl_pivot.types import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +124,7 @@ def test_results_of_another_study_are_refused(tmp_path: Path) -> None:
 
 
 def test_settings_of_an_arm_hold_neither_seeds_nor_the_folder_of_the_study() -> None:
-    settings = {
+    settings: JsonObject = {
         "data.seed": 3, "data.train_files": "/here/out/world/rows.parquet", "sft": {"seed": 3, "num_logs": 10},
     }  # fmt: skip
     assert without_seeds(settings, Path("/here/out")) == {
@@ -146,6 +147,25 @@ def test_a_report_is_published_with_its_results(tmp_path: Path) -> None:
     study.publish(kept, tmp_path / "new")
     assert seen == [(["base"], ["gap."])]
     assert read_results(tmp_path / "new" / RESULTS, Answer) == kept
+
+
+def test_a_run_with_other_arms_or_seeds_keeps_what_earlier_runs_gave(tmp_path: Path) -> None:
+    STUDY.add(Kept(units=[unit("base", 1, policy="q"), unit("gain", 0)], gaps=["gain, seed 0: gap."]), tmp_path)
+    again = unit("gain", 0, em=0.5)
+    found = STUDY.add(Kept(units=[unit("base", 0), again], gaps=[]), tmp_path)
+    assert found == Kept(units=[unit("base", 0), again, unit("base", 1, policy="q")], gaps=[])
+    assert read_results(tmp_path / RESULTS, Answer) == found
+    third = STUDY.add(Kept(units=[unit("gain", 2, policy="r")], gaps=["gain, seed 2: gap."]), tmp_path)
+    assert [(each.result.arm, each.result.seed) for each in third.units][-1] == ("gain", 2)
+    assert len(third.units) == 4
+
+
+def test_a_run_in_the_folder_of_another_study_is_refused_and_its_file_stays(tmp_path: Path) -> None:
+    STUDY.add(Kept(units=[unit("gain", 0)], gaps=[]), tmp_path)
+    before = (tmp_path / RESULTS).read_bytes()
+    with pytest.raises(SystemExit, match=r"other settings: steps; give another --out, or remove the file"):
+        STUDY.add(Kept(units=[unit("gain", 1, policy="q", steps=40)], gaps=[]), tmp_path)
+    assert (tmp_path / RESULTS).read_bytes() == before
 
 
 def test_merging_an_unknown_study_or_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
