@@ -12,9 +12,10 @@ import pyarrow.parquet
 from rich.console import Console
 
 from examples.evaluation_results import EvaluatedResult
+from examples.quickstart.training import PROJECT
 from verl_pivot.data.files import replacing
 from verl_pivot.errors import DataError
-from verl_pivot.types import JsonObject
+from verl_pivot.types import Json, JsonObject
 
 RESULTS = "results.parquet"
 """Name of the file in a study's folder."""
@@ -101,16 +102,14 @@ def without_seeds(settings: JsonObject, out: Path) -> JsonObject:
         settings: `Unit.settings`; those whose name ends in "seed" are left out.
         out: Folder of the study, which stands as "." in what is returned.
     """
-    shown: JsonObject = json.loads(json.dumps(settings).replace(str(out), "."))
-    return _without_seeds(shown)
+    folders = (f"{out}/", f"{out}/".removeprefix(PROJECT))
 
+    def shared(value: Json) -> Json:
+        if isinstance(value, str) and value.startswith(folders):
+            return f"./{value.removeprefix(folders[0]).removeprefix(folders[1])}"
+        return without_seeds(value, out) if isinstance(value, dict) else value
 
-def _without_seeds(settings: JsonObject) -> JsonObject:
-    return {
-        name: _without_seeds(value) if isinstance(value, dict) else value
-        for name, value in settings.items()
-        if not name.endswith("seed")
-    }
+    return {name: shared(value) for name, value in settings.items() if not name.endswith("seed")}
 
 
 def write_results(kept: Kept[PlayedT], path: Path) -> None:

@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 
 from examples.evaluation_results import EvaluatedResult
+from examples.quickstart.training import PROJECT
 from examples.results_file import (
     RESULTS,
     Kept,
@@ -130,6 +131,15 @@ def test_settings_of_an_arm_hold_neither_seeds_nor_the_folder_of_the_study() -> 
     assert without_seeds(settings, Path("/here/out")) == {
         "data.train_files": "./world/rows.parquet", "sft": {"num_logs": 10},
     }  # fmt: skip
+
+
+def test_a_folder_of_the_study_is_the_same_by_its_relative_and_its_whole_path() -> None:
+    inside: JsonObject = {
+        "data.train_files": "outputs/a/rows.parquet",
+        "tools": "out/tools.yaml",
+    }
+    assert without_seeds(inside, Path("outputs/a")) == {"data.train_files": "./rows.parquet", "tools": "out/tools.yaml"}
+    assert without_seeds(inside, Path(PROJECT) / "outputs/a") == without_seeds(inside, Path("outputs/a"))
 
 
 def test_policies_are_told_apart_by_their_weights(tmp_path: Path) -> None:
