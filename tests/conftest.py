@@ -26,7 +26,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # Hypothesis' deadline for one example would fail on a busy machine, whatever the code does.
-settings.register_profile("suite", deadline=None)
+settings.register_profile("suite", deadline=None, derandomize=True)  # `make soak` draws other examples each time
 settings.register_profile("soak", deadline=None, max_examples=2_000)
 settings.load_profile("suite")
 
@@ -99,7 +99,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Order the tests: both groups of launches come first, since they take longest, then the longest of other files.
 
     Thousands of tests start processes on a machine that others use too: one that fails runs once more, and the summary
-    names it. What hypothesis finds fails again, since it begins with what it found.
+    names it. What hypothesis finds fails again, since it draws the same examples.
     """
     on_demand = [
         item

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.factories import ANSWER, CALL, FIND_ORDER, RESULT, SYSTEM, USER, make_trajectory
-from verl_pivot.data.files import Place, RawRow
+from verl_pivot.data.files import Place, RawRow, read_rows
 from verl_pivot.data.json_values import BadRowError
 from verl_pivot.data.messages import (
     check_conversation,
@@ -17,6 +17,7 @@ from verl_pivot.data.messages import (
 from verl_pivot.data.tool_schemas import parse_tools, refuse_foreign_nulls
 from verl_pivot.data.trajectories import parse_trajectory, read_trajectories, trajectory_as_dict
 from verl_pivot.data.turns import PROVENANCE, turns
+from verl_pivot.errors import DataError
 from verl_pivot.formats.import_sink import ImportReport
 from verl_pivot.formats.importing import import_files, rejected_path
 from verl_pivot.formats.row_import import ImportOptions, parse_row
@@ -420,6 +421,23 @@ def test_a_bad_state_of_nemo_gym_is_refused_with_its_reason(items: list[Json], r
         read_one(nemo_gym_row(items, {"type": "message", "content": "yes"}))
 
     assert refused.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        b'{"a": "\xff"}',
+        b'{"a": "\xc0\x80"}',
+        b'{"\xc0\x80": 1}',
+        b'{"\xed\xa0\x80": 1}',
+        b'{"a": ' + b"9" * 5000 + b"}",
+    ],
+)
+def test_an_array_of_json_that_cannot_be_read_is_refused_behind_its_last_row(tmp_path: Path, item: bytes) -> None:
+    path = tmp_path / "rows.json"
+    path.write_bytes(b'[{"a": 1}, ' + item + b"]")
+    with pytest.raises(DataError, match=r"rows.json cannot be read \(after row [01]\): "):
+        list(read_rows(path))
 
 
 def test_every_row_is_either_kept_or_left_out_or_rejected_with_its_place(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def read_rows(path: Path) -> Iterator[RawRow]:
         for row in _parquet_rows(path) if path.suffix == ".parquet" else _json_rows(path):
             number = row.place.number
             yield row
-    except (OSError, EOFError, pyarrow.ArrowException, ijson.JSONError) as error:
+    except (OSError, EOFError, UnicodeDecodeError, pyarrow.ArrowException, ijson.JSONError) as error:
         raise DataError(f"{path} cannot be read (after row {number}): {error}") from error
     if number == 0:
         raise DataError(f"{path} is empty; leave it out, or write it again")
