@@ -52,7 +52,9 @@ async def test_a_served_model_is_asked_about_a_turn_and_ends_with_its_signal(tmp
 
     assert [turn.score for turn in judged.turns] == [None]
     assert judged.turns[0].reason.startswith("the judge's answer is invalid: ")
-    assert [answer.num_completion_tokens for answer in judged.turns[0].answers] == [16, 16]
+    lengths = [answer.num_completion_tokens for answer in judged.turns[0].answers]
+    assert len(lengths) == 2
+    assert all(1 <= each <= 16 for each in lengths)  # random weights may end an answer early
     said = (tmp_path / "log").read_text(errors="replace")
     assert f"pivot.process.base_url={url} pivot.process.model=tiny pivot.process.answer_format=text" in said
 
