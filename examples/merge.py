@@ -39,6 +39,8 @@ def main(
     """
     if study not in _STUDIES:
         raise typer.BadParameter(f"there is no study {study} whose results are kept; known: {', '.join(_STUDIES)}")
+    if (out / RESULTS).exists():
+        raise typer.BadParameter(f"{out} holds {RESULTS} of a study, which would be overwritten: give another --out")
     report = _STUDIES[study]
     try:
         kept = merged(files, report)

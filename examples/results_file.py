@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -36,6 +36,8 @@ class KeptUnit(Generic[PlayedT]):
     """Digest of the base policy; that of all units of a seed."""
     design: JsonObject
     """Settings of its arm, without the seed; those of the arm with all seeds."""
+    varying: JsonObject = field(default_factory=dict)
+    """Settings that another seed may have otherwise, such as the digest of a judge that was trained for this one."""
 
     @property
     def name(self) -> str:
@@ -61,19 +63,30 @@ class StudyReport(Generic[PlayedT]):
         write_results(kept, folder / RESULTS)
         self.write(kept.results, kept.gaps, folder)
 
+    def check(self, unit: "KeptUnit[PlayedT]", folder: Path) -> None:
+        """Refuse a unit, before hours of work, that does not go with what earlier runs left in the study's folder.
+
+        Raises:
+            SystemExit: As `add` does.
+        """
+        self._beside_earlier(Kept(units=[unit], gaps=[]), folder)
+
     def add(self, kept: "Kept[PlayedT]", folder: Path) -> "Kept[PlayedT]":
         """Publish the units of a run in the study's folder, with those of earlier runs that had other arms or seeds.
 
         Raises:
             SystemExit: If the file there cannot be read, or its units are those of another study.
         """
-        path = folder / RESULTS
-        try:
-            every = _with_others(kept, read_results(path, self.played), path) if path.is_file() else kept
-        except DataError as error:
-            raise SystemExit(f"{error}; give another --out, or remove the file") from error
+        every = self._beside_earlier(kept, folder)
         self.publish(every, folder)
         return every
+
+    def _beside_earlier(self, kept: "Kept[PlayedT]", folder: Path) -> "Kept[PlayedT]":
+        path = folder / RESULTS
+        try:
+            return _with_others(kept, read_results(path, self.played), path) if path.is_file() else kept
+        except DataError as error:
+            raise SystemExit(f"{error}; give another --out, or remove the file") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +102,11 @@ class Kept(Generic[PlayedT]):
         return [each.result for each in self.units]
 
 
+def unplayed(arm: str, seed: int) -> EvaluatedResult[Any]:
+    """What a unit has given before it is trained."""
+    return EvaluatedResult(arm=arm, seed=seed, evaluations={}, training={})
+
+
 def policy_digest(folder: Path) -> str:
     """Digest of a policy's weights."""
     with (folder / "model.safetensors").open("rb") as file:
@@ -102,12 +120,14 @@ def without_seeds(settings: JsonObject, out: Path) -> JsonObject:
         settings: `Unit.settings`; those whose name ends in "seed" are left out.
         out: Folder of the study, which stands as "." in what is returned.
     """
-    folders = (f"{out}/", f"{out}/".removeprefix(PROJECT))
+    written = {f"{path}/" for path in (out, out.resolve())}
+    folders = written | {each.removeprefix(f"{PROJECT}/") for each in written}
 
     def shared(value: Json) -> Json:
-        if isinstance(value, str) and value.startswith(folders):
-            return f"./{value.removeprefix(folders[0]).removeprefix(folders[1])}"
-        return without_seeds(value, out) if isinstance(value, dict) else value
+        if isinstance(value, dict):
+            return without_seeds(value, out)
+        found = [each for each in folders if isinstance(value, str) and value.startswith(each)]
+        return f"./{str(value).removeprefix(max(found, key=len))}" if found else value
 
     return {name: shared(value) for name, value in settings.items() if not name.endswith("seed")}
 
@@ -144,6 +164,7 @@ def _unit_as_dict(unit: KeptUnit[PlayedT]) -> JsonObject:
         "training": [*result.training],
         "policy": unit.policy,
         "design": unit.design,
+        "varying": unit.varying,
     }
 
 
@@ -186,7 +207,7 @@ def _unit(number: int, about: dict[str, Any], parts: dict[tuple[int, bool, int],
         evaluations={step: parts.get((number, True, step), []) for step in about["evaluations"]},
         training={step: parts.get((number, False, step), []) for step in about["training"]},
     )
-    return KeptUnit(result=result, policy=about["policy"], design=about["design"])
+    return KeptUnit(result=result, policy=about["policy"], design=about["design"], varying=about["varying"])
 
 
 def merged(files: Iterable[Path], study: StudyReport[PlayedT]) -> Kept[PlayedT]:

@@ -52,7 +52,7 @@ def finish(unit: Unit, work: Callable[[], None]) -> None:
         SystemExit: If the folder holds a unit with other settings.
     """
     before = unit.progress
-    if before and before.settings != unit.settings:
+    if before and differing_settings(unit):
         raise SystemExit(f"{unit.folder} holds {_differences(before, unit)}; give another --out, or remove the folder")
     if before and before.seconds is not None:
         return
@@ -78,10 +78,16 @@ def _gap(progress: Progress | None) -> str:
     return ""
 
 
+def differing_settings(unit: Unit) -> set[str]:
+    """Names of the settings in which the unit differs from what its folder holds; none if that is empty."""
+    if (before := unit.progress) is None:
+        return set()
+    names = before.settings | unit.settings
+    return {name for name in names if before.settings.get(name) != unit.settings.get(name)}
+
+
 def _differences(before: Progress, unit: Unit) -> str:
-    names = sorted(
-        name for name in before.settings | unit.settings if before.settings.get(name) != unit.settings.get(name)
-    )
+    names = sorted(differing_settings(unit))
     changes = (f"{name} {before.settings.get(name)}, not {unit.settings.get(name)}" for name in names)
     return f"{unit.arm} of seed {unit.seed} with other settings: {', '.join(changes)}"
 

@@ -22,7 +22,7 @@ from examples.ppr.policy import make_policy, sft_config  # noqa: E402
 from examples.ppr.serving import JudgeModels, judge_digest, served_judge  # noqa: E402
 from examples.ppr.training import ARMS, Arm  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
-from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, without_seeds  # noqa: E402
+from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, unplayed, without_seeds  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
@@ -70,12 +70,19 @@ def main(
             policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed))
         for name in chosen:
             arm = make_arm(name, policy, corpus, out / f"seed-{seed}" / name, seed, steps, batch)
-            own = {**_settings(arm, questions), "judge_model": _judge_model(arm, models)}
-            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=own))
+            own = _settings(arm, questions)
+            varying: JsonObject = {"judge_model": _judge_model(arm, models)}
+            unit: KeptUnit[Played] = KeptUnit(
+                result=unplayed(name, seed),
+                policy=policy_digest(policy),
+                design=without_seeds(own, out),
+                varying=varying,
+            )
+            report.STUDY.check(unit, out)
+            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings={**own, **varying}))
             with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
                 finish(units[-1], partial(_train_with_judge, arm, corpus, models))
-            design = without_seeds(_settings(arm, questions), out)
-            kept.append(KeptUnit(result=_result(arm, corpus), policy=policy_digest(policy), design=design))
+            kept.append(replace(unit, result=_result(arm, corpus)))
             missing += undecided(name, seed, arm.evaluations)
             now = Kept(units=kept, gaps=[*gaps(units), *missing])
             found = report.STUDY.add(now, out)  # after each unit, since all of them take hours

@@ -16,8 +16,8 @@ from verl_pivot.local.console_log import logged_steps
 from verl_pivot.local.trial_report import LOG_NAME
 from verl_pivot.types import JsonObject
 
-PROJECT = f"{Path(__file__).parents[2]}/"
-"""Beginning of the paths in this project, which `Training.settings` leave out."""
+PROJECT = Path(__file__).parents[2]
+"""Folder of the project, which paths in `Training.settings` leave out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Training:
 
         So a folder may be moved, and be taken up again from another copy of the project.
         """
-        here = (each.replace(str(self.folder.parent), "..").replace(PROJECT, "") for each in self.command[3:])
+        here = (each.replace(str(self.folder.parent), "..").replace(f"{PROJECT}/", "") for each in self.command[3:])
         return {name: value for name, _, value in (each.partition("=") for each in here)}
 
     @property

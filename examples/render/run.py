@@ -1,6 +1,6 @@
 """Pages for requests, scored in a real browser, with and without the rules of ReLook: see `--help`."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -11,12 +11,13 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.arms import console, train_arms  # noqa: E402
+from examples.arms import ToolArm, console, train_arms  # noqa: E402
+from examples.evaluated_training import EvaluatedTraining, train_and_evaluate  # noqa: E402
 from examples.options import FirstSeed, Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.render import report  # noqa: E402
 from examples.render.policy import make_policy, sft_config  # noqa: E402
 from examples.render.training import ARMS, make_arm  # noqa: E402
-from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, without_seeds  # noqa: E402
+from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, unplayed, without_seeds  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 
@@ -43,6 +44,7 @@ def main(
         sft_config=sft_config,
         make_policy=make_policy,
         make_arm=partial(make_arm, num_steps=steps),
+        train=partial(_check_and_train, out=out),
     ):
         result = report.Result(
             arm=arm.name,
@@ -50,11 +52,21 @@ def main(
             evaluations={arm.evaluated_steps[-1]: report.read_dump(arm.evaluated)},
             training=report.read_training(arm.rollouts) if arm.is_trained else {},
         )
-        design = without_seeds({**arm.settings, "sft": asdict(sft_config(arm.seed))}, out)
-        kept.append(KeptUnit(result=result, policy=policy_digest(arm.model), design=design))
+        kept.append(replace(_unit(arm, out), result=result))
         found = report.STUDY.add(Kept(units=kept, gaps=missing), out)  # after each unit, since all take hours
     report.STUDY.show(found.results, found.gaps, console)
     console.print(f"\nWrote {out / RESULTS} and {out / 'summary.json'}.")
+
+
+def _check_and_train(arm: ToolArm, out: Path) -> None:
+    report.STUDY.check(_unit(arm, out), out)
+    train_and_evaluate(arm, console)
+
+
+def _unit(arm: EvaluatedTraining, out: Path) -> KeptUnit[report.Design]:
+    """The unit before it is trained."""
+    design = without_seeds({**arm.settings, "sft": asdict(sft_config(arm.seed))}, out)
+    return KeptUnit(result=unplayed(arm.name, arm.seed), policy=policy_digest(arm.model), design=design)
 
 
 def start() -> None:

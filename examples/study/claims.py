@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Self
@@ -10,8 +10,9 @@ from typing import Annotated, Self
 import yaml
 from pydantic import Field, model_validator
 
+from examples.quickstart.training import PROJECT
 from examples.study.arms import ArmKind, StudyOptions
-from examples.study.digests import PROJECT, file_text, measurements_digest, outcomes_digest
+from examples.study.digests import file_text, measurements_digest, outcomes_digest
 from examples.study.tuned import TunedRates, read_tuned
 from verl_pivot.errors import ConfigError
 from verl_pivot.statistics import Region
@@ -28,11 +29,11 @@ class Measure(StrEnum):
     SOLVED = "solved"
     """Share of the tasks that are solved: the arm's minus the baseline's."""
     TURNS = "turns"
-    """Sampled turns until the arm's final accuracy: the baseline's divided by the arm's."""
+    """Sampled turns until the arm's highest accuracy: the baseline's divided by the arm's."""
     TURNS_WITH_PROFILE = "turns_with_profile"
     """The same with those that the arm's profile sampled."""
     SECONDS = "seconds"
-    """Seconds of training until the arm's final accuracy: the baseline's divided by the arm's."""
+    """Seconds of training until the arm's highest accuracy: the baseline's divided by the arm's."""
 
     @property
     def is_ratio(self) -> bool:
@@ -154,6 +155,11 @@ class Design:
     """Hash of what decides outcomes, as `examples.study.digests` makes it."""
     measured_by: str
     """Hash of what decides measures without a verdict."""
+
+    @property
+    def untuned(self) -> "Design":
+        """The design of a policy for which nothing was tuned."""
+        return replace(self, tuned=None, digest=outcomes_digest(self.study, None))
 
 
 def read_design(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from examples.study.claims import Measure
 from examples.study.outcomes import UnitEvaluation, known_outcomes
 from verl_pivot.errors import DataError
-from verl_pivot.statistics import bootstrap_means, first_reaching
+from verl_pivot.statistics import bootstrap_means, first_reaching, monotone
 
 UNBOUNDED = 100.0
 """Logarithm of a factor that may be any higher one, and with a minus any lower one: beyond the bounds of all claims,
@@ -68,7 +68,7 @@ def _log_ratios(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """[num_curves] logarithms of the lowest and the highest factor; costs are those of `_costs`."""
     own, other = np.split(accuracies, [len(arm_costs) - 2], axis=1)
-    level = own.max(axis=1)
+    level = monotone(own)[:, -1]
     arm_before, arm_then = _between(own, level, arm_costs)
     before, then = _between(other, level, costs)
     with np.errstate(divide="ignore"):

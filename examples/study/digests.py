@@ -5,11 +5,11 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
+from examples.quickstart.training import PROJECT
 from examples.study.arms import StudyOptions
 from examples.study.tuned import TunedRates
 from verl_pivot.errors import ConfigError
 
-PROJECT = Path(__file__).parents[2]
 OUTCOME_SOURCES = (
     "examples/study/domains/*.py",
     "examples/study/environment.py",

@@ -25,10 +25,12 @@ def merged(folders: Sequence[Path], out: Path) -> MergedStudy:
 
     Raises:
         DataError: If two folders have the same seed, or another hash, policy or launch; if a file cannot be read; or
-            if the folder for all is one of them.
+            if the folder for all holds the outcomes of a study.
     """
     if out.resolve() in {folder.resolve() for folder in folders}:
         raise DataError(f"--out {out} is one of the folders that are merged, and would be overwritten: name another")
+    if (out / OUTCOMES).exists():
+        raise DataError(f"--out {out} holds {OUTCOMES} of a study, which would be overwritten: name another folder")
     results = [read_results(folder / OUTCOMES) for folder in folders]
     measures = [read_measures(folder / MEASURES) for folder in folders]
     for number, folder in enumerate(folders):

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 
 from examples.study.study import is_finished
-from examples.units import Unit
+from examples.study.units import MEASURED_BY
+from examples.units import Unit, differing_settings
 
 
 def plan_lines(stages: Sequence[Sequence[Unit]], kinds: Mapping[str, str], num_jobs: int = 1) -> list[str]:
@@ -40,6 +41,8 @@ def _state(unit: Unit) -> str:
     progress = unit.progress
     if progress is None:
         return "not begun"
+    if differing_settings(unit) == {MEASURED_BY}:
+        return "measured by other code, and done again"
     if progress.settings != unit.settings:
         return f"{unit.folder} has other settings and must be removed"
     return f"begun in {progress.num_runs} run(s)" if progress.seconds is None else f"done in {progress.seconds:.0f} s"

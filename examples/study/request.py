@@ -84,6 +84,7 @@ class StudyRequest:
         """
         design, model = read_design(tuned=self.tuned), study_model(self.model, on_gpu=self.gpu)
         study, is_tuned = self._effective(design, model)
+        design = design if is_tuned else design.untuned
         names = [str(seed) for seed in study.seeds]
         chosen = names if self.seeds is None else chosen_names(self.seeds, names, kind="seed")
         reported = [

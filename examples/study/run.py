@@ -11,11 +11,11 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.study.claims import read_design  # noqa: E402
+from examples.study.claims import Design, read_design  # noqa: E402
 from examples.study.domains.known import OUTSIDE  # noqa: E402
 from examples.study.measures_file import MEASURES, read_measures  # noqa: E402
 from examples.study.merging import merged  # noqa: E402
-from examples.study.outcomes import OUTCOMES, read_results  # noqa: E402
+from examples.study.outcomes import OUTCOMES, StudyResults, read_results  # noqa: E402
 from examples.study.page import page  # noqa: E402
 from examples.study.plan import plan_lines  # noqa: E402
 from examples.study.request import StudyRequest  # noqa: E402
@@ -166,8 +166,8 @@ def print_page(
 
     Example: python -m examples.study page outputs/study/outcomes.parquet
     """
-    measures = read_measures(outcomes.parent / MEASURES)
-    typer.echo(page(read_design(tuned=context.obj.tuned), read_results(outcomes), measures, OUTSIDE))
+    results, measures = read_results(outcomes), read_measures(outcomes.parent / MEASURES)
+    typer.echo(page(_design_of(results, context.obj), results, measures, OUTSIDE))
 
 
 @app.command()
@@ -184,7 +184,7 @@ def merge(
     """
     request: StudyRequest = context.obj
     results, measures = merged(folders, request.out)
-    write_study(read_design(tuned=request.tuned), results, measures, request.out)
+    write_study(_design_of(results, request), results, measures, request.out)
     _say_written(request.out)
 
 
@@ -195,6 +195,12 @@ def simulate() -> None:
     Example: python -m examples.study simulate
     """
     typer.echo(coverage_table(), nl=False)
+
+
+def _design_of(results: StudyResults, request: StudyRequest) -> Design:
+    """The design beside which these results stand."""
+    design = read_design(tuned=request.tuned)
+    return design if results.about.is_tuned else design.untuned
 
 
 def _say_written(out: Path) -> None:

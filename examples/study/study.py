@@ -1,15 +1,17 @@
 """Study: seeds, arms and measurements -> all units in order, their work, and the files that the page is made of."""
 
 import re
+import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from examples.quickstart.run import phase
+from examples.quickstart.training import PROJECT
 from examples.study.arms import Arm, ArmKind
 from examples.study.claims import Design
 from examples.study.domains.known import OUTSIDE
@@ -18,11 +20,9 @@ from examples.study.measurement_units import Measurement, measured, measurements
 from examples.study.measures_file import MEASURES, StudyMeasures, write_measures
 from examples.study.outcomes import OUTCOMES, ArmSettings, StudyAbout, StudyResults, write_results
 from examples.study.page import page
-from examples.study.units import StudySeed
-from examples.units import Unit, finish, gaps
+from examples.study.units import MEASURED_BY, StudySeed
+from examples.units import Unit, differing_settings, finish, gaps
 from verl_pivot.engines.server import tied_to_parent
-
-_ROOT = Path(__file__).parents[2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,10 @@ class Study:
     def kinds(self) -> dict[str, str]:
         """{name of a unit: its kind}; arms that train alike, such as the tries of one, are of one kind."""
         names = {unit.arm for stage in self.stages for unit in stage}
-        arms = {arm.name: f"{arm.kind} {arm.recipe} {arm.step_factor} {arm.num_evaluations}" for arm in self.arms}
+        arms = {
+            arm.name: f"{arm.kind} {arm.recipe} {arm.step_factor} {arm.num_evaluations} {arm.num_epochs}"
+            for arm in self.arms
+        }
         return {name: arms.get(name, name) for name in names}
 
     @property
@@ -100,8 +103,11 @@ class Study:
     def measure_seed(self, seed: StudySeed) -> None:
         """Do all measurements of a seed that no run finished."""
         for each in self.measurements:
+            unit = seed.measurement_unit(each)
+            if differing_settings(unit) == {MEASURED_BY}:
+                shutil.rmtree(unit.folder)  # what other code measured is measured again
             with phase(each.name, f"Seed {seed.seed}: {each.title}", {}):
-                finish(seed.measurement_unit(each), partial(seed.measure, each))
+                finish(unit, partial(seed.measure, each))
 
     def finish_arm(self, seed: StudySeed, arm: Arm) -> None:
         with phase(arm.name, f"Seed {seed.seed}: {arm.name}, in the stock trainer", {}):
@@ -121,10 +127,11 @@ class Study:
             if is_finished(seed.unit(arm))
             for evaluation in seed.results(arm)
         ]
-        return StudyResults(digest=self.seeds[0].digest, evaluations=found, about=self._about)
+        return StudyResults(digest=self.seeds[0].digest, evaluations=found, about=self.about)
 
     @property
-    def _about(self) -> StudyAbout:
+    def about(self) -> StudyAbout:
+        """How the outcomes were made."""
         seed = self.reported[0]
         arms = {
             arm.name: ArmSettings(
@@ -134,7 +141,8 @@ class Study:
             )
             for arm in seed.study.all_arms
         }
-        units = [unit for each in self.reported for stage in self._stages_of(each) for unit in stage]
+        every = replace(self, arms=seed.study.all_arms)  # also units that other commands ran
+        units = [unit for each in self.reported for stage in every._stages_of(each) for unit in stage]
         return StudyAbout(
             policy=seed.model.name,
             is_taught_at_random=seed.model.weights is None and seed.model.on_gpu,
@@ -148,7 +156,7 @@ class Study:
 
     def _shortened(self, argument: str, seed: StudySeed) -> str:
         """An argument of a launch without folders of this machine, and with SEED for its seed."""
-        names = {str(self.out.resolve()): "OUT", str(_ROOT): "."}
+        names = {str(self.out.resolve()): "OUT", str(PROJECT): "."}
         if seed.model.weights is not None:
             names = {str(seed.model.weights): "MODEL", **names}
         for folder, name in names.items():
@@ -190,7 +198,7 @@ def _commit() -> str:
     try:
         asked = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=_ROOT,
+            cwd=PROJECT,
             check=True,
             capture_output=True,
             text=True,

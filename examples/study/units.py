@@ -33,6 +33,8 @@ from examples.units import Unit
 from verl_pivot.engines.server import sglang_server
 from verl_pivot.errors import ConfigError
 
+MEASURED_BY = "measured_by"
+"""Setting of a measurement's unit with the hash of the code that measures."""
 _TOOLS = Path(__file__).parent / "tools.yaml"
 
 
@@ -99,7 +101,7 @@ class StudySeed:
         return self._unit("profile", "profile-unit", settings)
 
     def measurement_unit(self, measurement: Measurement) -> Unit:
-        about = {"measured_by": self.measured_by, "arms": ",".join(measurement.arms)}
+        about = {MEASURED_BY: self.measured_by, "arms": ",".join(measurement.arms)}
         settings = {**about, "design": self.digest, "model": self.model.name}
         return self._unit(measurement.name, f"measured-{measurement.name}", settings)
 

@@ -16,7 +16,7 @@ from examples.evaluated_training import train_and_evaluate  # noqa: E402
 from examples.evaluation_results import undecided  # noqa: E402
 from examples.options import FirstSeed, Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
-from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, without_seeds  # noqa: E402
+from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, unplayed, without_seeds  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
 from examples.web import report  # noqa: E402
@@ -63,11 +63,15 @@ def main(
             policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed), demonstrations)
         for name in chosen:
             arm = make_arm(name, policy, tasks, demonstrations, out / f"seed-{seed}" / name, seed, steps)
-            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=_settings(arm)))
+            own = _settings(arm)
+            unit: KeptUnit[Played] = KeptUnit(
+                result=unplayed(name, seed), policy=policy_digest(policy), design=without_seeds(own, out)
+            )
+            report.STUDY.check(unit, out)
+            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=own))
             with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
                 finish(units[-1], partial(_train_with_judge, arm))
-            design = without_seeds(_settings(arm), out)
-            kept.append(KeptUnit(result=_result(arm), policy=policy_digest(policy), design=design))
+            kept.append(replace(unit, result=_result(arm)))
             missing += undecided(name, seed, arm.evaluations)
             now = Kept(units=kept, gaps=[*gaps(units), *missing])
             found = report.STUDY.add(now, out)  # after each unit, since all of them take hours

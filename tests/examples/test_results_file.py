@@ -19,6 +19,7 @@ from examples.results_file import (
     merged,
     policy_digest,
     read_results,
+    unplayed,
     without_seeds,
     write_results,
 )
@@ -142,6 +143,14 @@ def test_a_folder_of_the_study_is_the_same_by_its_relative_and_its_whole_path() 
     assert without_seeds(inside, Path(PROJECT) / "outputs/a") == without_seeds(inside, Path("outputs/a"))
 
 
+def test_a_folder_of_the_study_is_the_same_through_a_link_and_with_two_dots(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "a").mkdir(parents=True)
+    (tmp_path / "outputs").symlink_to(tmp_path / "disk")
+    resolved: JsonObject = {"rows": f"{tmp_path}/disk/a/rows.parquet"}
+    for out in ("outputs/a", "disk/../disk/a", "disk/a"):
+        assert without_seeds(resolved, tmp_path / out) == {"rows": "./rows.parquet"}
+
+
 def test_policies_are_told_apart_by_their_weights(tmp_path: Path) -> None:
     weights = tmp_path / "model.safetensors"
     weights.write_bytes(b"one")
@@ -170,6 +179,23 @@ def test_a_run_with_other_arms_or_seeds_keeps_what_earlier_runs_gave(tmp_path: P
     assert len(third.units) == 4
 
 
+def test_a_unit_that_will_not_go_with_earlier_ones_is_refused_before_it_is_trained(tmp_path: Path) -> None:
+    STUDY.add(Kept(units=[unit("gain", 0)], gaps=[]), tmp_path)
+    new = replace(unit("gain", 1, policy="q"), result=unplayed("gain", 1))
+    STUDY.check(new, tmp_path)
+    STUDY.check(new, tmp_path / "elsewhere")
+    with pytest.raises(SystemExit, match=r"other settings: steps; give another --out"):
+        STUDY.check(replace(new, design={"steps": 40, "mode": "gain"}), tmp_path)
+    with pytest.raises(SystemExit, match="whose base policy is not that of"):
+        STUDY.check(replace(new, result=unplayed("base", 0)), tmp_path)
+
+
+def test_seeds_may_have_judges_of_their_own_which_the_file_names(tmp_path: Path) -> None:
+    one, two = (replace(unit("gain", seed, policy=str(seed)), varying={"judge_model": str(seed)}) for seed in (0, 1))
+    kept = merged([written(tmp_path / "a", one), written(tmp_path / "b", two)], STUDY)
+    assert [each.varying for each in kept.units] == [{"judge_model": "0"}, {"judge_model": "1"}]
+
+
 def test_a_run_in_the_folder_of_another_study_is_refused_and_its_file_stays(tmp_path: Path) -> None:
     STUDY.add(Kept(units=[unit("gain", 0)], gaps=[]), tmp_path)
     before = (tmp_path / RESULTS).read_bytes()
@@ -191,3 +217,8 @@ def test_merging_an_unknown_study_or_a_missing_file_is_one_sentence(tmp_path: Pa
     assert missing.stderr.startswith(f"{tmp_path}/missing.parquet cannot be read as the results of a study")
     assert "Traceback" not in missing.stderr
     assert [*tmp_path.iterdir()] == []
+    (tmp_path / RESULTS).write_text("those of another run")
+    taken = merge("ppr", str(tmp_path / "missing.parquet"))
+    assert taken.returncode == 2
+    assert "which would be overwritten" in " ".join(taken.stderr.replace("│", " ").split())
+    assert (tmp_path / RESULTS).read_text() == "those of another run"

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -17,9 +17,11 @@ activate_shims()  # before transformers, which looks for torchvision
 from examples.study.arms import Arm  # noqa: E402
 from examples.study.claims import read_design  # noqa: E402
 from examples.study.jobs import Job, num_cores, run_jobs  # noqa: E402
-from examples.study.measurement_units import measurements  # noqa: E402
+from examples.study.measurement_units import MeasuredSeed, Measurement, measurements  # noqa: E402
+from examples.study.measures_file import StudyMeasures  # noqa: E402
 from examples.study.plan import plan_lines, seconds_of  # noqa: E402
 from examples.study.request import StudyRequest  # noqa: E402
+from examples.study.study import Study  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
 
 QUIET = Console(quiet=True)
@@ -100,6 +102,56 @@ def test_a_unit_with_other_settings_is_neither_done_nor_a_measure_of_its_kind(tm
     ]
 
 
+def test_tries_with_other_numbers_of_epochs_are_of_other_kinds(tmp_path: Path) -> None:
+    tuning = StudyRequest(out=tmp_path).tuning(QUIET)
+    tries = [arm for arm in tuning.arms if arm.name.startswith("sft_try")]
+    assert len({arm.num_epochs for arm in tries}) == len({tuning.kinds[arm.name] for arm in tries}) > 1
+
+
+def test_what_other_code_measured_is_measured_again_and_what_has_another_design_is_refused(tmp_path: Path) -> None:
+    study = StudyRequest(out=tmp_path, arms="base,pivotrl").study(QUIET)
+    seed = next(iter(study.seeds))
+    (signals,) = [each for each in study.measurements if each.name == "signals"]
+    done: list[str] = []
+
+    def work(seed: MeasuredSeed, folder: Path, arms: tuple[str, ...]) -> StudyMeasures:
+        done.append("now")
+        return StudyMeasures(digest=seed.digest)
+
+    asked = replace(signals, work=work)
+
+    class OneMeasurement(Study):
+        @property
+        def measurements(self) -> list[Measurement]:
+            return [asked]
+
+    one = OneMeasurement(**{each.name: getattr(study, each.name) for each in fields(study)})
+    old = replace(seed, measured_by="old")
+    one.measure_seed(old)
+    assert plan_lines([[seed.measurement_unit(signals)]], {"signals": "signals"})[0] == (
+        "signals, seed 1: measured by other code, and done again, not measured"
+    )
+    one.measure_seed(seed)
+    one.measure_seed(seed)
+    assert done == ["now", "now"]
+    with pytest.raises(SystemExit, match="other settings: design"):
+        one.measure_seed(replace(seed, digest="other"))
+
+
+def test_a_unit_that_another_command_ran_in_two_runs_stays_a_note(tmp_path: Path) -> None:
+    study = StudyRequest(out=tmp_path, arms="base,pivotrl").study(QUIET)
+    arm = next(each for each in study.seeds[0].study.all_arms if each.name == "end_to_end")
+    unit = study.seeds[0].unit(arm)
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        finish(unit, killed)
+    finish(unit, lambda: None)
+    assert study.about.notes == ("end_to_end, seed 1: finished in 2 runs, each from what the one before had left.",)
+
+
 def test_tries_of_arms_that_train_alike_are_of_one_kind_so_that_the_first_one_tells_their_seconds(
     tmp_path: Path,
 ) -> None:
@@ -130,7 +182,7 @@ def test_seeds_are_named_and_those_of_other_commands_stay_in_what_is_written(tmp
 
 def test_launches_are_written_alike_for_all_seeds(tmp_path: Path) -> None:
     study = StudyRequest(out=tmp_path).study(QUIET)
-    first, second = (replace(study, reported=study.reported[n:])._about for n in (0, 1))
+    first, second = (replace(study, reported=study.reported[n:]).about for n in (0, 1))
 
     assert "data.seed=SEED" in first.arms["pivotrl"].command
     assert "data.val_files=OUT/seed-SEED/held_out.parquet" in first.arms["pivotrl"].command

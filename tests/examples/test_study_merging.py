@@ -12,7 +12,7 @@ activate_shims()  # before transformers, which looks for torchvision
 
 from examples.study.measures_file import StudyMeasures, read_measures, write_measures  # noqa: E402
 from examples.study.merging import merged  # noqa: E402
-from examples.study.outcomes import ArmSettings, StudyAbout, read_results, write_results  # noqa: E402
+from examples.study.outcomes import OUTCOMES, ArmSettings, StudyAbout, read_results, write_results  # noqa: E402
 from examples.study.request import StudyRequest  # noqa: E402
 from examples.study.run import app, run_study  # noqa: E402
 from tests.examples.test_study import make_results  # noqa: E402
@@ -83,6 +83,14 @@ def test_a_folder_is_not_merged_into_itself_and_one_without_outcomes_is_refused(
         merged([write_folder(tmp_path / "a", 1)], tmp_path / "a")
     with pytest.raises(DataError, match="cannot be read as parquet"):
         merged([tmp_path / "a", tmp_path / "b"], tmp_path / "all")
+
+
+def test_a_study_that_lies_in_the_folder_for_all_is_not_overwritten(tmp_path: Path) -> None:
+    folders = [write_folder(tmp_path / "a", 1), write_folder(tmp_path / "b", 2)]
+    before = (write_folder(tmp_path / "c", 3) / OUTCOMES).read_bytes()
+    with pytest.raises(DataError, match=r"c holds outcomes.parquet of a study, which would be overwritten"):
+        merged(folders, tmp_path / "c")
+    assert (tmp_path / "c" / OUTCOMES).read_bytes() == before
 
 
 def test_what_a_seed_gave_is_written_behind_its_trainings_and_again_behind_its_measurements() -> None:

@@ -217,6 +217,13 @@ def test_what_tuning_found_is_part_of_the_hash_but_not_of_that_of_tuning(tmp_pat
     assert read_design(tuned=tmp_path / "tuned.yaml", is_tuning=True).digest == DESIGN.digest
 
 
+def test_rates_that_were_tuned_for_another_policy_do_not_change_the_hash(tmp_path: Path) -> None:
+    write_tuned(make_tuned(tried("pivotrl", 1e-4, 0.5)), tmp_path / "tuned.yaml")
+
+    assert read_design(tuned=tmp_path / "tuned.yaml").untuned.digest == read_design().untuned.digest
+    assert read_design().untuned.tuned is None
+
+
 def test_a_study_takes_over_what_was_tuned_for_its_policy_and_refuses_a_file_of_another(tmp_path: Path) -> None:
     path = tmp_path / "tuned.yaml"
     others = [tried(name, 2e-4, 0.5) for name in ("random_turns", "strict", "end_to_end")]

@@ -5,9 +5,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeVar
 
 from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, refused_addresses
-from verl_pivot.browser.apart import ApartFromScripts
 from verl_pivot.browser.browser_process import BrowserProcess
 from verl_pivot.browser.element_log import reason_of
+from verl_pivot.browser.isolated_world import IsolatedWorld
 from verl_pivot.browser.page_answers import PageAnswers
 from verl_pivot.browser.page_events import PageEvents
 from verl_pivot.browser.page_text import PageText, page_text
@@ -74,7 +74,7 @@ class WebPage:
         self._process, self._context, self._settings, self._closer = process, context, settings, closer
         self._answers = PageAnswers(process, settings.action_seconds, self._closed)
         self._watch = PageWatch(self._answers.events, self._answers.give_up)
-        self._apart = ApartFromScripts()
+        self._isolated_world = IsolatedWorld()
         self._page: Page | None = None
         self._html = ""
         self._numbers = dict[tuple[int, str], int]()
@@ -192,7 +192,7 @@ class WebPage:
     async def evaluate_apart(self, expression: str) -> Any:
         """Value of a JavaScript expression in a world of its own, whose functions the page's scripts cannot replace."""
         return await self._answers.asked(
-            lambda page: self._apart.value(self._context, page, expression, self._milliseconds)
+            lambda page: self._isolated_world.value(self._context, page, expression, self._milliseconds)
         )
 
     async def browser_answers(self) -> bool:

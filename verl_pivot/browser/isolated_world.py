@@ -9,8 +9,8 @@ with extra("web"):
     from playwright.async_api import Error as PlaywrightError
 
 
-class ApartFromScripts:
-    """Evaluates expressions on one page, over a connection that is opened once."""
+class IsolatedWorld:
+    """World of one page for our own expressions, over a connection that is opened once."""
 
     def __init__(self) -> None:
         self._session: CDPSession | None = None
