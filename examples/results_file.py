@@ -189,7 +189,10 @@ def read_results(path: Path, played: type[PlayedT]) -> Kept[PlayedT]:
     for row in table.to_pylist():
         place = tuple(row.pop(each) for each in _PLACE)
         parts.setdefault(place, []).append(_made(played, row, path))
-    units = [_unit(number, each, parts) for number, each in enumerate(about["units"])]
+    try:
+        units = [_unit(number, each, parts) for number, each in enumerate(about["units"])]
+    except KeyError as error:
+        raise DataError(f"{path} was written by another version: its units have no {error}") from error
     return Kept(units=units, gaps=about["gaps"])
 
 

@@ -1,5 +1,6 @@
 """Results of a study in one file: what is written is read, and which files go together."""
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -123,6 +124,15 @@ def test_results_of_another_study_are_refused(tmp_path: Path) -> None:
     path = written(tmp_path / RESULTS, unit("base", 0))
     with pytest.raises(DataError, match=r"was written by another version, or for another study: .* 'em'"):
         read_results(path, Other)
+
+
+def test_results_of_another_version_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / RESULTS, unit("base", 0))
+    table = pyarrow.parquet.read_table(path)
+    about = {"units": [{"arm": "base", "seed": 0, "evaluations": [], "training": []}], "gaps": []}
+    pyarrow.parquet.write_table(table.replace_schema_metadata({"units": json.dumps(about)}), path)
+    with pytest.raises(DataError, match="was written by another version: its units have no 'policy'"):
+        read_results(path, Answer)
 
 
 def test_settings_of_an_arm_hold_neither_seeds_nor_the_folder_of_the_study() -> None:
