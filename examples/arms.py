@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from rich.console import Console
 
@@ -50,6 +50,8 @@ class ToolArm(EvaluatedTraining):
     lengths: Lengths = WHOLE_TASKS
     evaluated_every: int | None = None
     """Steps between two evaluations; None: one at the end."""
+    saved_every: int | None = None
+    """Steps between two checkpoints, from which a training that was ended goes on; None: one at the end."""
 
     @property
     def is_trained(self) -> bool:
@@ -58,6 +60,10 @@ class ToolArm(EvaluatedTraining):
     @property
     def test_freq(self) -> int:
         return self.evaluated_every or self.num_steps
+
+    @property
+    def save_freq(self) -> int:
+        return self.saved_every or self.num_steps
 
     @property
     def command(self) -> list[str]:
@@ -127,10 +133,10 @@ def shop_arm(
 ArmT = TypeVar("ArmT", bound=EvaluatedTraining)
 
 
-class TrainedArm(NamedTuple):
+class TrainedArm(NamedTuple, Generic[ArmT]):
     """An arm that is trained and evaluated."""
 
-    arm: EvaluatedTraining
+    arm: ArmT
     missing: list[str]
     """One sentence for each unit so far that is not whole."""
 
@@ -146,7 +152,7 @@ def train_arms(
     make_arm: Callable[[str, Path, Path, int], ArmT],
     train: Callable[[ArmT], None] | None = None,
     settings: Callable[[ArmT], JsonObject] = lambda arm: {},
-) -> Iterator[TrainedArm]:
+) -> Iterator[TrainedArm[ArmT]]:
     """Train the arms of each seed, all from its base policy, and yield each once it is evaluated.
 
     An arm with a seed is a unit: one that is finished is not repeated, and one that was ended goes on.

@@ -97,11 +97,13 @@ def gain(
     return paired_difference([before[each] for each in shared], [after[each] for each in shared])
 
 
-def means_by_question(played: Iterable[Answered]) -> dict[str, float]:
-    """{prompt_id: mean EM of the trajectories on it, such as those of several seeds}"""
+def means_by_question(
+    played: Iterable[AnsweredT], value: Callable[[AnsweredT], float] = lambda each: each.em
+) -> dict[str, float]:
+    """{prompt_id: mean EM, or another value, of the trajectories on it, such as those of several seeds}"""
     values: dict[str, list[float]] = {}
     for each in played:
-        values.setdefault(each.prompt_id, []).append(each.em)
+        values.setdefault(each.prompt_id, []).append(value(each))
     return {name: fmean(of_question) for name, of_question in values.items()}
 
 

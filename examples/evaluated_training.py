@@ -19,6 +19,8 @@ class EvaluatedTraining(Training):
     held_out: Path
     """Parquet file of the held-out questions."""
     tools: Path
+    num_samples: int = 1
+    """Trajectories of each held-out question in an evaluation."""
     only_evaluates: bool = False
     """Whether the launch asks the trained policy alone; for a training that was ended behind its last checkpoint."""
 
@@ -39,11 +41,12 @@ class EvaluatedTraining(Training):
 
     @property
     def dumps_and_evaluation(self) -> list[str]:
-        """Overrides for the dumps, and for held-out questions that are asked as in training: sampled, once each."""
+        """Overrides for the dumps, and for held-out questions whose answers are sampled as in training."""
         trains = self.is_trained and not self.only_evaluates
+        asked = ("do_sample=True", "temperature=1.0", f"n={self.num_samples}")
         return [
             f"data.val_files={self.held_out}",
-            *(f"actor_rollout_ref.rollout.val_kwargs.{each}" for each in ("do_sample=True", "temperature=1.0", "n=1")),
+            *(f"actor_rollout_ref.rollout.val_kwargs.{each}" for each in asked),
             f"trainer.rollout_data_dir={self.rollouts}",
             f"trainer.validation_data_dir={self.validation}",
             f"trainer.val_before_train={not trains}",

@@ -33,9 +33,23 @@ class LastPage(LookEnvironment):
 
 
 class BrokenPagesPaid(LookEnvironment):
-    """Without the rule that an invalid page is 0: scripts are not run, so that their errors cost nothing."""
+    """Without the rule that an invalid page is 0: a page whose script raises is paid as it is without its scripts.
+
+    The policy reads the same of it as in the other arms.
+    """
+
+    def __init__(self, metadata: JsonObject) -> None:
+        super().__init__(metadata)
+        self._without_scripts: list[Verdict] = []
 
     @tool
     async def look(self, html: Html) -> Observation:
         """Render a page without a network and read what is wrong with it."""
-        return await super().look(_SCRIPT.sub("", html))
+        observation = await super().look(html)
+        if observation.reward == 0.0:
+            self._without_scripts.append((await self._critique(_SCRIPT.sub("", html))).verdict)
+        return observation
+
+    async def score(self, answer: Message | None) -> Verdict:
+        verdicts = [await super().score(answer), *self._without_scripts]
+        return max(verdicts, key=lambda each: -1.0 if each.score is None else each.score)

@@ -59,7 +59,7 @@ def render_options(layout: Layout) -> JsonObject:
         {"selector": "h1", "text": layout.title},
         {"selector": "#a", "visible": True},
         {"selector": "#a", "background": COLOURS[layout.first]},
-        {"selector": "#b", "background": COLOURS[layout.second]},
+        {"selector": "#b", "visible": True, "background": COLOURS[layout.second]},
         {"selector": "#a", PLACES[layout.place]: "#b"},
     ]
     return {"width": WIDTH, "height": HEIGHT, "seconds": [0.0], "assertions": assertions}

@@ -1,18 +1,14 @@
-"""Dumps of pages -> scores by the verifier, and shares of pages that are broken."""
+"""Dumps of pages -> scores by the verifier, and shares of pages that are invalid."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
-from examples.dumps import decided, step_dumps
+from examples.dumps import Decided, decided, step_dumps
 from examples.evaluation_results import EvaluatedResult
-from examples.measured_arms import ArmReport
-from examples.render.training import ARMS, BASE
+from examples.measured_arms import ArmReport, Contrast, mean
+from examples.render.training import ARMS, BASE, BROKEN_PAID, LAST_PAGE, RELOOK
 from examples.results_file import StudyReport
-from verl_pivot.data.rollout_records import RolloutRecord
-
-_BROKEN = "getElementById('c')"
-"""What a page with a script error holds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,14 +16,37 @@ class Design:
     """One trajectory that was scored."""
 
     prompt_id: str
-    em: float
-    """Score of its best page by the verifier, an invalid page being 0, whatever the arm is paid."""
-    last: float
-    """Score of its last page."""
-    broken: float
-    """Share of its pages whose script raises."""
-    looks: int
-    """Pages that it looked at."""
+    pages: tuple[str, ...]
+    """[num_looks] HTML that was looked at, in order."""
+    scores: tuple[float, ...]
+    """[num_looks] by the verifier, whatever the arm is paid; an invalid page is 0, as is one of which nothing holds."""
+    paid: float
+    """Outcome of the trajectory in its arm."""
+    stop_reason: str
+    response_tokens: int
+
+    @property
+    def em(self) -> float:
+        """Score of its best page; 0 without a look."""
+        return max(self.scores, default=0.0)
+
+    @property
+    def first(self) -> float:
+        return self.scores[0] if self.scores else 0.0
+
+    @property
+    def last(self) -> float:
+        return self.scores[-1] if self.scores else 0.0
+
+    @property
+    def is_first_invalid(self) -> float:
+        """Whether its first page is worth nothing, which no further look mends."""
+        return float(self.first == 0.0)
+
+    @property
+    def is_solved(self) -> float:
+        """Whether one of its pages is all that was asked for."""
+        return float(self.em == 1.0)
 
 
 Result = EvaluatedResult[Design]
@@ -35,23 +54,19 @@ Result = EvaluatedResult[Design]
 
 def read_dump(path: Path) -> list[Design]:
     """All decided trajectories of a dump."""
-    return [_design(each.record) for each in decided(path)]
+    return [_design(each) for each in decided(path)]
 
 
-def _design(record: RolloutRecord) -> Design:
-    looks = [call for call in record.calls if call.name == "look" and call.arguments is not None]
-    pages = [str(call.arguments["html"]) for call in looks if call.arguments is not None]
-    scores = [
-        0.0 if _BROKEN in page else call.reward
-        for page, call in zip(pages, looks, strict=True)
-        if call.reward is not None
-    ]
+def _design(rollout: Decided) -> Design:
+    record = rollout.record
+    looks = [(call.arguments, call.reward) for call in record.calls if call.reward is not None]  # none was refused
     return Design(
         prompt_id=record.prompt_id,
-        em=max(scores, default=0.0),
-        last=scores[-1] if scores else 0.0,
-        broken=fmean(_BROKEN in page for page in pages) if pages else 0.0,
-        looks=len(pages),
+        pages=tuple(str((arguments or {})["html"]) for arguments, _ in looks),
+        scores=tuple(score for _, score in looks),
+        paid=rollout.score,
+        stop_reason=record.stop_reason.value,
+        response_tokens=record.response_tokens,
     )
 
 
@@ -60,17 +75,34 @@ def read_training(folder: Path) -> dict[int, list[Design]]:
     return {step: read_dump(path) for step, path in step_dumps(folder).items()}
 
 
+def valid_page_score(designs: Sequence[Design]) -> float:
+    """Mean score of the pages that are worth something; NaN if none is."""
+    return mean([score for each in designs for score in each.scores if score > 0.0])
+
+
 REPORT: ArmReport[Design] = ArmReport(
     arms=list(ARMS),
     measures={
-        "score of the best page": lambda designs: fmean(each.em for each in designs),
-        "score of the last page": lambda designs: fmean(each.last for each in designs),
-        "broken pages": lambda designs: fmean(each.broken for each in designs),
-        "looks": lambda designs: fmean(each.looks for each in designs),
+        "first page": lambda designs: mean([each.first for each in designs]),
+        "invalid first pages": lambda designs: mean([each.is_first_invalid for each in designs]),
+        "valid pages": valid_page_score,
+        "best page": lambda designs: mean([each.em for each in designs]),
+        "last page": lambda designs: mean([each.last for each in designs]),
+        "solved": lambda designs: mean([each.is_solved for each in designs]),
+        "looks": lambda designs: mean([len(each.scores) for each in designs]),
     },
     baseline=BASE,
     compared="best page over base",
-    title="Held-out requests, one trajectory each",
+    title="Held-out requests",
     plot="render.png",
+    contrasts=[
+        Contrast(arm=RELOOK, over=BASE, measure="invalid first pages", value=lambda each: each.is_first_invalid),
+        Contrast(arm=RELOOK, over=BASE, measure="first page", value=lambda each: each.first),
+        Contrast(arm=RELOOK, over=BROKEN_PAID, measure="invalid first pages", value=lambda each: each.is_first_invalid),
+        Contrast(arm=RELOOK, over=BROKEN_PAID, measure="best page", value=lambda each: each.em),
+        Contrast(arm=RELOOK, over=LAST_PAGE, measure="first page", value=lambda each: each.first),
+        Contrast(arm=RELOOK, over=LAST_PAGE, measure="best page", value=lambda each: each.em),
+        Contrast(arm=RELOOK, over=LAST_PAGE, measure="last page", value=lambda each: each.last),
+    ],
 )
 STUDY = StudyReport(arms=REPORT.arms, played=Design, write=REPORT.write, show=REPORT.show)

@@ -12,11 +12,12 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which imports torchvision
 
 from examples.arms import ToolArm, console, train_arms  # noqa: E402
-from examples.evaluated_training import EvaluatedTraining, train_and_evaluate  # noqa: E402
+from examples.evaluated_training import train_and_evaluate  # noqa: E402
+from examples.evaluation_results import undecided  # noqa: E402
 from examples.options import FirstSeed, Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.render import report  # noqa: E402
 from examples.render.policy import make_policy, sft_config  # noqa: E402
-from examples.render.training import ARMS, make_arm  # noqa: E402
+from examples.render.training import ARMS, hidden_settings, make_arm  # noqa: E402
 from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, unplayed, without_seeds  # noqa: E402
 from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
@@ -26,7 +27,7 @@ def main(
     arms: Annotated[str, names_option("Arms to run", ARMS)] = all_of(ARMS),
     seeds: Seeds = 3,
     first_seed: FirstSeed = 0,
-    steps: Steps = 25,
+    steps: Steps = 20,
 ) -> None:
     """Train a small policy that writes pages and looks at them in a real browser, by assertions on what is seen.
 
@@ -36,6 +37,7 @@ def main(
     Example: python -m examples.render --arms base,relook --seeds 1 --out outputs/render-1
     """
     kept: list[KeptUnit[report.Design]] = []
+    lost: list[str] = []
     for arm, missing in train_arms(
         chosen_names(arms, ARMS),
         range(first_seed, first_seed + seeds),
@@ -45,6 +47,7 @@ def main(
         make_policy=make_policy,
         make_arm=partial(make_arm, num_steps=steps),
         train=partial(_check_and_train, out=out),
+        settings=hidden_settings,
     ):
         result = report.Result(
             arm=arm.name,
@@ -53,7 +56,8 @@ def main(
             training=report.read_training(arm.rollouts) if arm.is_trained else {},
         )
         kept.append(replace(_unit(arm, out), result=result))
-        found = report.STUDY.add(Kept(units=kept, gaps=missing), out)  # after each unit, since all take hours
+        lost += undecided(arm.name, arm.seed, {arm.evaluated_steps[-1]: arm.evaluated})
+        found = report.STUDY.add(Kept(units=kept, gaps=[*missing, *lost]), out)  # after each unit, since all take hours
     report.STUDY.show(found.results, found.gaps, console)
     console.print(f"\nWrote {out / RESULTS} and {out / 'summary.json'}.")
 
@@ -63,9 +67,10 @@ def _check_and_train(arm: ToolArm, out: Path) -> None:
     train_and_evaluate(arm, console)
 
 
-def _unit(arm: EvaluatedTraining, out: Path) -> KeptUnit[report.Design]:
+def _unit(arm: ToolArm, out: Path) -> KeptUnit[report.Design]:
     """The unit before it is trained."""
-    design = without_seeds({**arm.settings, "sft": asdict(sft_config(arm.seed))}, out)
+    own = {**arm.settings, "sft": asdict(sft_config(arm.seed)), **hidden_settings(arm)}
+    design = without_seeds(own, out)
     return KeptUnit(result=unplayed(arm.name, arm.seed), policy=policy_digest(arm.model), design=design)
 
 

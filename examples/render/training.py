@@ -1,5 +1,6 @@
 """The study's arms: which rules of ReLook count, as tools files, and the commands."""
 
+import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
@@ -8,16 +9,24 @@ import yaml
 
 from examples.arms import Lengths, ToolArm
 from examples.render.pages import layouts, write_requests
+from verl_pivot.tools.forced_optimization import MAX_REVISIONS
+from verl_pivot.types import JsonObject
 
-BASE = "base"
+BASE, RELOOK, LAST_PAGE, BROKEN_PAID = "base", "relook", "last_page", "broken_paid"
 ARMS: Mapping[str, str] = {
     BASE: "verl_pivot.tools.look:LookEnvironment",
-    "relook": "verl_pivot.tools.look:LookEnvironment",
-    "last_page": "examples.render.looks:LastPage",
-    "broken_paid": "examples.render.looks:BrokenPagesPaid",
+    RELOOK: "verl_pivot.tools.look:LookEnvironment",
+    LAST_PAGE: "examples.render.looks:LastPage",
+    BROKEN_PAID: "examples.render.looks:BrokenPagesPaid",
 }
 """{name: environment whose outcome is paid}; the first arm is not trained."""
-LENGTHS = Lengths(max_turns=4, prompt=64, turn=96, response=448)
+LENGTHS = Lengths(max_turns=2 + MAX_REVISIONS, prompt=64, turn=96, response=512)
+"""A page, its revisions, and the turn in which the policy says that it is done."""
+_SAVED_EVERY = 5
+_NUM_SAMPLES = 4
+"""Trajectories of each held-out request."""
+_SOURCES = ("looks.py", "pages.py", "transcripts.py")
+"""Files that decide results and that no setting of a unit shows."""
 
 
 def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int) -> ToolArm:
@@ -40,7 +49,18 @@ def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int
         overrides=("+method=tool_rollout",),
         is_base=name == BASE,
         lengths=LENGTHS,
+        saved_every=_SAVED_EVERY,
+        num_samples=_NUM_SAMPLES,
     )
+
+
+def hidden_settings(arm: ToolArm) -> JsonObject:
+    """What the arm's command does not show: its environment, and a digest of the files that say what is asked and seen.
+
+    The digest is over the texts of `_SOURCES`.
+    """
+    texts = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SOURCES)
+    return {"environment": ARMS[arm.name], "sources": hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]}
 
 
 def write_tools(path: Path, environment: str) -> Path:

@@ -36,12 +36,8 @@ def record_transcripts(path: Path, asked: Sequence[Layout], seed: int) -> list[T
 
 async def _record_all(asked: Sequence[Layout], seed: int) -> list[Trajectory]:
     toolset, slots = load_toolset(str(TOOLS)), asyncio.Semaphore(_CONCURRENCY)
-    async with asyncio.TaskGroup() as group:
-        jobs = [
-            group.create_task(_record(f"page-{seed}-{number}", each, toolset, slots))
-            for number, each in enumerate(asked)
-        ]
-    return [job.result() for job in jobs]
+    made = (_record(f"page-{seed}-{number}", each, toolset, slots) for number, each in enumerate(asked))
+    return await asyncio.gather(*made)
 
 
 async def _record(name: str, wanted: Layout, toolset: Toolset, slots: asyncio.Semaphore) -> Trajectory:
