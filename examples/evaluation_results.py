@@ -63,10 +63,29 @@ def undecided(arm: str, seed: int, evaluations: Mapping[int, Path]) -> list[str]
         seed: Its seed.
         evaluations: {step: dump of the trajectories on the held-out rows}
     """
-    found = []
-    for step, path in evaluations.items():
-        records = ((each.score, each.record) for each in read_rollouts(path))
-        rows = [score is None or record.is_masked for score, record in records if record is not None]
-        if any(rows):
-            found.append(f"{arm}, seed {seed}: {sum(rows)} of {len(rows)} held-out rows are undecided at step {step}.")
-    return found
+    counted = {step: _undecided_rows(path) for step, path in evaluations.items()}
+    return [
+        f"{arm}, seed {seed}: {number} of {of} held-out rows are undecided at step {step}."
+        for step, (number, of) in counted.items()
+        if number
+    ]
+
+
+def undecided_in_training(arm: str, seed: int, dumps: Iterable[Path]) -> list[str]:
+    """A sentence if the system, or the judge, left rollouts of the training undecided.
+
+    Args:
+        arm: Name of the arm.
+        seed: Its seed.
+        dumps: Dumps of its steps.
+    """
+    counted = [_undecided_rows(path) for path in dumps]
+    number, of = sum(number for number, _ in counted), sum(of for _, of in counted)
+    return [f"{arm}, seed {seed}: {number} of {of} rollouts of the training are undecided."] if number else []
+
+
+def _undecided_rows(path: Path) -> tuple[int, int]:
+    """Number of the undecided trajectories of a dump, and of all."""
+    records = ((each.score, each.record) for each in read_rollouts(path))
+    rows = [score is None or record.is_masked for score, record in records if record is not None]
+    return sum(rows), len(rows)

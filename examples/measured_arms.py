@@ -21,7 +21,8 @@ from examples.comparison import (
     shown_difference,
     trained_arms,
 )
-from verl_pivot.statistics import Interval, PairedDifference, t_interval
+from examples.contrasts import Contrast, contrast_table, contrasted
+from verl_pivot.statistics import PairedDifference
 from verl_pivot.types import Json
 
 
@@ -40,45 +41,6 @@ class MeasuredArm:
     """{measure: value}"""
     over_baseline: PairedDifference | None
     """Over the baseline with the same seeds, on the same rows; None for itself, and where that was not run."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contrast(Generic[AnsweredT]):
-    """Two arms to be compared by one value of a trajectory."""
-
-    arm: str
-    over: str
-    """The other arm, whose value is taken from the arm's."""
-    measure: str
-    """What is compared."""
-    value: Callable[[AnsweredT], float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contrasted:
-    """What a contrast came to, over the seeds that both arms have."""
-
-    name: str
-    seeds: tuple[int, ...]
-    difference: PairedDifference
-    """Over all seeds; its interval is over the held-out rows, for these trainings."""
-    by_seed: tuple[float, ...]
-    """[num_seeds]"""
-
-    @property
-    def over_trainings(self) -> Interval | None:
-        """Student's t over the seeds; None with one seed."""
-        return t_interval(self.by_seed) if len(self.by_seed) > 1 else None
-
-    def as_dict(self) -> dict[str, Json]:
-        over_trainings = self.over_trainings
-        return {
-            "contrast": self.name,
-            "seeds": [*self.seeds],
-            "difference": difference_as_json(self.difference),
-            "by seed": [*self.by_seed],
-            "interval over trainings": None if over_trainings is None else [over_trainings.low, over_trainings.high],
-        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,27 +83,8 @@ class ArmReport(Generic[AnsweredT]):
             arm=group[0].arm,
             seeds=seeds,
             values={name: measure(played) for name, measure in self.measures.items()},
-            over_baseline=_difference(before, group, lambda each: each.em) if is_compared else None,
+            over_baseline=difference_of_means(_means(before), _means(group)) if is_compared else None,
         )
-
-    def contrasted(self, results: Sequence[HeldOutUnit[AnsweredT]]) -> list[Contrasted]:
-        """What the contrasts came to of which both arms were run with a seed."""
-        units = {(each.arm, each.seed): each for each in results}
-        found = []
-        for each in self.contrasts:
-            seeds = sorted(seed for arm, seed in units if arm == each.arm and (each.over, seed) in units)
-            pairs = [(units[each.over, seed], units[each.arm, seed]) for seed in seeds]
-            if not pairs:
-                continue
-            found.append(
-                Contrasted(
-                    name=f"{each.measure}, {each.arm} over {each.over}",
-                    seeds=tuple(seeds),
-                    difference=_difference([before for before, _ in pairs], [after for _, after in pairs], each.value),
-                    by_seed=tuple(_difference([before], [after], each.value).value for before, after in pairs),
-                )
-            )
-        return found
 
     def write(self, results: Sequence[HeldOutUnit[AnsweredT]], gaps: Sequence[str], folder: Path) -> None:
         """Write summary.json, and the plot if anything was trained.
@@ -160,7 +103,7 @@ class ArmReport(Generic[AnsweredT]):
             }
             for row in self.rows(results)
         ]
-        contrasts: list[Json] = [each.as_dict() for each in self.contrasted(results)]
+        contrasts: list[Json] = [each.as_dict() for each in contrasted(self.contrasts, results)]
         content = {"rows": found, "contrasts": contrasts, "gaps": [*gaps]}
         (folder / "summary.json").write_text(json.dumps(content, indent=1) + "\n")
         trained = trained_arms(results)
@@ -180,39 +123,19 @@ class ArmReport(Generic[AnsweredT]):
 
     def show(self, results: Sequence[HeldOutUnit[AnsweredT]], gaps: Sequence[str], console: Console) -> None:
         """Print the table, the contrasts, and what is missing."""
-        table = _table(self.title, "arm", "seeds", *self.measures, self.compared)
+        table = Table(title=self.title, title_justify="left")
+        for column in ("arm", "seeds", *self.measures, self.compared):
+            table.add_column(column, overflow="fold")
         for row in self.rows(results):
             values = (f"{value:.2f}" for value in row.values.values())
-            table.add_row(row.arm, _listed(row.seeds), *values, shown_difference(row.over_baseline))
+            table.add_row(row.arm, ", ".join(map(str, row.seeds)), *values, shown_difference(row.over_baseline))
         console.print(table)
-        if contrasts := self.contrasted(results):
-            table = _table("Contrasts", "contrast", "seeds", "difference", "by seed", "interval over trainings")
-            for each in contrasts:
-                by_seed = ", ".join(f"{value:+.3f}" for value in each.by_seed)
-                trainings = each.over_trainings
-                shown = "" if trainings is None else f"[{trainings.low:+.3f}, {trainings.high:+.3f}]"
-                table.add_row(each.name, _listed(each.seeds), shown_difference(each.difference), by_seed, shown)
-            console.print(table)
+        if found := contrasted(self.contrasts, results):
+            console.print(contrast_table(found))
         for gap in gaps:
             console.print(gap, highlight=False)
 
 
-def _difference(
-    before: Sequence[HeldOutUnit[AnsweredT]],
-    after: Sequence[HeldOutUnit[AnsweredT]],
-    value: Callable[[AnsweredT], float],
-) -> PairedDifference:
-    """Means over the rows that both sides have, each row with its mean over seeds and samples."""
-    means = [means_by_question((each for unit in units for each in unit.held_out), value) for units in (before, after)]
-    return difference_of_means(*means)
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    return table
-
-
-def _listed(seeds: Sequence[int]) -> str:
-    return ", ".join(map(str, seeds))
+def _means(units: Sequence[HeldOutUnit[AnsweredT]]) -> dict[str, float]:
+    """{prompt_id: mean over the seeds, and over the samples of each}"""
+    return means_by_question(each for unit in units for each in unit.held_out)

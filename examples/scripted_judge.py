@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from aiohttp import web
 
+from examples.units import SpoiledError
 from verl_pivot.engines.server import tied_to_parent
 from verl_pivot.types import JsonObject
 
@@ -98,10 +99,10 @@ def refuse_ended(judge: str, process: subprocess.Popen[bytes], log: Path) -> Non
     """Refuse what was trained with a judge that did not live to the end: what it did not score was left out.
 
     Raises:
-        SystemExit: If its process has ended.
+        SpoiledError: If its process has ended.
     """
     if process.poll() is not None:
-        raise SystemExit(
+        raise SpoiledError(
             f"the judge {judge} ended with code {process.returncode} during the training, which did not train on what "
             f"it left unscored: see {log}, remove {log.parent}, and run the command again"
         )
@@ -118,7 +119,8 @@ def served(judge: str, module: str, *arguments: str, log: Path) -> Iterator[str]
         log: File for what it prints.
 
     Raises:
-        SystemExit: If it does not start, or has ended before the block; names the log.
+        SystemExit: If it does not start; names the log.
+        SpoiledError: If it has ended before the block.
     """
     command = tied_to_parent(module, *arguments)
     with log.open("wb") as output:

@@ -12,6 +12,10 @@ from verl_pivot.types import JsonObject
 _STAMP = "unit.json"
 
 
+class SpoiledError(SystemExit):
+    """Work on a unit ended in a way after which nothing in its folder counts, such as a judge that ended before it."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unit:
     """One arm with one seed."""
@@ -39,6 +43,8 @@ class Progress:
     """Runs that worked on it; each but the first took it up where the run before was ended."""
     seconds: float | None = None
     """Duration of the run that finished it; None if no run did."""
+    spoiled: str | None = None
+    """Why nothing in its folder counts; None if it may be taken up again."""
 
 
 def finish(unit: Unit, work: Callable[[], None]) -> None:
@@ -49,17 +55,23 @@ def finish(unit: Unit, work: Callable[[], None]) -> None:
         work: Goes on from whatever it finds in the unit's folder, such as the last checkpoint of a training.
 
     Raises:
-        SystemExit: If the folder holds a unit with other settings.
+        SystemExit: If the folder holds a unit with other settings, or one that was spoiled.
     """
     before = unit.progress
     if before and differing_settings(unit):
         raise SystemExit(f"{unit.folder} holds {_differences(before, unit)}; give another --out, or remove the folder")
+    if before and before.spoiled:
+        raise SystemExit(before.spoiled)
     if before and before.seconds is not None:
         return
     now = Progress(settings=unit.settings, num_runs=before.num_runs + 1 if before else 1)
     _write(unit, now)
     start = time.monotonic()
-    work()
+    try:
+        work()
+    except SpoiledError as error:
+        _write(unit, replace(now, spoiled=str(error)))
+        raise
     _write(unit, replace(now, seconds=time.monotonic() - start))
 
 
@@ -94,5 +106,6 @@ def _differences(before: Progress, unit: Unit) -> str:
 
 def _write(unit: Unit, progress: Progress) -> None:
     content = {"settings": progress.settings, "num_runs": progress.num_runs, "seconds": progress.seconds}
+    content |= {"spoiled": progress.spoiled} if progress.spoiled else {}
     with replacing(unit.folder / _STAMP) as unfinished:
         unfinished.write_text(json.dumps(content, indent=1) + "\n")

@@ -12,8 +12,9 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which imports torchvision
 
 from examples.arms import ToolArm, console, train_arms  # noqa: E402
+from examples.dumps import step_dumps  # noqa: E402
 from examples.evaluated_training import train_and_evaluate  # noqa: E402
-from examples.evaluation_results import undecided  # noqa: E402
+from examples.evaluation_results import undecided, undecided_in_training  # noqa: E402
 from examples.options import FirstSeed, Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.render import report  # noqa: E402
 from examples.render.policy import make_policy, sft_config  # noqa: E402
@@ -57,6 +58,7 @@ def main(
         )
         kept.append(replace(_unit(arm, out), result=result))
         lost += undecided(arm.name, arm.seed, {arm.evaluated_steps[-1]: arm.evaluated})
+        lost += undecided_in_training(arm.name, arm.seed, step_dumps(arm.rollouts).values() if arm.is_trained else ())
         found = report.STUDY.add(Kept(units=kept, gaps=[*missing, *lost]), out)  # after each unit, since all take hours
     report.STUDY.show(found.results, found.gaps, console)
     console.print(f"\nWrote {out / RESULTS} and {out / 'summary.json'}.")

@@ -22,7 +22,8 @@ from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
 
 TOOLS = Path(__file__).with_name("tools.yaml")
 MAX_TURNS = 6
-"""Turns of a trajectory; no task takes more than three without a mistake, and five with a popup and an idle turn."""
+"""Turns of a trajectory. A call in the last one is not run; no task takes more than three without a mistake, and five
+with a popup and an idle turn."""
 _AT_ONCE = 8
 """Pages at once in the browser."""
 _BLOCK = 64
@@ -54,7 +55,7 @@ async def play(episode: MiniwobProblem, habits: WebHabits) -> Trajectory:
         agent = WebAgent(steps=TASKS[episode.task].steps(sentence), rng=rng, habits=habits)
         page = tools.opening.removeprefix(f"{_TASK}{sentence}\n\n")
         messages = [Message(role=Role.USER, content=f"{sentence}\n\n{page}")]  # as below a row's prompt
-        for _ in range(MAX_TURNS):
+        for _ in range(MAX_TURNS - 1):
             call = agent.act(page)
             messages.append(_said(call))
             if call is None:

@@ -33,6 +33,13 @@ class Played:
     """Calls that the policy read an error of."""
     reward: float
     """Sum of the rewards of its turns."""
+    scores: tuple[float | None, ...]
+    """Of the judge for each turn but the last; None where it gave no valid answer, empty where none was asked."""
+    num_turns: int
+    stop_reason: str
+    num_workflows: int
+    """Workflows that its prompt showed."""
+    response_tokens: int
 
     @property
     def em(self) -> float:
@@ -103,6 +110,11 @@ def _played(row: DumpedRollout, record: RolloutRecord, score: float) -> Played:
         num_actions=record.num_calls,
         num_failed=record.num_tool_errors,
         reward=score if process is None else sum(process.rewards),
+        scores=() if process is None else process.scores,
+        num_turns=len(record.turn_tokens),
+        stop_reason=record.stop_reason.value,
+        num_workflows=record.num_workflows,
+        response_tokens=record.response_tokens,
     )
 
 

@@ -1,7 +1,7 @@
 """Evaluations and training dumps of all units -> a table with intervals, plots over training steps, summary.json."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -19,6 +19,7 @@ from examples.comparison import (
     shown_difference,
     trained_arms,
 )
+from examples.contrasts import Contrast, contrast_table, contrasted
 from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped
 from examples.results_file import StudyReport
 from examples.web.measures import MEASURES, PARTS, SEEN, Played, actions_per_success, of_part, success
@@ -26,6 +27,42 @@ from examples.web.training import ARMS, BASE, BASE_WORKFLOWS, OUTCOME
 from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
 from verl_pivot.types import Json, JsonObject
 
+_KNOWN_BY_SENTENCE = ("click-dialog-2", "focus-text-2")
+"""Tasks with three sentences each, whose workflow of the same sentence names the very element to act on."""
+
+
+def _contrast(arm: str, over: str, what: str, applies: Callable[[Played], bool]) -> Contrast[Played]:
+    return Contrast(arm=arm, over=over, measure=f"success, {what}", value=lambda each: each.em, applies=applies)
+
+
+def _is_seen(played: Played) -> bool:
+    return played.part == SEEN
+
+
+def _is_helped(played: Played) -> bool:
+    """Whether its task is seen, and no workflow names the element."""
+    return _is_seen(played) and played.task not in _KNOWN_BY_SENTENCE
+
+
+def _is_unseen(played: Played) -> bool:
+    return not _is_seen(played)
+
+
+CONTRASTS: Sequence[Contrast[Played]] = (
+    *(_contrast(arm, BASE, "seen tasks", _is_seen) for arm in (OUTCOME, "gain")),
+    *(
+        Contrast(arm=arm, over=OUTCOME, measure="success in training", value=lambda each: each.em, in_training=True)
+        for arm in ("progress", "gain", "progress_20", "gain_20")
+    ),
+    *(
+        _contrast(arm, over, what, applies)
+        for arm, over in ((arm, kind.without_workflows) for arm, kind in ARMS.items())
+        if over is not None
+        for what, applies in (("seen tasks that no workflow answers", _is_helped), ("unseen tasks", _is_unseen))
+    ),
+    _contrast("gain_workflows", "outcome_workflows", "seen tasks", _is_seen),
+)
+"""What the study asks: whether training helps, whether a checklist is faster, and what workflows do."""
 Result = EvaluatedResult[Played]
 
 
@@ -54,8 +91,8 @@ class Row:
             "seeds": [*self.seeds],
             "tasks": self.part,
             "num_rows": self.num_rows,
-            "success": self.success,
-            "success interval": [self.interval.low, self.interval.high],
+            "success": self.success if self.num_rows else None,
+            "success interval": [self.interval.low, self.interval.high] if self.num_rows else None,
             **{f"success over {arm}": difference_as_json(each) for arm, each in self.over.items()},
             "actions of a success": None if self.actions != self.actions else self.actions,
             "steps to the success of outcome": self.steps_to_outcome,
@@ -74,17 +111,14 @@ def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
     }
     by_row = _success_by_row(group, part)
     share = _mean(list(by_row.values()))
-    over = {
-        name: difference_of_means(_success_by_row(other, part), by_row)
-        for name, other in others.items()
-        if len(other) == len(group)
-    }
+    before = {name: _success_by_row(other, part) for name, other in others.items() if len(other) == len(group)}
+    over = {name: difference_of_means(each, by_row) for name, each in before.items() if each.keys() & by_row.keys()}
     return Row(
         arm=arm,
         seeds=tuple(sorted(seeds)),
         part=part,
         success=share,
-        interval=wilson_interval(share, len(by_row)),
+        interval=wilson_interval(share, len(by_row)) if by_row else Interval(float("nan"), float("nan")),
         over=over,
         actions=actions_per_success([each for result in group for each in of_part(result.held_out, part)]),
         steps_to_outcome=_steps_to([each for each in results if each.arm == OUTCOME and each.seed in seeds], group),
@@ -130,8 +164,10 @@ def write(results: Sequence[Result], gaps: Sequence[str], folder: Path) -> None:
         for step, played in each.evaluations.items()
         for part in PARTS
     ]
+    contrasts: list[Json] = [each.as_dict() for each in contrasted(CONTRASTS, results)]
     content: JsonObject = {
         "rows": [each.as_dict() for each in rows(results)],
+        "contrasts": contrasts,
         "evaluations": evaluations,
         "gaps": [*gaps],
     }
@@ -165,6 +201,8 @@ def show(results: Sequence[Result], gaps: Sequence[str], console: Console) -> No
         )
     console.print(table)
     console.print("steps to it: first evaluation with the success that outcome ends with, on seen tasks")
+    if contrasts := contrasted(CONTRASTS, results):
+        console.print(contrast_table(contrasts))
     for gap in gaps:
         console.print(gap, highlight=False)
 

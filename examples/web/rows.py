@@ -15,7 +15,7 @@ from verl_pivot.types import JsonObject
 
 SOURCE = "miniwob/"
 """What a row's `data_source` begins with; the name of the task follows."""
-NUM_TRAINING, NUM_HELD_OUT, NUM_UNSEEN = 40, 12, 32
+NUM_TRAINING, NUM_HELD_OUT, NUM_UNSEEN = 40, 24, 32
 """Seeds of each task: of seen ones in training and held out, and of unseen ones."""
 _FIRST_TRAINING, _FIRST_HELD_OUT = 10_000, 0
 

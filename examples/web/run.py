@@ -1,5 +1,6 @@
 """Web agents on MiniWoB++ with checklists and workflows beside the outcome alone: `python -m examples.web --help`."""
 
+import hashlib
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,9 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
+from examples.dumps import step_dumps  # noqa: E402
 from examples.evaluated_training import train_and_evaluate  # noqa: E402
-from examples.evaluation_results import undecided  # noqa: E402
+from examples.evaluation_results import undecided, undecided_in_training  # noqa: E402
 from examples.options import FirstSeed, Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
 from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, unplayed, without_seeds  # noqa: E402
@@ -23,7 +25,7 @@ from examples.web import report  # noqa: E402
 from examples.web.demonstrations import Demonstrations, make_demonstrations  # noqa: E402
 from examples.web.measures import Played, read_dump, read_training  # noqa: E402
 from examples.web.policy import make_policy, sft_config  # noqa: E402
-from examples.web.rows import WebRows, make_rows  # noqa: E402
+from examples.web.rows import NUM_HELD_OUT, NUM_TRAINING, NUM_UNSEEN, WebRows, make_rows  # noqa: E402
 from examples.web.training import ARMS, Arm  # noqa: E402
 from verl_pivot.browser.settings import find_browser  # noqa: E402
 from verl_pivot.environments.miniwob import pages_folder  # noqa: E402
@@ -32,6 +34,7 @@ from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
 console = Console()
+_SOURCES = ("agent.py", "episodes.py", "judge.py", "page.py", "tasks.py", "tools.yaml")
 
 
 def main(
@@ -63,16 +66,20 @@ def main(
             policy = make_policy(out / f"seed-{seed}" / "policy", sft_config(seed), demonstrations)
         for name in chosen:
             arm = make_arm(name, policy, tasks, demonstrations, out / f"seed-{seed}" / name, seed, steps)
-            own = _settings(arm)
+            own, recorded = _settings(arm), recorded_digests(tasks, demonstrations)
             unit: KeptUnit[Played] = KeptUnit(
-                result=unplayed(name, seed), policy=policy_digest(policy), design=without_seeds(own, out)
+                result=unplayed(name, seed),
+                policy=policy_digest(policy),
+                design=without_seeds(own, out),
+                varying=recorded,
             )
             report.STUDY.check(unit, out)
-            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings=own))
+            units.append(Unit(arm=name, seed=seed, folder=arm.folder, settings={**own, **recorded}))
             with phase(f"{name} {seed}", f"Seed {seed}: {name}, in the stock trainer", seconds):
                 finish(units[-1], partial(_train_with_judge, arm))
             kept.append(replace(unit, result=_result(arm)))
             missing += undecided(name, seed, arm.evaluations)
+            missing += undecided_in_training(name, seed, step_dumps(arm.rollouts).values())
             now = Kept(units=kept, gaps=[*gaps(units), *missing])
             found = report.STUDY.add(now, out)  # after each unit, since all of them take hours
     report.show(found.results, found.gaps, console)
@@ -113,7 +120,21 @@ def make_arm(
 
 
 def _settings(arm: Arm) -> JsonObject:
-    return {**arm.settings, "sft": asdict(sft_config(arm.seed)), "wrong_share": arm.kind.wrong_share}
+    sizes: JsonObject = {"num_training": NUM_TRAINING, "num_held_out": NUM_HELD_OUT, "num_unseen": NUM_UNSEEN}
+    own: JsonObject = {"sft": asdict(sft_config(arm.seed)), "wrong_share": arm.kind.wrong_share, "rows": sizes}
+    return {**arm.settings, **own, "sources": sources_digest()}
+
+
+def sources_digest() -> str:
+    """Digest of the files that say what is asked and judged, which no setting of a command shows."""
+    texts = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SOURCES)
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
+def recorded_digests(tasks: WebRows, demonstrations: Demonstrations) -> JsonObject:
+    """{what: digest} of what the browser told for this folder: another one may tell it otherwise."""
+    files = {"rows": tasks.training, "held_out": tasks.held_out, "workflows": demonstrations.workflows}
+    return {f"{name}_digest": hashlib.sha256(path.read_bytes()).hexdigest()[:12] for name, path in files.items()}
 
 
 def _train_with_judge(arm: Arm) -> None:

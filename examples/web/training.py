@@ -94,6 +94,10 @@ class Arm(EvaluatedTraining):
             f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
             f"data.max_response_length={MAX_RESPONSE_TOKENS}",
             "algorithm.adv_estimator=grpo",
+            "algorithm.use_kl_in_reward=False",  # which GRPO would divide by its deviation in groups of equal outcomes
+            "actor_rollout_ref.actor.use_kl_loss=True",
+            "actor_rollout_ref.actor.kl_loss_coef=0.001",
+            "actor_rollout_ref.actor.kl_loss_type=low_var_kl",
             f"actor_rollout_ref.actor.ppo_mini_batch_size={self.batch_size}",
             f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={self.micro_batch_size}",
             "actor_rollout_ref.actor.optim.lr_warmup_steps_ratio=0",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.units import Unit, finish, gaps
+from examples.units import SpoiledError, Unit, finish, gaps
 
 
 def make_unit(folder: Path, arm: str = "l0", seed: int = 0, **settings: int) -> Unit:
@@ -43,6 +43,16 @@ def test_a_unit_that_was_killed_is_taken_up_and_what_its_folder_holds_stays(tmp_
 
     assert unit.folder.joinpath("checkpoint").read_text() == "step 5"
     assert (unit.progress.num_runs, unit.progress.seconds is None) == (2, False)
+
+
+def test_a_spoiled_unit_is_not_taken_up_again(tmp_path: Path) -> None:
+    def spoiled() -> None:
+        raise SpoiledError("the judge ended: remove the folder")
+
+    for work in (spoiled, lambda: pytest.fail("the unit is spoiled")):
+        with pytest.raises(SystemExit, match="the judge ended: remove the folder"):
+            finish(make_unit(tmp_path), work)
+    assert gaps([make_unit(tmp_path)]) == ["l0, seed 0: begun in 1 run(s), not finished."]
 
 
 @pytest.mark.parametrize("is_finished", [True, False])

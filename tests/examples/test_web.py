@@ -26,7 +26,7 @@ from examples.web.measures import MEASURES, Played, numbered, of_part, read_dump
 from examples.web.page import Element, read_page  # noqa: E402
 from examples.web.policy import lessons, sft_config  # noqa: E402
 from examples.web.rows import WebRows, row_of  # noqa: E402
-from examples.web.run import make_arm  # noqa: E402
+from examples.web.run import make_arm, recorded_digests  # noqa: E402
 from examples.web.tasks import SEEN, TASKS, UNSEEN  # noqa: E402
 from examples.web.training import ARMS, Arm  # noqa: E402
 from tests.support.composing import checked_config  # noqa: E402
@@ -360,6 +360,11 @@ def played(task: str, is_solved: bool, num_actions: int = 2, sentence: str = "a"
         num_actions=num_actions,
         num_failed=num_actions - 2,
         reward=1.0 if is_solved else -1.0,
+        scores=(),
+        num_turns=num_actions,
+        stop_reason="environment_terminated",
+        num_workflows=0,
+        response_tokens=9,
     )
 
 
@@ -399,19 +404,22 @@ def test_a_dump_is_read_without_what_the_system_failed(tmp_path: Path) -> None:
         lines.append(encode_line(outcome, transcript))
     (tmp_path / "5.jsonl").write_bytes(b"".join(lines))
 
-    assert read_dump(tmp_path / "5.jsonl") == [
-        Played(
-            prompt_id="click-button ab 0", task="click-button", is_solved=True, num_actions=2, num_failed=1, reward=1.5
-        ),
-        Played(
-            prompt_id="click-button ab 1",
-            task="click-button",
-            is_solved=False,
-            num_actions=2,
-            num_failed=1,
-            reward=-1.0,
-        ),
-    ]
+    first, second = read_dump(tmp_path / "5.jsonl")
+    assert first == Played(
+        prompt_id="click-button ab 0",
+        task="click-button",
+        is_solved=True,
+        num_actions=2,
+        num_failed=1,
+        reward=1.5,
+        scores=(0.5,),
+        num_turns=1,
+        stop_reason="environment_terminated",
+        num_workflows=0,
+        response_tokens=5,
+    )
+    unjudged = replace(first, prompt_id="click-button ab 1", is_solved=False, reward=-1.0, scores=())
+    assert second == replace(unjudged, stop_reason="answered")
 
 
 def unit(arm: str, evaluations: Mapping[int, Sequence[bool]], *, is_trained: bool = True) -> report.Result:
@@ -456,9 +464,33 @@ def test_a_report_compares_arms_on_seen_and_on_unseen_tasks(tmp_path: Path) -> N
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert summary["gaps"] == ["gap."]
     assert len(summary["evaluations"]) == 14
+    values = {each["contrast"]: each["difference"]["value"] for each in summary["contrasts"]}
+    assert {name: round(value, 3) for name, value in values.items()} == {
+        "success, seen tasks, outcome over base": 0.333,
+        "success, seen tasks, gain over base": 0.667,
+        "success in training, gain over outcome": 0.5,
+        "success, seen tasks that no workflow answers, gain_workflows over gain": -0.667,
+        "success, unseen tasks, gain_workflows over gain": 0.0,
+    }
     assert summary["rows"][1]["actions of a success"] is None
     assert (tmp_path / "web.png").stat().st_size > 0
     assert "gap." in console.export_text()
+
+
+def test_a_part_of_which_nothing_was_decided_is_shown_without_a_figure(tmp_path: Path) -> None:
+    seen_alone = [played("enter-text", True)]
+    results = [
+        report.Result(arm=arm, seed=0, evaluations={10: seen_alone}, training={}) for arm in ("base", "base_workflows")
+    ]
+
+    report.write(results, [], tmp_path)
+    report.show(results, [], Console(record=True, width=200))
+
+    rows = json.loads((tmp_path / "summary.json").read_text())["rows"]
+    assert [(row["tasks"], row["success"], row["num_rows"]) for row in rows[:2]] == [
+        ("seen", 1.0, 1),
+        ("unseen", None, 0),
+    ]
 
 
 def make_arm_of(name: str, folder: Path) -> Arm:
@@ -480,6 +512,7 @@ def test_every_command_composes(name: str, tmp_path: Path) -> None:
     assert workflows.file == (str(tmp_path / "workflows.jsonl") if name.endswith("workflows") else None)
     assert workflows.per_template == (PER_TEMPLATE if name.endswith("workflows") else 2)
     assert config.algorithm.adv_estimator == "grpo"
+    assert (config.algorithm.use_kl_in_reward, config.actor_rollout_ref.actor.use_kl_loss) == (False, True)
     assert config.pivot.rollout.tools == str(TOOLS)
     assert config.trainer.get("val_only", False) == name.startswith("base")
     assert ARMS[name].wrong_share == (0.2 if name.endswith("_20") else 0.0)
@@ -489,6 +522,18 @@ def test_settings_of_a_unit_do_not_depend_on_the_judges_port(tmp_path: Path) -> 
     arm = make_arm_of("gain", tmp_path)
 
     assert not [name for name in arm.settings if "base_url" in name]
+
+
+def test_a_unit_names_what_the_browser_told_for_it(tmp_path: Path) -> None:
+    tasks = WebRows(tools=TOOLS, training=tmp_path / "training.parquet", held_out=tmp_path / "held_out.parquet")
+    shown = Demonstrations(of_workflows=(), careful=(), careless=(), workflows=tmp_path / "workflows.jsonl")
+    for path in (tasks.training, tasks.held_out, shown.workflows):
+        path.write_text("a")
+    before = recorded_digests(tasks, shown)
+    shown.workflows.write_text("b")
+    after = recorded_digests(tasks, shown)
+
+    assert {name for name in before if before[name] != after[name]} == {"workflows_digest"}
 
 
 def test_a_unit_may_be_taken_up_again_from_another_copy_of_the_project(tmp_path: Path) -> None:

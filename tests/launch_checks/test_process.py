@@ -2,7 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
@@ -48,6 +50,14 @@ def test_a_launch_with_a_judge_passes_and_mode_outcome_needs_none() -> None:
         ((*JUDGE, "pivot.process.api_key_variable=NO_SUCH_KEY"), "NO_SUCH_KEY: the environment has no such variable"),
         ((*JUDGE, "algorithm.adv_estimator=gdpo"), "algorithm.adv_estimator=gdpo is made for the outcome alone"),
         ((*JUDGE, "algorithm.adv_estimator=grpo_passk"), "and pivot.process.mode=renorm gives each turn a reward"),
+        (
+            (*JUDGE, "algorithm.adv_estimator=grpo"),
+            "algorithm.use_kl_in_reward=True with algorithm.adv_estimator=grpo divides by the deviation within",
+        ),
+        (
+            ("pivot.process.mode=outcome", "algorithm.adv_estimator=grpo_vectorized"),
+            "set algorithm.use_kl_in_reward=False",
+        ),
         ((*JUDGE, "critic.enable=False"), "critic.enable=False leaves algorithm.adv_estimator=gae without values"),
     ],
 )
@@ -82,12 +92,31 @@ def test_every_estimator_of_verl_takes_the_reward_of_each_turn_or_their_sum_or_i
     refused = set()
     for estimator in AdvantageEstimator:
         try:
-            check_process(composed(*JUDGE, f"algorithm.adv_estimator={estimator.value}"))
+            check_process(
+                composed(*JUDGE, "algorithm.use_kl_in_reward=False", f"algorithm.adv_estimator={estimator.value}")
+            )
         except ConfigError:
             refused.add(estimator.value)
 
     assert refused == {each.value for each in AdvantageEstimator} - BY_TOKEN - BY_ROW
     assert refused == {"gdpo", "grpo_passk", "remax"}
+
+
+def test_kl_in_the_reward_goes_with_groups_that_no_deviation_divides() -> None:
+    check_process(composed(*JUDGE, "algorithm.adv_estimator=rloo"))
+    check_process(composed(*JUDGE, "algorithm.adv_estimator=grpo", "algorithm.norm_adv_by_std_in_grpo=False"))
+
+
+def test_verls_grpo_blows_the_kl_of_equal_rewards_up_to_whole_advantages() -> None:
+    """If this fails verl does something else, and the check may go."""
+    from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
+
+    kl = torch.tensor([[0.02], [0.04], [0.06], [0.08]])
+    advantages, _ = compute_grpo_outcome_advantage(
+        token_level_rewards=1.0 - 0.001 * kl, response_mask=torch.ones(4, 1), index=np.array(["a"] * 4)
+    )
+
+    assert advantages[:, 0].tolist() == pytest.approx([1.12, 0.37, -0.37, -1.12], abs=0.02)
 
 
 def test_verls_own_reward_model_without_a_reward_function_would_pass_the_judge_by() -> None:

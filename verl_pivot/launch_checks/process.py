@@ -11,6 +11,8 @@ BY_ROW = frozenset({"grpo", "grpo_vectorized", "reinforce_plus_plus_baseline", "
 """Advantage estimators of verl that take the sum of a rollout's rewards."""
 _OUTCOME_ALONE = frozenset({"gdpo", "grpo_passk", "remax"})
 """Advantage estimators of verl that are made for one reward of the whole rollout, or for several by name."""
+_BY_DEVIATION = frozenset({"grpo", "grpo_vectorized"})
+"""Advantage estimators of verl that divide by the deviation within the group, if `norm_adv_by_std_in_grpo`."""
 
 
 def check_process(config: DictConfig) -> None:
@@ -32,6 +34,14 @@ def check_process(config: DictConfig) -> None:
             f"algorithm.adv_estimator={estimator} is made for the outcome alone, and pivot.process.mode="
             f"{settings.mode} gives each turn a reward: choose gae or reinforce_plus_plus, which take each turn's own, "
             "or grpo, which takes their sum, or set pivot.process.mode=outcome"
+        )
+    algorithm = config.algorithm
+    if estimator in _BY_DEVIATION and algorithm.norm_adv_by_std_in_grpo and algorithm.use_kl_in_reward:
+        raise ConfigError(
+            f"algorithm.use_kl_in_reward=True with algorithm.adv_estimator={estimator} divides by the deviation within "
+            "the group, which is that of the KL alone where all rollouts have one reward, so that they are trained to "
+            "differ: set algorithm.use_kl_in_reward=False, and actor_rollout_ref.actor.use_kl_loss=True for a KL in "
+            "the loss, or set algorithm.norm_adv_by_std_in_grpo=False"
         )
     if estimator == "gae" and config.critic.enable is not None and not config.critic.enable:
         raise ConfigError(
