@@ -257,6 +257,10 @@ ABOVE, NEAR = Region(low=0.0), Region(low=-0.02, high=0.02)
         ([(estimate(0.09, 0.05, -0.01), ABOVE)], 0.01, ClaimVerdict.UNDECIDED),  # a seed that disagrees
         ([(estimate(-0.03, -0.04), ABOVE)], 1.0, ClaimVerdict.DOES_NOT_HOLD),
         ([(estimate(-0.03, -0.04, spread=0.1), ABOVE)], 1.0, ClaimVerdict.UNDECIDED),
+        ([(estimate(0.0, 0.0, spread=0.0), ABOVE)], 1.0, ClaimVerdict.UNDECIDED),  # equal outcomes refute nothing
+        ([(estimate(-0.001, -0.001), ABOVE)], 1.0, ClaimVerdict.DOES_NOT_HOLD),
+        ([(estimate(-0.001, -0.001, spread=0.0011), ABOVE)], 1.0, ClaimVerdict.UNDECIDED),
+        ([(estimate(-0.09, -0.05, 0.01), ABOVE)], 1.0, ClaimVerdict.UNDECIDED),  # a seed for which it holds
         ([(estimate(0.04), ABOVE), (estimate(0.005), NEAR)], 0.01, ClaimVerdict.HOLDS),
         ([(estimate(0.04), ABOVE), (estimate(-0.05), NEAR)], 1.0, ClaimVerdict.DOES_NOT_HOLD),
         ([(estimate(0.04), ABOVE), (estimate(0.05), NEAR)], 1.0, ClaimVerdict.DOES_NOT_HOLD),

@@ -233,8 +233,8 @@ class ClaimVerdict(StrEnum):
 def verdict_of(parts: Sequence[tuple[SeededEstimate, Region]], adjusted_p: float, alpha: float = 0.05) -> ClaimVerdict:
     """The verdict on a claim that says of each part's value in which region it lies.
 
-    It holds if it is significant and the values of all seeds lie in their regions. It does not hold if the interval
-    over tasks of one part lies wholly outside of its region.
+    It holds if it is significant and the values of all seeds lie in their regions. It does not hold if, of one part,
+    the interval over tasks lies outside of its region, without touching the bound, and the values of all seeds do too.
 
     Raises:
         ValueError: If the claim has no part.
@@ -243,7 +243,8 @@ def verdict_of(parts: Sequence[tuple[SeededEstimate, Region]], adjusted_p: float
         raise ValueError("a claim without parts has no verdict")
     for estimate, region in parts:
         low, high = estimate.over_tasks
-        if high <= region.low or low >= region.high:
+        is_outside = high < region.low or low > region.high
+        if is_outside and not any(map(region.holds, estimate.by_seed)):
             return ClaimVerdict.DOES_NOT_HOLD
     agree = all(region.holds(value) for estimate, region in parts for value in estimate.by_seed)
     return ClaimVerdict.HOLDS if agree and adjusted_p < alpha else ClaimVerdict.UNDECIDED

@@ -73,7 +73,7 @@ def _joined(about: Sequence[StudyAbout]) -> StudyAbout:
     """That of the first folder, with the commits and notes of all."""
     return about[0].model_copy(
         update={
-            "is_side_by_side": any(each.is_side_by_side for each in about),
+            "side_by_side": tuple(dict.fromkeys(arm for each in about for arm in each.side_by_side)),
             "commit": ", ".join(dict.fromkeys(each.commit for each in about if each.commit)),
             "notes": tuple(note for each in about for note in each.notes),
         }

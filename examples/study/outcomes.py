@@ -53,8 +53,8 @@ class StudyAbout(Options):
     """Name of the policy before any arm."""
     is_taught_at_random: bool = False
     """Whether it is a random model of a real one's shape, which only shows that the path works."""
-    is_side_by_side: bool = False
-    """Whether arms were trained side by side, so that seconds are not those of a training alone."""
+    side_by_side: tuple[str, ...] = ()
+    """Arms that were trained beside others, so that their seconds are not those of a training alone."""
     is_tuned: bool = False
     """Whether learning rates and epochs are those that tuning found."""
     commit: str = ""

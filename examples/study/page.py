@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Collection, Sequence
+from statistics import fmean
 
 from examples.study.claims import Design
 from examples.study.commands_page import commands_lines
 from examples.study.costs import UNBOUNDED
+from examples.study.domains.protocol import family_of
 from examples.study.measures_file import StudyMeasures
 from examples.study.measures_page import measures_lines
 from examples.study.outcomes import StudyResults, UnitEvaluation, accuracy
@@ -29,6 +31,7 @@ def page(design: Design, results: StudyResults, measures: StudyMeasures, outside
             *_section("The paper's figures beside ours", paper_lines(results, seeds, outside)),
             *_section("Measures without a verdict", measures_lines(design.claims, measures, seeds)),
             *_section("Percent of the held-out tasks solved after the last step", _accuracies(results, seeds, outside)),
+            *_section("Percent of each family", _families(results, seeds)),
             *_section("Over training", _curves(results, seeds, outside)),
             *_section("Gaps", _gaps(design, results)),
             *_section("How it was made", commands_lines(results)),
@@ -46,8 +49,9 @@ def _head(design: Design, results: StudyResults, measures: StudyMeasures) -> lis
     lines = [f"Design {results.digest}; seeds {', '.join(map(str, design.study.seeds))}.{policy}{commit}"]
     if results.about.is_taught_at_random:
         lines += ["", "**The policy began at random on a GPU: this shows the path and its speed, and that is all.**"]
-    if results.about.is_side_by_side:
-        lines += ["", "**Arms were trained side by side: their seconds are not those of a training alone.**"]
+    if arms := results.about.side_by_side:
+        shown = ", ".join(f"`{arm}`" for arm in arms)
+        lines += ["", f"**{shown} were trained beside others: their seconds are not those of a training alone.**"]
     if results.digest.split()[:1] != [design.digest]:
         lines += ["", f"**These outcomes are not of the design {design.digest} that lies beside this page.**"]
     elif results.digest != design.digest:
@@ -141,6 +145,23 @@ def _accuracies(results: StudyResults, seeds: Sequence[int], outside: Collection
             final = results.final(arm, seed)
             cells = [_NOTHING] * (len(groups) + 1) if final is None else [*_percents(final, groups), _unknown(final)]
             lines.append(f"| `{arm}` | {seed} | {' | '.join(cells)} |")
+    return lines
+
+
+def _families(results: StudyResults, seeds: Sequence[int]) -> list[str]:
+    """Percent of the tasks of each family that an arm solves after its last step, over all seeds together."""
+    arms = list(dict.fromkeys(each.arm for each in results.evaluations))
+    solved: dict[tuple[str, str], dict[str, list[bool]]] = {}
+    for final in filter(None, (results.final(arm, seed) for arm in arms for seed in seeds)):
+        for group, tasks in final.solved.items():
+            for task, outcome in tasks.items():
+                of_family = solved.setdefault((group, family_of(task)), {}).setdefault(final.arm, [])
+                of_family += [] if outcome is None else [outcome]
+    lines = [f"| | family | {' | '.join(f'`{arm}`' for arm in arms)} |", f"|---|---|{'---|' * len(arms)}"]
+    for (group, family), by_arm in sorted(solved.items()):
+        known = (by_arm.get(arm) for arm in arms)
+        cells = (f"{100 * fmean(each):.0f} of {len(each)}" if each else _NOTHING for each in known)
+        lines.append(f"| {group} | {family} | {' | '.join(cells)} |")
     return lines
 
 

@@ -11,7 +11,7 @@ from examples.quickstart.shop import EMAIL_PARTS, ITEMS, NAME_PARTS
 from examples.study.domains.known import DOMAINS, OUTSIDE
 from examples.study.domains.shell import FOLDERS
 from examples.study.domains.sql import SCHEMAS
-from examples.study.recording import record_all
+from examples.study.recording import LESSONS_USUAL, record_all, tasks_of
 from examples.world.names import NAME, TRADE
 from examples.world.names import VALUES as SYLLABLES
 from verl_pivot.types import Trajectory
@@ -68,13 +68,13 @@ def make_policy(folder: Path, config: SftConfig, device: str = "cpu") -> Path:
 
 
 async def _lessons(config: SftConfig) -> Lessons:
-    """Logs of good clerks, and then of careless ones; two thirds of both are of the domains."""
+    """Logs of good clerks, and then of careless ones; two thirds of both are of the domains, of all their families."""
     first = _FIRST_SEED * (config.seed + 1)
     num_outside = config.num_logs // 3
-    outside = await record_all([*OUTSIDE, *_HARDER], range(first, first + num_outside))
+    outside = await record_all(tasks_of([*OUTSIDE, *_HARDER], range(first, first + num_outside)))
+    tasks = tasks_of(list(DOMAINS), range(first, first + config.num_logs - num_outside), every_family=True)
     careful, careless = [
-        await record_all(list(DOMAINS), range(first, first + config.num_logs - num_outside), carelessness=share)
-        for share in (0.0, config.carelessness)
+        await record_all(tasks, carelessness=share, usual=LESSONS_USUAL) for share in (0.0, config.carelessness)
     ]
     return Lessons(build_tokenizer([*careless, *outside]), [*careful, *outside], [*careless, *outside])
 

@@ -10,13 +10,16 @@ import pyarrow
 import pyarrow.parquet
 
 from examples.study.domains.known import GROUPS
-from examples.study.domains.protocol import StudyTask
+from examples.study.domains.protocol import Clerk, StudyTask
 from verl_pivot.data.files import replacing
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.errors import DataError
 from verl_pivot.types import Message, Role, Trajectory
 
+EXPERTS_USUAL, LESSONS_USUAL = 0.2, 0.8
+"""Chance of the usual one of equivalent actions, of the expert and in the base policy's lessons: the expert works in
+other ways than the base policy, as one that is another model does."""
 _HELD_OUT_OF_A_SEED = 1000
 """Seeds of held-out tasks that one seed of the study has."""
 _FIRST_VALIDATION_SEED = 10_000
@@ -25,20 +28,19 @@ _FIRST_EXPERT_SEED = 100_000
 """First seed of the expert's tasks of a study's seed; those of other seeds lie as far behind it."""
 
 
-async def record(task: StudyTask, rng: random.Random, *, carelessness: float = 0.0, trusted: bool = True) -> Trajectory:
-    """Let the clerk of the task's domain work on it; every call is executed.
+async def record(task: StudyTask, clerk: Clerk, *, trusted: bool = True) -> Trajectory:
+    """Let a clerk work on a task; every call is executed.
 
     Args:
         task: The task.
-        rng: Chooses among equivalent actions, and where the clerk is careless.
-        carelessness: Chance of the domain's fault; at 0 the clerk is an expert.
+        clerk: Who works on it.
         trusted: Whether calls run without the sandbox, which gives the same results.
     """
     domain = GROUPS[task.domain]
     world = domain.open(task.metadata, trusted=trusted)
     messages = list(task.opening)
     try:
-        for number, planned in enumerate(domain.plan(task, rng, carelessness)):
+        for number, planned in enumerate(domain.plan(task, clerk)):
             calls = tuple(replace(call, id=f"call_{number}_{i}") for i, call in enumerate(planned.tool_calls))
             messages.append(replace(planned, tool_calls=calls))
             for call in calls:
@@ -59,15 +61,21 @@ async def record(task: StudyTask, rng: random.Random, *, carelessness: float = 0
     )
 
 
-async def record_all(groups: Sequence[str], seeds: range, *, carelessness: float = 0.0) -> list[Trajectory]:
-    """One trajectory of each of `tasks_of`; equal seeds give equal trajectories."""
-    tasks = tasks_of(groups, seeds)
-    return [await record(task, random.Random(f"clerk-{task.id}"), carelessness=carelessness) for task in tasks]
+async def record_all(
+    tasks: Iterable[StudyTask], *, carelessness: float = 0.0, usual: float = EXPERTS_USUAL
+) -> list[Trajectory]:
+    """One trajectory of each task, of a clerk of this kind; equal tasks give equal trajectories."""
+    return [
+        await record(task, Clerk(rng=random.Random(f"clerk-{task.id}"), carelessness=carelessness, usual=usual))
+        for task in tasks
+    ]
 
 
-def tasks_of(groups: Sequence[str], seeds: range) -> list[StudyTask]:
-    """One task for training per seed, of the groups in turn."""
-    return [GROUPS[groups[seed % len(groups)]].make_task(seed, held_out=False) for seed in seeds]
+def tasks_of(groups: Sequence[str], seeds: range, *, every_family: bool = False) -> list[StudyTask]:
+    """One task per seed, of the groups in turn, with names and numbers of training."""
+    return [
+        GROUPS[groups[seed % len(groups)]].make_task(seed, held_out=False, every_family=every_family) for seed in seeds
+    ]
 
 
 def expert_seeds(seed: int, number: int) -> range:

@@ -146,7 +146,9 @@ class Study:
         return StudyAbout(
             policy=seed.model.name,
             is_taught_at_random=seed.model.weights is None and seed.model.on_gpu,
-            is_side_by_side=any(_console(seed, arm).is_file() for seed in self.reported for arm in seed.study.all_arms),
+            side_by_side=tuple(
+                arm.name for arm in seed.study.all_arms if any(_console(each, arm).is_file() for each in self.reported)
+            ),
             is_tuned=self.is_tuned,
             commit=_commit(),
             options=self.deciding,

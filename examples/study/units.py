@@ -119,7 +119,7 @@ class StudySeed:
     def make_profile(self) -> None:
         """Record the expert and profile every turn of it."""
         self.own.mkdir(parents=True, exist_ok=True)
-        write_trajectories(self.trajectories, asyncio.run(record_all(list(DOMAINS), self._expert_seeds)))
+        write_trajectories(self.trajectories, asyncio.run(record_all(tasks_of(list(DOMAINS), self._expert_seeds))))
         with sglang_server(str(self.policy), log=self.own / "server.log", seed=self.seed, console=self.console) as url:
             find_pivots(self.trajectories, self.policy, url, self.files, self.seed, self.lengths)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from examples.study.claims import Claim, ClaimPart, Claims, Tasks
+from examples.study.claims import Claim, ClaimPart, Claims, Measure, Tasks
 from examples.study.costs import RatioEnd, cost_ratio
 from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, accuracy, known_outcomes, share_known
 from verl_pivot.statistics import (
@@ -144,13 +144,19 @@ def _verdict(parts: Sequence[JudgedPart], adjusted_p: float, alpha: float) -> Cl
 def _judge_part(part: ClaimPart, results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> JudgedPart:
     compared = [_compared(part, results, seed, outside) for seed in seeds]
     found = [each for each in compared if each.arm]
+    timed = (part.arm, part.baseline) if part.measure is Measure.SECONDS else ()
+    beside = [
+        f"{arm} was trained beside other arms, so that its seconds do not count: train it with --jobs 1"
+        for arm in timed
+        if arm in results.about.side_by_side
+    ]
     low, high = _estimates(part, found) if found else (None, None)
     return JudgedPart(
         part=part,
         low=low,
         high=high,
         seeds=tuple(each.seed for each in found),
-        missing=tuple(text for each in compared for text in each.missing),
+        missing=(*(text for each in compared for text in each.missing), *beside),
         left_out=tuple(text for each in compared for text in each.left_out),
     )
 

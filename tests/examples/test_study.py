@@ -23,9 +23,16 @@ OUTSIDE = ("adding", "copying")
 NUM_TASKS = 200
 
 
+def task_id(number: int) -> str:
+    return f"shop-{('refund', 'count')[number % 2]}-{number}-True"
+
+
 def outcomes(share: float, shift: int = 0) -> dict[str, bool | None]:
     """Outcomes of 200 tasks, of which the first ones from `shift` on are solved."""
-    return {str(task): (task - shift) % NUM_TASKS < round(share * NUM_TASKS) for task in range(NUM_TASKS)}
+    return {
+        f"shop-{('refund', 'count')[task % 2]}-{task:03}-True": (task - shift) % NUM_TASKS < round(share * NUM_TASKS)
+        for task in range(NUM_TASKS)
+    }
 
 
 def solved(inside: float, outside: float) -> Solved:
@@ -133,7 +140,7 @@ def test_an_accuracy_that_the_first_evaluation_has_has_no_lower_bound() -> None:
     ("changed", "claim", "verdict"),
     [
         ({"pivotrl": (0.5, 0.945)}, "in_domain", ClaimVerdict.DOES_NOT_HOLD),
-        ({"pivotrl": (0.6, 0.945)}, "in_domain", ClaimVerdict.DOES_NOT_HOLD),  # the interval is 0 alone
+        ({"pivotrl": (0.6, 0.945)}, "in_domain", ClaimVerdict.UNDECIDED),  # the same outcomes as those of SFT
         ({"pivotrl": (0.8, 0.85)}, "outside", ClaimVerdict.DOES_NOT_HOLD),  # ten points below the base policy
         ({"pivotrl": (0.8, 0.93)}, "outside", ClaimVerdict.UNDECIDED),  # two points below, more or less
         ({"strict": (0.9, 0.9)}, "both_ingredients", ClaimVerdict.DOES_NOT_HOLD),
@@ -186,7 +193,7 @@ def test_tasks_at_which_the_system_failed_are_left_out_of_both_arms_and_counted(
     for each in results.evaluations:
         if each.arm == "sft":
             shop = dict(each.solved["shop"])
-            shop.update({str(task): None for task in (0, 1, 150, 199)})
+            shop.update({task_id(task): None for task in (0, 1, 150, 199)})
             each.solved["shop"] = shop  # type: ignore[index]  # a dict, as made above
 
     (part,) = verdicts(results)["in_domain"].parts
@@ -365,7 +372,7 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("arms.yaml", "rows: random}", "rows: random, recipe: roc}", "the recipe roc is one of the kind tasks"),
         ("arms.yaml", "rows: random}", "rows: random, after: pivotrl}", "only the kind tasks goes on after another"),
         ("arms.yaml", "after: pivotrl", "after: sft", "after must be one of pivotrl, random_turns, strict"),
-        ("arms.yaml", "num_steps: 24", "num_steps: 24\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
+        ("arms.yaml", "num_steps: 16", "num_steps: 16\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [-1, 2]", "arms.yaml.seeds"),
         ("arms.yaml", "  tasks: [{learning_rate: 2.0e-4}, ", "  tasks: [", "all kinds of arms need the same number"),
         ("arms.yaml", "{learning_rate: 5.0e-4, num_epochs: 2}", "{learning_rate: 5.0e-4}", "tries of the kind sft"),
@@ -394,7 +401,7 @@ def test_a_design_that_is_missing_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_change_of_what_decides_outcomes_changes_their_hash(tmp_path: Path) -> None:
-    changed = changed_design(tmp_path, "arms.yaml", lambda text: text.replace("num_steps: 24", "num_steps: 25"))
+    changed = changed_design(tmp_path, "arms.yaml", lambda text: text.replace("num_steps: 16", "num_steps: 17"))
 
     assert read_design(changed).digest != read_design().digest
     assert read_design(changed, is_tuning=True).digest != read_design(is_tuning=True).digest

@@ -224,10 +224,10 @@ def test_a_study_knows_that_an_arm_was_trained_beside_others(tmp_path: Path) -> 
     study = StudyRequest(out=tmp_path, seeds="1").study(QUIET)
     job = study._job(study.seeds[0], study.arms[2])
 
-    assert not study.results.about.is_side_by_side
+    assert study.results.about.side_by_side == ()
     job.log.parent.mkdir(parents=True)
     job.log.touch()
-    assert study.results.about.is_side_by_side
+    assert study.results.about.side_by_side == (study.arms[2].name,)
 
 
 def test_an_arm_that_goes_on_after_another_runs_in_a_later_stage(tmp_path: Path) -> None:

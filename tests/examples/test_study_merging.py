@@ -51,10 +51,10 @@ def test_folders_with_other_seeds_each_make_one_study_with_all_verdicts(tmp_path
 
 
 def test_a_merged_study_names_all_commits_and_notes_and_whether_any_ran_side_by_side(tmp_path: Path) -> None:
-    other = ABOUT.model_copy(update={"commit": "def", "is_side_by_side": True, "notes": ("sft, seed 2: late.",)})
+    other = ABOUT.model_copy(update={"commit": "def", "side_by_side": ("sft",), "notes": ("sft, seed 2: late.",)})
     results, _ = merged([write_folder(tmp_path / "a", 1), write_folder(tmp_path / "b", 2, about=other)], tmp_path)
 
-    assert (results.about.commit, results.about.is_side_by_side) == ("abc, def", True)
+    assert (results.about.commit, results.about.side_by_side) == ("abc, def", ("sft",))
     assert results.about.notes == ("sft, seed 2: late.",)
 
 

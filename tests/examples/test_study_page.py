@@ -161,9 +161,14 @@ def test_a_random_model_on_a_gpu_is_said_to_show_the_path_alone() -> None:
 
 
 def test_seconds_of_arms_that_were_trained_side_by_side_are_said_to_be_so() -> None:
-    results = dataclasses.replace(make_results(), about=StudyAbout(is_side_by_side=True))
+    results = dataclasses.replace(make_results(), about=StudyAbout(side_by_side=("pivotrl", "strict")))
 
-    assert "their seconds are not those of a training alone" in page(DESIGN, results, make_measures(), OUTSIDE)
+    shown = page(DESIGN, results, make_measures(), OUTSIDE)
+
+    assert (
+        "**`pivotrl`, `strict` were trained beside others: their seconds are not those of a training alone.**" in shown
+    )
+    assert "- pivotrl was trained beside other arms, so that its seconds do not count: train it with --jobs 1" in shown
 
 
 @pytest.mark.parametrize(

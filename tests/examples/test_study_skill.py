@@ -10,6 +10,7 @@ from verl_pivot.local.environment import activate_shims
 activate_shims()  # before transformers, which looks for torchvision
 
 from examples.study.domains.known import GROUPS  # noqa: E402
+from examples.study.domains.protocol import Clerk  # noqa: E402
 from examples.study.recording import held_out_tasks  # noqa: E402
 from examples.study.skill import PlayedTask, play, skill_lines  # noqa: E402
 from verl_pivot.types import Malformed, Message, Role  # noqa: E402
@@ -25,7 +26,9 @@ class ClerkPlayer:
         return [self._next(each) for each in played]
 
     def _next(self, played: PlayedTask) -> Message:
-        plan = GROUPS[played.task.domain].plan(played.task, random.Random(0), self._carelessness)
+        plan = GROUPS[played.task.domain].plan(
+            played.task, Clerk(rng=random.Random(0), carelessness=self._carelessness)
+        )
         return plan[sum(message.role is Role.ASSISTANT for message in played.messages)]
 
 

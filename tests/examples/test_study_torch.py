@@ -18,7 +18,7 @@ from examples.study import outside_kl, sft, turn_gains  # noqa: E402
 from examples.study.domains.known import OUTSIDE  # noqa: E402
 from examples.study.measures_file import TurnGain  # noqa: E402
 from examples.study.policy import build_tokenizer  # noqa: E402
-from examples.study.recording import record_all, write_trajectories  # noqa: E402
+from examples.study.recording import record_all, tasks_of, write_trajectories  # noqa: E402
 from examples.study.sft import SftSettings, examples_of, train_sft  # noqa: E402
 from examples.study.signals import count_signals, step_variances  # noqa: E402
 from examples.study.torch_policy import TorchPolicy, kl_of_answers  # noqa: E402
@@ -132,7 +132,7 @@ def test_a_policy_has_no_kl_to_itself_and_some_to_another(policy: TorchPolicy, f
 
 
 async def logs(number: int) -> list[Trajectory]:
-    return await record_all(["shop", "sql", "search"], range(200_000, 200_000 + number))
+    return await record_all(tasks_of(["shop", "sql", "search"], range(200_000, 200_000 + number)))
 
 
 async def test_sfts_examples_of_a_trajectory_are_those_of_the_tiny_policys_own_encoding(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def profile_lines(samples: dict[int, list[tuple[str, float | None]]], identity: 
 
 
 async def recorded_sql() -> Trajectory:
-    (log,) = await record_all(["sql"], range(1))
+    (log,) = await record_all(tasks_of(["sql"], range(1)))
     return log
 
 

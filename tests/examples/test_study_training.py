@@ -28,7 +28,7 @@ from examples.study.policy import (  # noqa: E402
     MAX_TURNS,
     build_tokenizer,
 )
-from examples.study.recording import held_out_tasks, record_all, write_tasks  # noqa: E402
+from examples.study.recording import held_out_tasks, record_all, tasks_of, write_tasks  # noqa: E402
 from examples.study.request import chosen_arms  # noqa: E402
 from examples.study.rows import ProfiledTurns, rows_of  # noqa: E402
 from examples.study.training import StudyTraining, _solved  # noqa: E402
@@ -63,8 +63,8 @@ def test_every_command_composes_and_plays_whole_tasks_greedily(arm: Arm, tmp_pat
     assert config.pivot.get("max_turn_tokens") == (MAX_TURN_TOKENS if arm.kind is ArmKind.TURNS else None)
     assert config.trainer.get("val_only", False) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
     assert config.data.val_files == str(tmp_path / "seed-1/held_out.parquet")
-    assert config.trainer.total_training_steps == (48 if arm.name == "end_to_end" else 24)
-    assert config.trainer.test_freq == {"pivotrl": 6, "end_to_end": 6}.get(arm.name, 24)
+    assert config.trainer.total_training_steps == (32 if arm.name == "end_to_end" else 16)
+    assert config.trainer.test_freq == {"pivotrl": 4, "end_to_end": 8}.get(arm.name, 16)
     assert config.trainer.save_freq == 6
     assert config.actor_rollout_ref.actor.use_kl_loss is (arm.recipe is Recipe.PAPER)
     assert (config.data.train_files == config.data.val_files) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
@@ -110,9 +110,9 @@ def test_the_second_stage_goes_on_from_the_end_of_the_first_one_and_pays_for_bot
 
     (*_, first), (last,) = seed.results(arm_named("pivotrl")), seed.results(second)
 
-    assert (first.turns, first.seconds, first.profile_turns) == (24 * 3, 24 * 10.0, 8)
-    assert (last.turns, last.seconds, last.profile_turns) == (24 * 5, 24 * 20.0, 8)
-    assert [each.step for each in seed.results(arm_named("pivotrl"))] == [6, 12, 18, 24]
+    assert (first.turns, first.seconds, first.profile_turns) == (16 * 3, 16 * 10.0, 8)
+    assert (last.turns, last.seconds, last.profile_turns) == (16 * 5, 16 * 20.0, 8)
+    assert [each.step for each in seed.results(arm_named("pivotrl"))] == [4, 8, 12, 16]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_an_evaluation_amid_training_that_lacks_a_task_is_no_reason_to_refuse_it
     training.evaluation(12).write_text(dump_line("b", 1.0))
 
     assert [each.solved for each in seed.results(arm)] == [
-        {"shop": {"b" if step == 12 else "a": True}} for step in (6, 12, 18, 24)
+        {"shop": {"b" if step == 8 else "a": True}} for step in (4, 8, 12, 16)
     ]
 
 
@@ -155,7 +155,7 @@ def test_a_unit_whose_seconds_or_tasks_are_not_all_there_is_refused(tmp_path: Pa
     )
     training.metrics.write_text(training.metrics.read_text().partition("\n")[2])
 
-    with pytest.raises(DataError, match="lacks the seconds of step 1, the evaluation after step 24: remove"):
+    with pytest.raises(DataError, match="lacks the seconds of step 1, the evaluation after step 16: remove"):
         seed.results(arm)
 
 
@@ -192,7 +192,7 @@ def test_a_second_stage_without_its_first_one_is_refused(tmp_path: Path) -> None
 
 
 async def test_limits_hold_all_trajectories_of_the_expert() -> None:
-    logs = await record_all(list(GROUPS), range(300))
+    logs = await record_all(tasks_of(list(GROUPS), range(300), every_family=True))
     tokenizer = build_tokenizer(logs)
 
     for log in logs:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from examples.quickstart.shop import ITEMS
-from examples.study.domains.protocol import StudyTask, say
+from examples.study.domains.protocol import Clerk, StudyTask, say
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.tools.contract import Observation
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
@@ -69,17 +69,17 @@ class OutsideDomain:
     def verifier(self, task: StudyTask) -> tuple[str, JsonObject]:
         return "state", {"environment": "examples.study.environment:StudyEnvironment"}
 
-    def make_task(self, seed: int, *, held_out: bool) -> StudyTask:
+    def make_task(self, seed: int, *, held_out: bool, every_family: bool = False) -> StudyTask:
         question, answer = KINDS[self.name](random.Random(f"study-{self.name}-{seed}-{held_out}"))
         return StudyTask(
-            id=f"{self.name}-{seed}-{held_out}",
+            id=f"{self.name}-{self.name}-{seed}-{held_out}",
             domain=self.name,
             family=self.name,
             request=question,
             metadata={"domain": self.name, "answer": answer},
         )
 
-    def plan(self, task: StudyTask, rng: random.Random, carelessness: float) -> list[Message]:
+    def plan(self, task: StudyTask, clerk: Clerk) -> list[Message]:
         return [say(str(task.metadata["answer"]))]
 
     def open(self, metadata: JsonObject, *, trusted: bool = False) -> "OutsideWorld":

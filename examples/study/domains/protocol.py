@@ -3,10 +3,12 @@
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from verl_pivot.tools.contract import Observation
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
+
+WayT = TypeVar("WayT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,6 +16,7 @@ class StudyTask:
     """One task."""
 
     id: str
+    """Domain, family, seed, and whether it is held out, with hyphens between: an outcome names its task alone."""
     domain: str
     family: str
     request: str
@@ -28,6 +31,35 @@ class StudyTask:
         """The messages before the first action."""
         user = Message(role=Role.USER, content=self.request)
         return (Message(role=Role.SYSTEM, content=self.system), user) if self.system else (user,)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clerk:
+    """Who works on tasks: how often the domain's fault is made, and which of equivalent actions is taken."""
+
+    rng: random.Random
+    carelessness: float = 0.0
+    """Chance of the fault; 0 for an expert."""
+    usual: float = 0.5
+    """Chance of the first of equivalent actions, as a domain lists them."""
+
+    def errs(self) -> bool:
+        """Whether the fault is made this time."""
+        return self.rng.random() < self.carelessness
+
+    def way(self, usual: WayT, *others: WayT) -> WayT:
+        """One of equivalent actions."""
+        return usual if self.rng.random() < self.usual or not others else self.rng.choice(others)
+
+
+def family_of(task: str) -> str:
+    """Family of a task, by its id.
+
+    Raises:
+        ValueError: If it is no id of a task.
+    """
+    _, family, *_ = task.split("-")
+    return family
 
 
 class World(Protocol):
@@ -68,16 +100,18 @@ class Domain(Protocol):
         """Name and options of the verifier of a task's turns."""
         ...
 
-    def make_task(self, seed: int, *, held_out: bool) -> StudyTask: ...
-
-    def plan(self, task: StudyTask, rng: random.Random, carelessness: float) -> list[Message]:
-        """Actions of a clerk, the last of which is the message to the user.
+    def make_task(self, seed: int, *, held_out: bool, every_family: bool = False) -> StudyTask:
+        """A task.
 
         Args:
-            task: The task, whose answer the clerk knows.
-            rng: Chooses among equivalent actions, and where the clerk is careless.
-            carelessness: Chance of the domain's fault; 0 for an expert.
+            seed: Its seed.
+            held_out: Whether names and numbers are those of held-out tasks, and its family any one.
+            every_family: Whether its family may be one that training lacks.
         """
+        ...
+
+    def plan(self, task: StudyTask, clerk: Clerk) -> list[Message]:
+        """Actions of a clerk, who knows the task's answer; the last one is the message to the user."""
         ...
 
     def open(self, metadata: JsonObject, *, trusted: bool = False) -> World:

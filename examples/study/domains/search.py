@@ -1,4 +1,4 @@
-"""Domain `search`: questions whose answer is three or four pages away, by the tool `search` over generated worlds."""
+"""Domain `search`: questions whose answer is three pages away, by the tool `search` over generated worlds."""
 
 import random
 import tempfile
@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from examples.study.domains.protocol import StudyTask, act, say
+from examples.study.domains.protocol import Clerk, StudyTask, act, say
 from examples.world.entities import Entity, Kind, WorldSize, make_documents, make_world
 from examples.world.pages import Pages
 from examples.world.questions import Lookup
@@ -34,20 +34,11 @@ CHAINS: Final = {
     "employer_population": Chain("person", ("employer", "seat", "population")),
     "founder_seat": Chain("firm", ("founder", "employer", "seat")),
     "employer_year": Chain("person", ("employer", "founder", "birth_year")),
-    "town_mayor": Chain("person", ("employer", "founder", "birth_town", "mayor")),
     "mayor_employer": Chain("firm", ("seat", "mayor", "employer")),
     "mayor_year": Chain("firm", ("seat", "mayor", "birth_year")),
-    "mayor_population": Chain("firm", ("seat", "mayor", "birth_town", "population")),
 }
-_SEEN: Final = {
-    "founder_population": 2,
-    "employer_population": 2,
-    "founder_seat": 2,
-    "employer_year": 2,
-    "mayor_employer": 1,
-    "town_mayor": 1,
-}
-_UNSEEN: Final = {"mayor_year": 2, "mayor_population": 1}
+_SEEN: Final = {"founder_population": 4, "founder_seat": 2, "employer_year": 2, "mayor_employer": 1}
+_UNSEEN: Final = {"employer_population": 3, "mayor_year": 1}
 _ASK: Final = ("What is the {facts} of {name}?", "Tell me the {facts} of {name}.")
 _QUERIES: Final = ("{name} {fact}", "{fact} of {name}")
 _ANSWERS: Final = ("It is {}.", "That is {}.")
@@ -71,9 +62,9 @@ class SearchDomain:
         parts: list[Json] = [{"name": "search_query", "options": searches}, {"name": "qa", "options": answer}]
         return "first_decided", {"verifiers": parts}
 
-    def make_task(self, seed: int, *, held_out: bool) -> StudyTask:
+    def make_task(self, seed: int, *, held_out: bool, every_family: bool = False) -> StudyTask:
         rng = random.Random(f"study-search-{seed}-{held_out}")
-        weights = {**_SEEN, **_UNSEEN} if held_out else _SEEN
+        weights = {**_SEEN, **_UNSEEN} if held_out or every_family else _SEEN
         family = rng.choices(list(weights), list(weights.values()))[0]
         chain, number = CHAINS[family], seed // _TASKS_OF_A_WORLD
         half = {each.name: each for each in _world(number) if each.is_held_out is held_out}
@@ -81,7 +72,7 @@ class SearchDomain:
         lookups = _lookups(chain, rng.choice(named).name, half)
         asked = " of the ".join(FACT_NAMES[fact] for fact in reversed(chain.facts))
         return StudyTask(
-            id=f"search-{seed}-{held_out}",
+            id=f"search-{family}-{seed}-{held_out}",
             domain=self.name,
             family=family,
             system=SYSTEM,
@@ -96,14 +87,14 @@ class SearchDomain:
             },
         )
 
-    def plan(self, task: StudyTask, rng: random.Random, carelessness: float) -> list[Message]:
+    def plan(self, task: StudyTask, clerk: Clerk) -> list[Message]:
         """Search for the page of each fact in turn, and give the last one."""
         *before, last = lookups_of(task.metadata)
-        actions = [_search(each.entity, each.fact, rng) for each in before]
+        actions = [_search(each.entity, each.fact, clerk) for each in before]
         entity, answer = last.entity, last.value
-        if last.fact == "population" and rng.random() < carelessness:
+        if last.fact == "population" and clerk.errs():
             entity, answer = before[0].entity, str(task.metadata["first_number"])
-        return [*actions, _search(entity, last.fact, rng), say(rng.choice(_ANSWERS).format(answer))]
+        return [*actions, _search(entity, last.fact, clerk), say(clerk.way(*_ANSWERS).format(answer))]
 
     def open(self, metadata: JsonObject, *, trusted: bool = False) -> "SearchWorld":
         return SearchWorld(metadata)
@@ -149,8 +140,8 @@ def lookups_of(metadata: Mapping[str, Json]) -> list[Lookup]:
     return [Lookup(*map(str, row)) for row in rows if isinstance(row, list)]
 
 
-def _search(entity: str, fact: str, rng: random.Random) -> Message:
-    return act("search", query=rng.choice(_QUERIES).format(name=entity, fact=FACT_NAMES[fact]))
+def _search(entity: str, fact: str, clerk: Clerk) -> Message:
+    return act("search", query=clerk.way(*_QUERIES).format(name=entity, fact=FACT_NAMES[fact]))
 
 
 def _lookups(chain: Chain, name: str, half: Mapping[str, Entity]) -> list[Lookup]:

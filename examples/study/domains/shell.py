@@ -9,7 +9,7 @@ from typing import Final
 
 from examples.quickstart.shop import ITEMS, is_held_out
 from examples.study.domains.names import draw_names
-from examples.study.domains.protocol import StudyTask, act, say
+from examples.study.domains.protocol import Clerk, StudyTask, act, say
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.sandbox.execution import MIB, Limits, Result, Status
 from verl_pivot.tools.code_tools import Bash, CodeToolOptions
@@ -68,9 +68,9 @@ class ShellDomain:
         parts: list[Json] = [{"name": "shell", "options": commands}, {"name": "qa", "options": answer}]
         return "first_decided", {"verifiers": parts}
 
-    def make_task(self, seed: int, *, held_out: bool) -> StudyTask:
+    def make_task(self, seed: int, *, held_out: bool, every_family: bool = False) -> StudyTask:
         rng = random.Random(f"study-shell-{seed}-{held_out}")
-        weights = {**_SEEN, **_UNSEEN} if held_out else _SEEN
+        weights = {**_SEEN, **_UNSEEN} if held_out or every_family else _SEEN
         family = rng.choices(list(weights), list(weights.values()))[0]
         owners, files = _project(rng, held_out)
         jobs = {"remove_two": ("remove", "remove"), "move_remove": ("move", "remove")}.get(family, (family,))
@@ -79,7 +79,7 @@ class ShellDomain:
                   for job, name in zip(jobs, names, strict=True)]  # fmt: skip
         requests = [rng.choice(_ASK[job]).format(name=name) for job, name in zip(jobs, names, strict=True)]
         return StudyTask(
-            id=f"shell-{seed}-{held_out}",
+            id=f"shell-{family}-{seed}-{held_out}",
             domain=self.name,
             family=family,
             system=SYSTEM,
@@ -94,19 +94,19 @@ class ShellDomain:
             },
         )  # fmt: skip
 
-    def plan(self, task: StudyTask, rng: random.Random, carelessness: float) -> list[Message]:
+    def plan(self, task: StudyTask, clerk: Clerk) -> list[Message]:
         """For each job find the file by its owner, read it and those that it leads to, do it; then say so."""
         actions: list[Message] = []
         for job, name, *paths in _jobs(task.metadata):
-            commands = [rng.choice(_FIND).format(name), *(rng.choice(_READ).format(path) for path in paths)]
+            commands = [clerk.way(*_FIND).format(name), *(clerk.way(*_READ).format(path) for path in paths)]
             if job == "remove":
-                commands.append(rng.choice(_REMOVE).format(paths[-1]))
+                commands.append(clerk.way(*_REMOVE).format(paths[-1]))
             elif job == "move":
-                form = _COPY if rng.random() < carelessness else rng.choice(_MOVE)
+                form = _COPY if clerk.errs() else clerk.way(*_MOVE)
                 commands.append(form.format(paths[-1], MOVED_TO))
             actions += [act("bash", command=command) for command in commands]
         wanted = task.metadata["answer"]
-        return [*actions, say(rng.choice(_DONE) if wanted is None else rng.choice(_ANSWERS).format(wanted))]
+        return [*actions, say(clerk.way(*_DONE) if wanted is None else clerk.way(*_ANSWERS).format(wanted))]
 
     def open(self, metadata: JsonObject, *, trusted: bool = False) -> "ShellWorld | TrustedShellWorld":
         return TrustedShellWorld(metadata) if trusted else ShellWorld(metadata)

@@ -7,7 +7,7 @@ from typing import Final
 
 from examples.quickstart.shop import SYSTEM, TOOLS, Shop, open_image
 from examples.quickstart.tasks import answer_matches
-from examples.study.domains.protocol import StudyTask, act, say
+from examples.study.domains.protocol import Clerk, StudyTask, act, say
 from verl_pivot.tools.contract import Observation
 from verl_pivot.types import ErrorKind, Json, JsonObject, Message, Role, ToolCall
 
@@ -31,9 +31,9 @@ class ShopDomain:
     def verifier(self, task: StudyTask) -> tuple[str, JsonObject]:
         return "state", {"environment": "examples.study.environment:StudyEnvironment"}
 
-    def make_task(self, seed: int, *, held_out: bool) -> StudyTask:
+    def make_task(self, seed: int, *, held_out: bool, every_family: bool = False) -> StudyTask:
         rng = random.Random(f"study-shop-{seed}-{held_out}")
-        weights = {**_SEEN, **_UNSEEN} if held_out else _SEEN
+        weights = {**_SEEN, **_UNSEEN} if held_out or every_family else _SEEN
         family = rng.choices(list(weights), list(weights.values()))[0]
         with Shop(open_image(seed, held_out)) as shop:
             customer, name, email = rng.choice(shop.customers())
@@ -44,7 +44,7 @@ class ShopDomain:
         texts = [rng.choice(_WHO), rng.choice(_REFUND[len(requested)]), rng.choice(_ASK.get(question, ("",)))]
         items = {"item": requested[0][0], "other": requested[-1][0]}
         return StudyTask(
-            id=f"shop-{seed}-{held_out}",
+            id=f"shop-{family}-{seed}-{held_out}",
             domain=self.name,
             family=family,
             system=SYSTEM,
@@ -62,20 +62,20 @@ class ShopDomain:
             },
         )
 
-    def plan(self, task: StudyTask, rng: random.Random, carelessness: float) -> list[Message]:
+    def plan(self, task: StudyTask, clerk: Clerk) -> list[Message]:
         """Find the customer, look up and refund each order, ask for the answer, and give it."""
         asked, answer = task.metadata["question"], task.metadata["answer"]
-        actions = [_find(task, rng)]
+        actions = [_find(task, clerk)]
         for item, number, amount in _refunds(task.metadata):
-            actions += [_look_up(task, item, rng), _refund(number, amount, rng)]
+            actions += [_look_up(task, item, clerk), _refund(number, amount, clerk)]
         if asked is None:
-            return [*actions, say(rng.choice(("Done.", "It is refunded.")))]
-        if rng.random() < carelessness:
-            return [*actions, say(f"About {rng.randint(1, 99)}.")]
+            return [*actions, say(clerk.way("Done.", "It is refunded."))]
+        if clerk.errs():
+            return [*actions, say(f"About {clerk.rng.randint(1, 99)}.")]
         of_all = f"from orders where customer_id = {task.metadata['customer']}"
         columns = {"total": ("sum(amount)", "total(amount)"), "count": ("count(*)", "count(id)")}[str(asked)]
-        query = f"select {rng.choice(columns)} {of_all}"
-        return [*actions, act("run_sql", query=query), say(rng.choice(("It is {}.", "That is {}.")).format(answer))]
+        query = f"select {clerk.way(*columns)} {of_all}"
+        return [*actions, act("run_sql", query=query), say(clerk.way("It is {}.", "That is {}.").format(answer))]
 
     def open(self, metadata: JsonObject, *, trusted: bool = False) -> "ShopWorld":
         seed, held_out = metadata["seed"], metadata["held_out"] is True
@@ -131,22 +131,25 @@ def _refunds(metadata: Mapping[str, Json]) -> list[tuple[str, int, int]]:
     return [(str(row[0]), int(str(row[1])), int(str(row[2]))) for row in rows if isinstance(row, list)]
 
 
-def _find(task: StudyTask, rng: random.Random) -> Message:
-    given = {key: str(task.metadata[key]) for key in ("name", "email") if str(task.metadata[key]) in task.request}
-    pairs = rng.sample(list(given.items()), rng.randint(1, len(given)))
-    if rng.random() < 0.3:
-        where = " and ".join(f"{key} = '{value}'" for key, value in pairs)
-        return act("run_sql", query=f"select id, name, email from customers where {where}")
-    return act("find_customer", **dict(pairs))
+def _find(task: StudyTask, clerk: Clerk) -> Message:
+    given = [(key, str(task.metadata[key])) for key in ("name", "email") if str(task.metadata[key]) in task.request]
+    one_of_them = [[each] for each in given] if len(given) > 1 else []
+    pairs = clerk.way(given, *one_of_them)
+    where = " and ".join(f"{key} = '{value}'" for key, value in pairs)
+    return clerk.way(
+        act("find_customer", **dict(pairs)),
+        act("run_sql", query=f"select id, name, email from customers where {where}"),
+    )
 
 
-def _look_up(task: StudyTask, item: str, rng: random.Random) -> Message:
+def _look_up(task: StudyTask, item: str, clerk: Clerk) -> Message:
     customer = task.metadata["customer"]
-    if rng.random() < 0.3:
-        where = f"customer_id = {customer} and item = '{item}'"
-        return act("run_sql", query=f"select item, id, amount from orders where {where}")
-    return act("list_orders", customer_id=customer, item=item)
+    where = f"customer_id = {customer} and item = '{item}'"
+    return clerk.way(
+        act("list_orders", customer_id=customer, item=item),
+        act("run_sql", query=f"select item, id, amount from orders where {where}"),
+    )
 
 
-def _refund(number: int, amount: int, rng: random.Random) -> Message:
-    return act("refund", order_id=number, amount=amount) if rng.random() < 0.5 else act("refund", order_id=number)
+def _refund(number: int, amount: int, clerk: Clerk) -> Message:
+    return clerk.way(act("refund", order_id=number), act("refund", order_id=number, amount=amount))

@@ -1,4 +1,4 @@
-"""Domain `sql`: questions about databases of several schemas, by the tool `sql` and judged by the verifier `sql`."""
+"""Domain `sql`: questions about one person in a database, by the tool `sql` and judged by the verifier `sql`."""
 
 import json
 import random
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from examples.quickstart.shop import is_held_out
 from examples.quickstart.tasks import answer_matches
 from examples.study.domains.names import draw_names
-from examples.study.domains.protocol import StudyTask, act, say
+from examples.study.domains.protocol import Clerk, StudyTask, act, say
 from verl_pivot.tools.contract import Observation
 from verl_pivot.tools.sql import SqlTool, SqlToolOptions
 from verl_pivot.tools.workspace import Workspace
@@ -35,15 +35,13 @@ SCHEMAS: Final = {
     "Farm": Schema("farmers", "fields", "farmer_id", "crop", ("wheat", "maize", "beans"), "acres"),
     "Harbour": Schema("captains", "ships", "captain_id", "cargo", ("steel", "grain", "fruit"), "tons"),
 }
-_SEEN: Final = {"count": 2, "count_kind": 4, "sum": 2, "count_two": 1}
-_UNSEEN: Final = {"sum_kind": 2, "sum_two": 1}
+_SEEN: Final = {"count": 2, "count_kind": 4, "sum": 2}
+_UNSEEN: Final = {"sum_kind": 3}
 _ASK: Final = {
     "count": ("How many {things} has {name}?", "Count the {things} of {name}."),
     "count_kind": ("How many {kind} {things} has {name}?", "Count the {kind} {things} of {name}."),
-    "count_two": ("How many {things} have {name} and {other}?",),
     "sum": ("How many {size} has {name}?", "Sum the {size} of {name}."),
     "sum_kind": ("How many {size} of {kind} has {name}?", "Sum the {size} of {kind} of {name}."),
-    "sum_two": ("How many {size} have {name} and {other}?",),
 }
 _NUM_PEOPLE, _NUM_THINGS = 4, 14
 
@@ -61,24 +59,20 @@ class SqlDomain:
         answer: JsonObject = {"environment": "examples.study.environment:StudyEnvironment"}
         return "first_decided", {"verifiers": [{"name": "sql", "options": query}, {"name": "state", "options": answer}]}
 
-    def make_task(self, seed: int, *, held_out: bool) -> StudyTask:
+    def make_task(self, seed: int, *, held_out: bool, every_family: bool = False) -> StudyTask:
         rng = random.Random(f"study-sql-{seed}-{held_out}")
         word, schema = rng.choice(list(SCHEMAS.items()))
-        weights = {**_SEEN, **_UNSEEN} if held_out else _SEEN
+        weights = {**_SEEN, **_UNSEEN} if held_out or every_family else _SEEN
         family = rng.choices(list(weights), list(weights.values()))[0]
         people, things = _rows(schema, rng, held_out)
-        asked = rng.sample(people, 2 if family.endswith("_two") else 1)
-        kind = rng.choice([row[2] for row in things if row[1] == asked[0][0]])
-        template = rng.choice(_ASK[family])
-        words = {"things": schema.things, "size": schema.size, "kind": kind}
-        request = template.format(name=asked[0][1], other=asked[-1][1], **words)
+        number, name = rng.choice(people)
+        kind = rng.choice([row[2] for row in things if row[1] == number])
+        request = rng.choice(_ASK[family]).format(things=schema.things, size=schema.size, kind=kind, name=name)
         filtered = kind if family.endswith("_kind") else None
         is_sum = family.startswith("sum")
-        answers, unfiltered = (
-            [str(_answer(things, number, each, is_sum=is_sum)) for number, _ in asked] for each in (filtered, None)
-        )
+        answer, unfiltered = (str(_answer(things, number, each, is_sum=is_sum)) for each in (filtered, None))
         return StudyTask(
-            id=f"sql-{seed}-{held_out}",
+            id=f"sql-{family}-{seed}-{held_out}",
             domain=self.name,
             family=family,
             system=SYSTEM,
@@ -87,32 +81,30 @@ class SqlDomain:
                 "domain": self.name,
                 "script": _script(schema, people, things),
                 "schema": word,
-                "people": [[number, name] for number, name in asked],
+                "number": number,
+                "name": name,
                 "kind": filtered,
                 "is_sum": is_sum,
-                "answers": [*answers],
-                "unfiltered": [*unfiltered],
+                "answer": answer,
+                "unfiltered": unfiltered,
             },
         )
 
-    def plan(self, task: StudyTask, rng: random.Random, carelessness: float) -> list[Message]:
-        """Look at the table, find each person and ask about them, and give the answer."""
+    def plan(self, task: StudyTask, clerk: Clerk) -> list[Message]:
+        """Look at the table, find the person, ask about what the person has, and give the answer."""
         metadata = task.metadata
         schema = SCHEMAS[str(metadata["schema"])]
-        people = _list(metadata, "people")
-        quote = rng.choice("'\"")
-        actions = [_query(f"select name from pragma_table_info({quote}{schema.things}{quote})")]
-        given = list(map(str, _list(metadata, "answers")))
-        for position, person in enumerate(people):
-            assert isinstance(person, list), metadata
-            number, name = int(str(person[0])), str(person[1])
-            where = rng.choice(("name = '{}'", "'{}' = name")).format(name)
-            actions.append(_query(f"select id from {schema.people} where {where}"))
-            kind = metadata["kind"]
-            if kind is not None and rng.random() < carelessness:
-                kind, given[position] = None, str(_list(metadata, "unfiltered")[position])
-            actions.append(_query(_asked(schema, number, None if kind is None else str(kind), metadata, rng)))
-        return [*actions, say(rng.choice(("It is {}.", "That is {}.")).format(" and ".join(given)))]
+        kind, answer = metadata["kind"], metadata["answer"]
+        if kind is not None and clerk.errs():
+            kind, answer = None, metadata["unfiltered"]
+        quote = clerk.way("'", '"')
+        where = clerk.way("name = '{}'", "'{}' = name").format(metadata["name"])
+        return [
+            _query(f"select name from pragma_table_info({quote}{schema.things}{quote})"),
+            _query(f"select id from {schema.people} where {where}"),
+            _query(_asked(schema, None if kind is None else str(kind), metadata, clerk)),
+            say(clerk.way("It is {}.", "That is {}.").format(answer)),
+        ]
 
     def open(self, metadata: JsonObject, *, trusted: bool = False) -> "SqlWorld":
         return SqlWorld(metadata, trusted=trusted)
@@ -139,11 +131,10 @@ class SqlWorld:
         return Observation("\n".join(json.dumps(row) for row in rows) or "no rows")
 
     def passed(self, answer: Message) -> bool:
-        wanted = _list(self._metadata, "answers")
-        asked = {f"[{each}]" for each in wanted} <= set(self._results)
-        words = answer.content.removesuffix(".").split(" and ")
-        is_right = len(words) == len(wanted) and all(map(answer_matches, words, map(str, wanted)))
-        return answer.role is Role.ASSISTANT and not answer.tool_calls and asked and is_right
+        wanted = str(self._metadata["answer"])
+        was_asked = f"[{wanted}]" in self._results
+        is_answer = answer.role is Role.ASSISTANT and not answer.tool_calls
+        return is_answer and was_asked and answer_matches(answer.content, wanted)
 
     def state(self) -> Json:
         return list(self._results)
@@ -192,16 +183,12 @@ def _answer(things: Sequence[tuple[int, int, str, int]], owner: int, kind: str |
     return sum(found) if is_sum else len(found)
 
 
-def _asked(schema: Schema, number: int, kind: str | None, metadata: Mapping[str, Json], rng: random.Random) -> str:
-    column = f"sum({schema.size})" if metadata["is_sum"] else rng.choice(("count(*)", "count(id)"))
-    conditions = [f"{schema.owner} = {number}", *([] if kind is None else [f"{schema.kind} = '{kind}'"])]
-    return f"select {column} from {schema.things} where {' and '.join(rng.sample(conditions, len(conditions)))}"
-
-
-def _list(metadata: Mapping[str, Json], key: str) -> list[Json]:
-    found = metadata[key]
-    assert isinstance(found, list), metadata
-    return found
+def _asked(schema: Schema, kind: str | None, metadata: Mapping[str, Json], clerk: Clerk) -> str:
+    column = f"sum({schema.size})" if metadata["is_sum"] else clerk.way("count(*)", "count(id)")
+    owned = f"{schema.owner} = {metadata['number']}"
+    filtered = f"{schema.kind} = '{kind}'"
+    conditions = owned if kind is None else clerk.way(f"{owned} and {filtered}", f"{filtered} and {owned}")
+    return f"select {column} from {schema.things} where {conditions}"
 
 
 def _query(query: str) -> Message:
