@@ -29,10 +29,7 @@ def task_id(number: int) -> str:
 
 def outcomes(share: float, shift: int = 0) -> dict[str, bool | None]:
     """Outcomes of 200 tasks, of which the first ones from `shift` on are solved."""
-    return {
-        f"shop-{('refund', 'count')[task % 2]}-{task:03}-True": (task - shift) % NUM_TASKS < round(share * NUM_TASKS)
-        for task in range(NUM_TASKS)
-    }
+    return {task_id(task): (task - shift) % NUM_TASKS < round(share * NUM_TASKS) for task in range(NUM_TASKS)}
 
 
 def solved(inside: float, outside: float) -> Solved:
@@ -207,7 +204,7 @@ def test_a_group_of_which_the_system_failed_more_than_two_percent_leaves_its_cla
     results = make_results()
     for each in results.evaluations:
         if (each.arm, each.seed) == ("sft", 2):
-            each.solved["shop"] = {**each.solved["shop"], **dict.fromkeys(map(str, range(5)))}  # type: ignore[index]
+            each.solved["shop"] = {**each.solved["shop"], **dict.fromkeys(map(task_id, range(5)))}  # type: ignore[index]
 
     judged = verdicts(results)
 
@@ -363,7 +360,7 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("claims.yaml", ", above: 0.0}", "}", "a part needs above, below, or both"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [0, 1]", "the tuning seed is not among them"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [1, 1]", "each seed stands once"),
-        ("arms.yaml", "1.0e-3, num_epochs: 3}\n  - {name: p", "1.0e-3}\n  - {name: p", "the kind sft needs num_epochs"),
+        ("arms.yaml", "5.0e-4, num_epochs: 2}\n  - {name: p", "5.0e-4}\n  - {name: p", "the kind sft needs num_epochs"),
         ("arms.yaml", "name: strict, kind: turns", "name: pivotrl, kind: turns", "two arms have one name"),
         ("arms.yaml", "kind: none", "kind: none, step_factor: 2", "the kind none has no steps, so no step_factor"),
         ("arms.yaml", "num_outside: 100", "num_outside: 1001", "arms.yaml.num_outside"),

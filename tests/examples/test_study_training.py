@@ -64,7 +64,7 @@ def test_every_command_composes_and_plays_whole_tasks_greedily(arm: Arm, tmp_pat
     assert config.trainer.get("val_only", False) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
     assert config.data.val_files == str(tmp_path / "seed-1/held_out.parquet")
     assert config.trainer.total_training_steps == (32 if arm.name == "end_to_end" else 16)
-    assert config.trainer.test_freq == {"pivotrl": 4, "end_to_end": 8}.get(arm.name, 16)
+    assert config.trainer.test_freq == {"pivotrl": 4, "end_to_end": 4}.get(arm.name, 16)
     assert config.trainer.save_freq == 6
     assert config.actor_rollout_ref.actor.use_kl_loss is (arm.recipe is Recipe.PAPER)
     assert (config.data.train_files == config.data.val_files) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))

@@ -121,7 +121,7 @@ def test_tuned_rates_replace_those_of_their_arms_alone() -> None:
 def test_a_scaled_study_has_all_rates_and_tries_times_the_factor() -> None:
     study = scaled_study(DESIGN.study, 0.5)
 
-    assert [arm.learning_rate for arm in study.arms] == [None, 5e-4, *[2e-4] * 4]
+    assert [arm.learning_rate for arm in study.arms] == [None, 2.5e-4, *[2e-4] * 4]
     assert [each.learning_rate for each in study.tries[ArmKind.TURNS]] == [1e-4, 2e-4, 4e-4]
     assert scaled_study(DESIGN.study, 1.0) == DESIGN.study
 
