@@ -97,6 +97,11 @@ def gain(
     return paired_difference([before[each] for each in shared], [after[each] for each in shared])
 
 
+def mean(values: Sequence[float]) -> float:
+    """Their mean; NaN if there are none."""
+    return fmean(values) if values else float("nan")
+
+
 def means_by_question(
     played: Iterable[AnsweredT], value: Callable[[AnsweredT], float] = lambda each: each.em
 ) -> dict[str, float]:

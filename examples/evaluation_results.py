@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Generic, TypeVar
 
+from examples.comparison import TrainedUnitT
 from verl_pivot.data.rollout_dumps import read_rollouts
 
 PlayedT = TypeVar("PlayedT")
@@ -28,12 +29,10 @@ class EvaluatedResult(Generic[PlayedT]):
         return self.evaluations[max(self.evaluations)]
 
 
-def grouped(
-    results: Iterable[EvaluatedResult[PlayedT]], arms: Iterable[str]
-) -> list[tuple[EvaluatedResult[PlayedT], ...]]:
+def grouped(results: Iterable[TrainedUnitT], arms: Iterable[str]) -> list[tuple[TrainedUnitT, ...]]:
     """A group for each unit, in the order of arms; behind those of an arm with several seeds one of all of them."""
     units = list(results)
-    groups: list[tuple[EvaluatedResult[PlayedT], ...]] = []
+    groups: list[tuple[TrainedUnitT, ...]] = []
     for arm in arms:
         of_arm = tuple(each for each in units if each.arm == arm)
         groups += [(each,) for each in of_arm]

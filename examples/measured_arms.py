@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Generic
 
 import matplotlib.pyplot as plt
@@ -22,13 +21,9 @@ from examples.comparison import (
     trained_arms,
 )
 from examples.contrasts import Contrast, contrast_table, contrasted
+from examples.evaluation_results import grouped
 from verl_pivot.statistics import PairedDifference
 from verl_pivot.types import Json
-
-
-def mean(values: Sequence[float]) -> float:
-    """Their mean; NaN if there are none."""
-    return fmean(values) if values else float("nan")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +59,9 @@ class ArmReport(Generic[AnsweredT]):
 
     def rows(self, results: Sequence[HeldOutUnit[AnsweredT]]) -> list[MeasuredArm]:
         """One row for each unit, in the order of arms and seeds; behind those of an arm one over all of its seeds."""
-        units = {
-            arm: sorted((each for each in results if each.arm == arm), key=lambda each: each.seed) for arm in self.arms
-        }
-        groups = [
-            group
-            for of_arm in units.values()
-            for group in (*([each] for each in of_arm), *([of_arm] if len(of_arm) > 1 else []))
-        ]
-        return [self._row(group, units[self.baseline]) for group in groups]
+        units = sorted(results, key=lambda each: each.seed)
+        baseline = [each for each in units if each.arm == self.baseline]
+        return [self._row(group, baseline) for group in grouped(units, self.arms)]
 
     def _row(self, group: Sequence[HeldOutUnit[AnsweredT]], baseline: Sequence[HeldOutUnit[AnsweredT]]) -> MeasuredArm:
         seeds = tuple(each.seed for each in group)

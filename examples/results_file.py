@@ -113,6 +113,12 @@ def policy_digest(folder: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
+def sources_digest(folder: Path, names: Iterable[str]) -> str:
+    """Digest of the texts of files that decide results and that no setting of a unit shows."""
+    texts = ((folder / name).read_text(encoding="utf-8") for name in names)
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+
+
 def without_seeds(settings: JsonObject, out: Path) -> JsonObject:
     """Settings of a unit as its arm has them with every seed, and in every folder.
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
+from examples.comparison import mean
 from examples.dumps import decided, step_dumps
 from examples.ppr.oracle import grade
 from examples.world.questions import KINDS, WorldQuestion
@@ -45,10 +45,6 @@ Measure = Callable[[Sequence[Played]], float]
 """Trajectories -> a number; NaN where no trajectory has what is measured."""
 
 
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else float("nan")
-
-
 def _valid_share(played: Sequence[Played]) -> float:
     searches = sum(each.num_searches for each in played)
     return sum(each.num_valid_searches for each in played) / searches if searches else float("nan")
@@ -56,13 +52,13 @@ def _valid_share(played: Sequence[Played]) -> float:
 
 def _valid_answers(played: Sequence[Played]) -> float:
     scores = [score for each in played for score in each.scores]
-    return _mean([float(score is not None) for score in scores])
+    return mean([float(score is not None) for score in scores])
 
 
 def _score_where(is_right: bool) -> Measure:
     def measure(played: Sequence[Played]) -> float:
         of_outcome = [each for each in played if (each.em > 0.0) == is_right]
-        return _mean([score for each in of_outcome for score in each.scores if score is not None])
+        return mean([score for each in of_outcome for score in each.scores if score is not None])
 
     return measure
 
@@ -70,12 +66,12 @@ def _score_where(is_right: bool) -> Measure:
 EM, REWARD, TOKENS, TURNS = "EM", "reward", "response tokens", "turns"
 SEARCHES, VALID_SEARCHES = "searches", "valid searches"
 MEASURES: Mapping[str, Measure] = {
-    EM: lambda played: _mean([each.em for each in played]),
-    REWARD: lambda played: _mean([each.reward for each in played]),
-    TURNS: lambda played: _mean([each.num_turns for each in played]),
-    TOKENS: lambda played: _mean([each.num_tokens for each in played]),
-    "response characters": lambda played: _mean([each.num_chars for each in played]),
-    SEARCHES: lambda played: _mean([each.num_searches for each in played]),
+    EM: lambda played: mean([each.em for each in played]),
+    REWARD: lambda played: mean([each.reward for each in played]),
+    TURNS: lambda played: mean([each.num_turns for each in played]),
+    TOKENS: lambda played: mean([each.num_tokens for each in played]),
+    "response characters": lambda played: mean([each.num_chars for each in played]),
+    SEARCHES: lambda played: mean([each.num_searches for each in played]),
     VALID_SEARCHES: _valid_share,
     "valid answers of the judge": _valid_answers,
     "judge's score of right trajectories": _score_where(True),

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from examples.comparison import mean
 from examples.contrasts import Contrast
 from examples.dumps import Decided, decided, step_dumps
 from examples.evaluation_results import EvaluatedResult
-from examples.measured_arms import ArmReport, mean
+from examples.measured_arms import ArmReport
 from examples.render.training import ARMS, BASE, BROKEN_PAID, LAST_PAGE, RELOOK
 from examples.results_file import StudyReport
 

@@ -1,6 +1,5 @@
 """The study's arms: which rules of ReLook count, as tools files, and the commands."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
@@ -9,6 +8,7 @@ import yaml
 
 from examples.arms import Lengths, ToolArm
 from examples.render.pages import layouts, write_requests
+from examples.results_file import sources_digest
 from verl_pivot.tools.forced_optimization import MAX_REVISIONS
 from verl_pivot.types import JsonObject
 
@@ -55,12 +55,8 @@ def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int
 
 
 def hidden_settings(arm: ToolArm) -> JsonObject:
-    """What the arm's command does not show: its environment, and a digest of the files that say what is asked and seen.
-
-    The digest is over the texts of `_SOURCES`.
-    """
-    texts = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SOURCES)
-    return {"environment": ARMS[arm.name], "sources": hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]}
+    """What the arm's command does not show: its environment, and what is asked and seen."""
+    return {"environment": ARMS[arm.name], "sources": sources_digest(Path(__file__).parent, _SOURCES)}
 
 
 def write_tools(path: Path, environment: str) -> Path:

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean
 
+from examples.comparison import mean
 from examples.dumps import decided, step_dumps
 from examples.web.rows import SOURCE
 from examples.web.tasks import TASKS
@@ -53,23 +53,19 @@ class Played:
 
 def success(played: Sequence[Played]) -> float:
     """Share of the trajectories that solved their task."""
-    return _mean([each.em for each in played])
+    return mean([each.em for each in played])
 
 
 def actions_per_success(played: Sequence[Played]) -> float:
     """Mean number of actions of the trajectories that solved their task."""
-    return _mean([each.num_actions for each in played if each.is_solved])
-
-
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else float("nan")
+    return mean([each.num_actions for each in played if each.is_solved])
 
 
 MEASURES: Mapping[str, Callable[[Sequence[Played]], float]] = {
     "success": success,
     "actions of a success": actions_per_success,
-    "failed calls": lambda played: _mean([each.num_failed for each in played]),
-    "reward": lambda played: _mean([each.reward for each in played]),
+    "failed calls": lambda played: mean([each.num_failed for each in played]),
+    "reward": lambda played: mean([each.reward for each in played]),
 }
 """{name: measure}; NaN where no trajectory has what is measured."""
 

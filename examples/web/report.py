@@ -15,6 +15,7 @@ from examples.comparison import (
     difference_as_json,
     difference_of_means,
     draw_curve,
+    mean,
     means_by_question,
     shown_difference,
     trained_arms,
@@ -110,7 +111,7 @@ def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
         name: [each for each in results if each.arm == name and each.seed in seeds] for name in compared_with(arm)
     }
     by_row = _success_by_row(group, part)
-    share = _mean(list(by_row.values()))
+    share = mean(list(by_row.values()))
     before = {name: _success_by_row(other, part) for name, other in others.items() if len(other) == len(group)}
     over = {name: difference_of_means(each, by_row) for name, each in before.items() if each.keys() & by_row.keys()}
     return Row(
@@ -135,10 +136,6 @@ def compared_with(arm: str) -> list[str]:
 def _success_by_row(group: Sequence[Result], part: str) -> dict[str, float]:
     """{prompt_id: mean success over the seeds}"""
     return means_by_question(each for result in group for each in of_part(result.held_out, part))
-
-
-def _mean(values: Sequence[float]) -> float:
-    return fmean(values) if values else float("nan")
 
 
 def _steps_to(outcome: Sequence[Result], group: Sequence[Result]) -> int | None:

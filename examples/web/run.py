@@ -18,14 +18,14 @@ from examples.evaluated_training import train_and_evaluate  # noqa: E402
 from examples.evaluation_results import undecided, undecided_in_training  # noqa: E402
 from examples.options import FirstSeed, Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
-from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, unplayed, without_seeds  # noqa: E402
+from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, sources_digest, unplayed, without_seeds  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
 from examples.web import report  # noqa: E402
 from examples.web.demonstrations import Demonstrations, make_demonstrations  # noqa: E402
 from examples.web.measures import Played, read_dump, read_training  # noqa: E402
 from examples.web.policy import make_policy, sft_config  # noqa: E402
-from examples.web.rows import NUM_HELD_OUT, NUM_TRAINING, NUM_UNSEEN, WebRows, make_rows  # noqa: E402
+from examples.web.rows import WebRows, make_rows  # noqa: E402
 from examples.web.training import ARMS, Arm  # noqa: E402
 from verl_pivot.browser.settings import find_browser  # noqa: E402
 from verl_pivot.environments.miniwob import pages_folder  # noqa: E402
@@ -34,7 +34,8 @@ from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
 console = Console()
-_SOURCES = ("agent.py", "episodes.py", "judge.py", "page.py", "tasks.py", "tools.yaml")
+_SOURCES = ("agent.py", "demonstrations.py", "episodes.py", "judge.py", "page.py", "rows.py", "tasks.py", "tools.yaml")
+"""Files that decide results and that no setting of a unit shows."""
 
 
 def main(
@@ -120,15 +121,8 @@ def make_arm(
 
 
 def _settings(arm: Arm) -> JsonObject:
-    sizes: JsonObject = {"num_training": NUM_TRAINING, "num_held_out": NUM_HELD_OUT, "num_unseen": NUM_UNSEEN}
-    own: JsonObject = {"sft": asdict(sft_config(arm.seed)), "wrong_share": arm.kind.wrong_share, "rows": sizes}
-    return {**arm.settings, **own, "sources": sources_digest()}
-
-
-def sources_digest() -> str:
-    """Digest of the files that say what is asked and judged, which no setting of a command shows."""
-    texts = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SOURCES)
-    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
+    own: JsonObject = {"sft": asdict(sft_config(arm.seed)), "wrong_share": arm.kind.wrong_share}
+    return {**arm.settings, **own, "sources": sources_digest(Path(__file__).parent, _SOURCES)}
 
 
 def recorded_digests(tasks: WebRows, demonstrations: Demonstrations) -> JsonObject:
