@@ -32,6 +32,7 @@ _VALUES = (
     *_KINDS,
     *(f"{folder}/" for folder in FOLDERS),
     *(f"{number:02}" for number in range(100)),
+    *map(str, range(1900, 2020)),  # years, which all begin alike
     *SYLLABLES,
 )
 _EITHER = {name: "|".join(words) for name, words in (("items", ITEMS), ("kinds", _KINDS), ("folders", FOLDERS))}

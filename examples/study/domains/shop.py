@@ -11,7 +11,7 @@ from examples.study.domains.protocol import Clerk, StudyTask, act, say
 from verl_pivot.tools.contract import Observation
 from verl_pivot.types import ErrorKind, Json, JsonObject, Message, Role, ToolCall
 
-_SEEN: Final = {"refund": 4, "refund_total": 2, "refund_count": 2, "refund_two": 3}
+_SEEN: Final = {"refund": 3, "refund_total": 3, "refund_count": 3, "refund_two": 2}
 _UNSEEN: Final = {"refund_two_total": 1, "refund_two_count": 1}
 _WHO: Final = ("I am {name}.", "My e-mail is {email}.", "I am {name}, {email}.")
 _REFUND: Final = {1: ("Refund the {item}.", "I want my {item} refunded."), 2: ("Refund the {item} and the {other}.",)}
