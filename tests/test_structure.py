@@ -87,6 +87,7 @@ ADAPTERS = {
     "exports/sft_dataset.py",
     "launch.py",
     "launch_checks/verl_names.py",
+    "local/attention.py",
     "local/callback.py",
     "local/environment.py",
     "local/platform.py",

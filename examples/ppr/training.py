@@ -20,6 +20,8 @@ MAX_RESPONSE_TOKENS = 640
 """Tokens of a whole trajectory, observations included."""
 EVALUATION_STEPS = 10
 """Steps between two evaluations on the held-out questions."""
+_ASKING_MODELS = (f"pivot.process.max_tokens={MAX_ANSWER_TOKENS}", "pivot.process.invalid_retries=3")
+"""How trained judges are asked, about a third of whose answers are not valid."""
 _HERE = Path(__file__).parent
 PRINCIPLES = _HERE / "principles.yaml"
 ONE_QUESTION = _HERE / "one_question.yaml"
@@ -121,8 +123,8 @@ class Arm(EvaluatedTraining):
             "pivot.process.answer_format=text",
             "pivot.process.max_added_principles=0",  # as the trained judges were taught
         )
-        limit = () if self.kind.judge in SCRIPTED else (f"pivot.process.max_tokens={MAX_ANSWER_TOKENS}",)
-        return [mode, *url, *answers, *limit, principles, *self.kind.overrides]
+        of_models = () if self.kind.judge in SCRIPTED else _ASKING_MODELS
+        return [mode, *url, *answers, *of_models, principles, *self.kind.overrides]
 
     @property
     def evaluations(self) -> dict[int, Path]:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
 _STUBS = os.path.join(_FOLDER, "without_accelerator")
-_NAMES = ("sglang", "sgl_kernel", "torchvision._meta_registrations")
+_ATTENTION = "sglang.srt.layers.attention.torch_native_backend"
+_NAMES = ("sglang", "sgl_kernel", "torchvision._meta_registrations", _ATTENTION)
 _FACTORIES = ("tensor", "empty", "zeros", "ones", "arange", "full")
 
 
@@ -50,6 +51,8 @@ class Shims:
             # sglang imports sgl_kernel.kvcacheio unconditionally (srt/mem_cache/memory_pool_host.py:47). Unnecessary
             # once that import checks for CUDA, or once there is a sgl-kernel wheel for plain CPUs.
             return PathFinder.find_spec(name, [_STUBS])
+        if name == _ATTENTION:
+            return _with_faster_attention()
         if name == "sglang":
             _ignore_pinned_memory()
         else:
@@ -91,6 +94,29 @@ def _ignore_pinned_memory() -> None:
     for name in _FACTORIES:
         setattr(torch, name, _without_pinning(getattr(torch, name)))
     setattr(torch.Tensor, "pin_memory", lambda self, device=None: self)  # noqa: B010  mypy would refuse a plain assignment
+
+
+def _with_faster_attention() -> "ModuleSpec | None":
+    """Replace the loops of attention when sglang has imported them.
+
+    They take most of the time of decoding (verl_pivot/local/attention.py says why). Unnecessary once sglang gathers
+    whole rows of its cache there, and computes the new tokens alone.
+    """
+    from importlib.util import find_spec
+
+    spec = find_spec(_ATTENTION)
+    if spec is None or spec.loader is None:
+        return spec
+    execute = spec.loader.exec_module
+
+    def execute_and_replace(module: "ModuleType") -> None:
+        from verl_pivot.local.attention import replace_attention
+
+        execute(module)
+        replace_attention(module.TorchNativeAttnBackend)
+
+    setattr(spec.loader, "exec_module", execute_and_replace)  # noqa: B010  mypy would refuse a plain assignment
+    return spec
 
 
 def _without_pinning(factory: "Callable[..., Any]") -> "Callable[..., Any]":
