@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
 import matplotlib.pyplot as plt
+from cycler import cycler
+from matplotlib import color_sequences
 from matplotlib.axes import Axes
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +21,8 @@ from examples.comparison import (
     shown_difference,
     trained_arms,
 )
-from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped
+from examples.contrasts import Contrast, Contrasted, contrast_table, contrasted
+from examples.evaluation_results import EvaluatedResult, curve, grouped
 from examples.ppr.measures import EM, MEASURES, SEARCHES, TOKENS, TURNS, VALID_SEARCHES, Played
 from examples.ppr.training import ARMS, BASE, OUTCOME
 from examples.results_file import StudyReport
@@ -31,6 +34,35 @@ _SHOWN = (TURNS, TOKENS, SEARCHES, VALID_SEARCHES)
 _EM = MEASURES[EM]
 
 Result = EvaluatedResult[Played]
+_EARLIER = "{}, two thirds of its steps"
+"""Name of an arm as it was then."""
+
+
+def _contrast(arm: str, over: str, *, in_training: bool = False) -> Contrast[Played]:
+    measure = "EM in training" if in_training else "EM"
+    return Contrast(arm=arm, over=over, measure=measure, value=lambda each: each.em, in_training=in_training)
+
+
+CONTRASTS: Sequence[Contrast[Played]] = (
+    *(
+        contrast
+        for arm in ("renorm_oracle", "renorm_pprm")
+        for contrast in (
+            _contrast(arm, OUTCOME),
+            _contrast(_EARLIER.format(arm), OUTCOME),
+            _contrast(arm, OUTCOME, in_training=True),
+        )
+    ),
+    *(_contrast(f"renorm_oracle_{share}", "renorm_oracle") for share in (20, 40)),
+    *(_contrast(f"{mode}_length", "renorm_length") for mode in ("sum", "process")),
+    _contrast("renorm_pprm", "renorm_oracle"),
+    *(
+        _contrast(arm, "renorm_pprm")
+        for arm, kind in ARMS.items()
+        if kind.judge in ("pprm", "pprm_one_question") and arm != "renorm_pprm"
+    ),
+)
+"""What the study asks: whether PPR is better or faster than the outcome, and what each of its parts is for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,9 +76,6 @@ class Row:
     """Wilson's interval of EM, with as many trials as there are questions, however many seeds answered them."""
     over_outcome: PairedDifference | None
     """EM minus that of the arm `outcome` with the same seeds; None for that arm, and where it was not run."""
-    steps_to_outcome: int | None
-    """First evaluation, as a number of steps, at which the mean EM over the seeds reaches the last one of `outcome`;
-    that of `outcome` itself may be earlier than its last one, too."""
     measures: dict[str, float]
     unseen: float
     """EM on the kind of question that training never asked."""
@@ -62,7 +91,6 @@ class Row:
             "EM interval": [self.interval.low, self.interval.high],
             "EM on the unseen kind": self.unseen,
             "EM over outcome": difference_as_json(self.over_outcome),
-            "steps to the EM of outcome": self.steps_to_outcome,
         }
 
 
@@ -85,9 +113,6 @@ def _row(group: Sequence[Result], results: Sequence[Result]) -> Row:
         em=em,
         interval=wilson_interval(em, len(by_question)),
         over_outcome=difference_of_means(_em_by_question(outcome), by_question) if is_comparable else None,
-        steps_to_outcome=first_step_at(curve(group, _EM), fmean(_em_by_question(outcome).values()))
-        if len(outcome) == len(group) and group[0].training
-        else None,
         measures={name: measure(played) for name, measure in MEASURES.items()},
         unseen=fmean(unseen.values()) if unseen else float("nan"),
         num_questions=len(by_question),
@@ -99,6 +124,18 @@ def _em_by_question(group: Sequence[Result]) -> dict[str, float]:
     return means_by_question(each for result in group for each in result.held_out)
 
 
+def contrasts(results: Sequence[Result]) -> list[Contrasted]:
+    """What the contrasts came to, also those of arms as they were when two thirds of their steps were done."""
+    return contrasted(CONTRASTS, [*results, *filter(None, map(_earlier, results))])
+
+
+def _earlier(result: Result) -> Result | None:
+    """A unit at its last evaluation within two thirds of its steps; None if there is none."""
+    last = max(result.evaluations)
+    evaluations = {step: played for step, played in result.evaluations.items() if 0 < 3 * step <= 2 * last}
+    return replace(result, arm=_EARLIER.format(result.arm), evaluations=evaluations) if evaluations else None
+
+
 def write(results: Sequence[Result], gaps: Sequence[str], folder: Path) -> None:
     """Write summary.json, and ppr.png if anything was trained."""
     evaluations: list[Json] = [
@@ -108,6 +145,7 @@ def write(results: Sequence[Result], gaps: Sequence[str], folder: Path) -> None:
     ]
     content: JsonObject = {
         "rows": [each.as_dict() for each in rows(results)],
+        "contrasts": [each.as_dict() for each in contrasts(results)],
         "evaluations": evaluations,
         "gaps": [*gaps],
     }
@@ -119,22 +157,21 @@ def write(results: Sequence[Result], gaps: Sequence[str], folder: Path) -> None:
 def show(results: Sequence[Result], gaps: Sequence[str], console: Console) -> None:
     """Print the table, and what is missing."""
     table = Table(title="Held-out questions, one sampled answer each", title_justify="left")
-    for column in ("arm", "seeds", "EM", "over outcome", "steps to its EM", *_SHOWN, "EM, unseen kind"):
+    for column in ("arm", "seeds", "EM", "over outcome", *_SHOWN, "EM, unseen kind"):
         table.add_column(column, overflow="fold")
     for row in rows(results):
         low, high = row.interval
-        is_timed = row.arm != BASE and any(each.arm == OUTCOME for each in results)
-        steps = "" if not is_timed else "never" if row.steps_to_outcome is None else str(row.steps_to_outcome)
         table.add_row(
             row.arm,
             ", ".join(map(str, row.seeds)),
             f"{row.em:.3f} [{low:.3f}, {high:.3f}]",
             shown_difference(row.over_outcome),
-            steps,
             *(f"{row.measures[name]:.2f}" for name in _SHOWN),
             f"{row.unseen:.3f}",
         )
     console.print(table)
+    if found := contrasts(results):
+        console.print(contrast_table(found))
     for gap in gaps:
         console.print(gap, highlight=False)
 
@@ -142,7 +179,8 @@ def show(results: Sequence[Result], gaps: Sequence[str], console: Console) -> No
 def draw(results: Sequence[Result], path: Path) -> None:
     """Plot each measure over training steps: the mean over seeds, and the range from lowest to highest seed."""
     arms = trained_arms(results)
-    figure, panels = plt.subplots(3, 4, figsize=(18, 11), layout="constrained")
+    with plt.rc_context({"axes.prop_cycle": cycler(color=color_sequences["tab20"])}):  # there are 14 arms
+        figure, panels = plt.subplots(3, 4, figsize=(18, 11), layout="constrained")
     for panel, name in zip(panels.flat, MEASURES, strict=False):
         for arm, of_arm in arms.items():
             draw_curve(panel, MEASURES[name], arm, [each.training for each in of_arm])

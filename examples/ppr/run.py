@@ -12,8 +12,9 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
+from examples.dumps import step_dumps  # noqa: E402
 from examples.evaluated_training import train_and_evaluate  # noqa: E402
-from examples.evaluation_results import undecided  # noqa: E402
+from examples.evaluation_results import undecided, undecided_in_training  # noqa: E402
 from examples.options import FirstSeed, Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.ppr import report  # noqa: E402
 from examples.ppr.corpus import MOST_HELD_OUT, Corpus, make_corpus  # noqa: E402
@@ -84,6 +85,7 @@ def main(
                 finish(units[-1], partial(_train_with_judge, arm, corpus, models))
             kept.append(replace(unit, result=_result(arm, corpus)))
             missing += undecided(name, seed, arm.evaluations)
+            missing += undecided_in_training(name, seed, step_dumps(arm.rollouts).values())
             now = Kept(units=kept, gaps=[*gaps(units), *missing])
             found = report.STUDY.add(now, out)  # after each unit, since all of them take hours
     report.show(found.results, found.gaps, console)

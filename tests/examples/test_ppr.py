@@ -411,7 +411,11 @@ def test_a_report_compares_arms_with_the_outcome_alone(tmp_path: Path) -> None:
     assert [row.em for row in found] == [0.25, 0.5, 0.5, 0.5, 0.75, 1.0, 0.875]
     gains = [row.over_outcome.value if row.over_outcome else None for row in found]
     assert gains == [-0.25, None, None, None, 0.25, 0.5, 0.375]
-    assert [row.steps_to_outcome for row in found] == [None, 20, 20, 20, 10, 20, 20]
+    assert {each.name: (each.difference.value, each.by_seed) for each in report.contrasts(results)} == {
+        "EM, renorm_oracle over outcome": (0.375, (0.25, 0.5)),
+        "EM, renorm_oracle, two thirds of its steps over outcome": (-0.0625, (0.0, -0.125)),
+        "EM in training, renorm_oracle over outcome": (0.0, (0.0, 0.0)),
+    }
 
     console = Console(record=True, width=250)
     report.write(results, ["renorm_oracle_40, seed 0: not run."], tmp_path)
@@ -419,6 +423,7 @@ def test_a_report_compares_arms_with_the_outcome_alone(tmp_path: Path) -> None:
     content = json.loads((tmp_path / "summary.json").read_text())
     assert content["gaps"] == ["renorm_oracle_40, seed 0: not run."]
     assert content["rows"][-1]["EM over outcome"]["value"] == 0.375
+    assert content["contrasts"][0]["by seed"] == [0.25, 0.5]
     assert content["evaluations"][1] == {"arm": "outcome", "seed": 0, "step": 10, "EM": 0.375}
     assert (tmp_path / "ppr.png").stat().st_size > 0
     assert "renorm_oracle_40, seed 0: not run." in console.export_text()
