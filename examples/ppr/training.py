@@ -20,8 +20,12 @@ MAX_RESPONSE_TOKENS = 640
 """Tokens of a whole trajectory, observations included."""
 EVALUATION_STEPS = 10
 """Steps between two evaluations on the held-out questions."""
-_ASKING_MODELS = (f"pivot.process.max_tokens={MAX_ANSWER_TOKENS}", "pivot.process.invalid_retries=3")
-"""How trained judges are asked, about a quarter of whose first answers are not valid."""
+_ASKING_MODELS = (
+    f"pivot.process.max_tokens={MAX_ANSWER_TOKENS}",
+    "pivot.process.invalid_retries=3",
+    "pivot.process.judge_validation=False",
+)
+"""How trained judges are asked: in training alone, up to four times, since a quarter of first answers is not valid."""
 _HERE = Path(__file__).parent
 PRINCIPLES = _HERE / "principles.yaml"
 ONE_QUESTION = _HERE / "one_question.yaml"

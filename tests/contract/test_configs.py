@@ -537,6 +537,18 @@ def test_rewards_that_nobody_gives_stop_the_launch(rewards: str, message: str) -
     assert str(caught.value).startswith(message)
 
 
+def test_a_reward_by_judged_turns_needs_them_judged_in_validation_too(tmp_path: Path) -> None:
+    (tmp_path / "sum.yaml").write_text("terms: {paid: {value: outcome}, turns: {value: process}}\n")
+    rewards = f"pivot.rewards={tmp_path / 'sum.yaml'}"
+    judge = ("pivot.process.base_url=http://judge:30000", "pivot.process.model=PPRM")
+    config = stock("+method=ppr", "data.train_files=a.parquet", rewards, *judge)
+
+    assert check_rewards(config) is not None
+    config.pivot.process.judge_validation = False
+    with pytest.raises(ConfigError, match=r"judge_validation=False leaves .* without its value process"):
+        check_rewards(config)
+
+
 def test_the_launch_says_the_worst_and_the_best_sum() -> None:
     config = stock("+method=tool_rollout", "data.train_files=a.parquet", "pivot.rewards=course")
 

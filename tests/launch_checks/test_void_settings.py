@@ -120,6 +120,10 @@ PROCESS = {
         "rewards/test_checklist_rewards.py",
         "test_several_answers_are_asked_with_seeds_of_their_own_and_averaged",
     ),
+    "pivot.process.judge_validation": (
+        "rewards/test_process_rewards.py",
+        "test_validation_that_asks_no_judge_pays_the_outcome_alone_and_training_as_before",
+    ),
     "pivot.process.best_of": (
         "rollout/test_best_of.py",
         "test_the_turn_with_the_most_progress_is_done_and_of_equal_ones_the_first",

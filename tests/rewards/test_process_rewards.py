@@ -13,7 +13,7 @@ from verl import DataProto
 
 from tests.support.fake_judge import FakeJudge, grading, judging
 from tests.support.scripted_engine import Said, call, loop_of, rollout_config, row, scripted_model
-from verl_pivot.data.rollout_records import VERDICT_FIELD
+from verl_pivot.data.rollout_records import IS_VALIDATION, VERDICT_FIELD
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.rewards.process_metrics import process_metrics
 from verl_pivot.rewards.process_record import PROCESS_FIELD, process_record
@@ -119,6 +119,30 @@ async def test_the_other_modes(mode: str, rewards: list[float], tmp_path: Path) 
 
     assert wrong.of_turns == pytest.approx(rewards)
     assert len(judge.requests) == (0 if mode == "outcome" else 2)
+
+
+@pytest.mark.parametrize("mode", ["renorm", "process"])
+async def test_validation_that_asks_no_judge_pays_the_outcome_alone_and_training_as_before(
+    mode: str, tmp_path: Path
+) -> None:
+    overrides = (f"pivot.process.mode={mode}", "pivot.process.judge_validation=False")
+    async with judging(grading) as judge:
+        validated = await judged(loop_of_ppr(tmp_path, judge, SEARCHES, *overrides), **{IS_VALIDATION: True})
+        assert judge.requests == []
+        trained = await judged(loop_of_ppr(tmp_path, judge, SEARCHES, *overrides), **{IS_VALIDATION: False})
+
+    assert validated.of_turns == [0.0, 0.0, 1.0]
+    assert validated.record is not None
+    assert validated.record.scores == ()
+    assert trained.of_turns == pytest.approx([0.7, 0.2, 0.0 if mode == "process" else 1.0])
+    assert len(judge.requests) == 2
+
+
+async def test_validation_is_judged_as_training_is_unless_it_is_left_out(tmp_path: Path) -> None:
+    async with judging(grading) as judge:
+        validated = await judged(loop_of_ppr(tmp_path, judge, SEARCHES), **{IS_VALIDATION: True})
+
+    assert validated.of_turns == pytest.approx([0.7, 0.2, 1.0])
 
 
 async def test_a_trajectory_of_one_turn_has_its_outcome_alone(tmp_path: Path) -> None:

@@ -33,6 +33,12 @@ def check_rewards(config: DictConfig) -> str | None:
     if "rubrics" in config.pivot and not any(term.value == "rubric" for _, term, _ in named_terms(composition)):
         raise ConfigError(f"{KEY}={given} has no term with the value rubric, so that pivot.rubrics would ask in vain")
     max_calls = settings.max_turns * (1 if settings.parser == "tags" else settings.max_calls_per_turn)
+    reads_process = any(term.value == "process" for _, term, _ in named_terms(composition))
+    if reads_process and not config.pivot.process.judge_validation:  # the section is there, as was checked
+        raise ConfigError(
+            f"pivot.process.judge_validation=False leaves {KEY}={given} without its value process in validation: "
+            "leave it out, or leave out the term"
+        )
     limits = ValueLimits(settings.max_turns, max_calls, int(config.data.max_response_length))
     sums = sums_of(given, composition, limits)
     return f"{KEY}={given}: a rollout is paid {_amount(sums.least)} at worst and {_amount(sums.largest)} at best"

@@ -7,12 +7,13 @@ import numpy
 from transformers import PreTrainedTokenizerBase
 
 from verl_pivot.data.rollout_records import OPENING_FIELD, RECORD_FIELD, TURN_ENDS_FIELD, parse_record
+from verl_pivot.data.validation_rows import is_for_validation
 from verl_pivot.engines.rendering import action_text
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.rewards.checklist import checked_items
 from verl_pivot.rewards.checklist_judge import ChecklistJudge, ChecklistJudgement, ChecklistTask
 from verl_pivot.rewards.principles import ShownTurn, task_text
-from verl_pivot.rewards.process import turn_rewards
+from verl_pivot.rewards.process import ProcessRule, turn_rewards
 from verl_pivot.rewards.process_record import ProcessRecord
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.turn_judge import TrajectoryJudgement, TurnJudge
@@ -22,7 +23,10 @@ CHECKLIST_COLUMN = "checklist"
 
 
 class ProcessRewards:
-    """Rewards of a rollout's turns by the mode, the judge and the outcome; with mode outcome no judge is asked."""
+    """Rewards of a rollout's turns by the mode, the judge and the outcome.
+
+    With mode outcome no judge is asked, and for validation only with `judge_validation`: the outcome counts alone.
+    """
 
     def __init__(
         self,
@@ -71,19 +75,20 @@ class ProcessRewards:
             ConfigError: If it refuses every question, or the outcome does not go together with the mode.
             DataError: If the agent loop wrote no record of turns, or the row's checklist is none.
         """
-        if self._settings.mode == "renorm" and not 0.0 <= outcome <= 1.0:
+        judge, rule = self._judge_and_rule(row)
+        if rule.mode == "renorm" and not 0.0 <= outcome <= 1.0:
             raise ConfigError(
                 f"pivot.process.mode=renorm needs outcomes in [0, 1], and this one is {outcome:g}: choose another "
                 "reward function, or another pivot.process.mode"
             )
         turns = played_turns(response_ids, extra_fields, self._tokenizer, self._end_token_ids)
-        judgement = await self._judgement(turns, row, extra_fields)
+        judgement = await _judgement(judge, turns, row, extra_fields)
         judged = judgement.judged
-        scores = [turn.score for turn in judged.turns] if self._judge is not None else [0.0] * (len(turns) - 1)
+        scores = [turn.score for turn in judged.turns] if judge is not None else [0.0] * (len(turns) - 1)
         answers = [*judgement.writing, *(answer for turn in judged.turns for answer in turn.answers)]
         return ProcessRecord(
-            rewards=tuple(turn_rewards(scores, outcome, self._settings)),
-            scores=tuple(scores) if self._judge is not None else (),
+            rewards=tuple(turn_rewards(scores, outcome, rule)),
+            scores=tuple(scores) if judge is not None else (),
             checklist=judgement.items,
             reasons=tuple(turn.reason for turn in judged.turns if turn.reason),
             num_asked=len(answers),
@@ -93,19 +98,30 @@ class ProcessRewards:
             seconds=judged.seconds,
         )
 
-    async def _judgement(
-        self, turns: Sequence[ShownTurn], row: Mapping[str, Any], extra_fields: Mapping[str, Any]
-    ) -> ChecklistJudgement:
-        """What the judge says of the turns; one without items where it goes by principles, or is not asked."""
-        if self._judge is None:
-            return ChecklistJudgement(items=(), judged=TrajectoryJudgement(turns=()))
-        task = task_text(row["raw_prompt"])
-        if isinstance(self._judge, TurnJudge):
-            return ChecklistJudgement(items=(), judged=await self._judge.judge(task, turns))
-        about = ChecklistTask(
-            task=task, first_page=str(extra_fields.get(OPENING_FIELD) or ""), items=row_checklist(row)
-        )
-        return await self._judge.judge(about, turns)
+    def _judge_and_rule(self, row: Mapping[str, Any]) -> tuple[TurnJudge | ChecklistJudge | None, ProcessRule]:
+        """Judge of a rollout of this row, and how its turns are paid."""
+        if self._settings.judge_validation or not is_for_validation(row, "pivot.process.judge_validation", "ppr"):
+            return self._judge, self._settings
+        return None, _OUTCOME_ALONE
+
+
+_OUTCOME_ALONE = ProcessRule(mode="outcome")
+
+
+async def _judgement(
+    judge: TurnJudge | ChecklistJudge | None,
+    turns: Sequence[ShownTurn],
+    row: Mapping[str, Any],
+    extra_fields: Mapping[str, Any],
+) -> ChecklistJudgement:
+    """What the judge says of the turns; one without items where it goes by principles, or is not asked."""
+    if judge is None:
+        return ChecklistJudgement(items=(), judged=TrajectoryJudgement(turns=()))
+    task = task_text(row["raw_prompt"])
+    if isinstance(judge, TurnJudge):
+        return ChecklistJudgement(items=(), judged=await judge.judge(task, turns))
+    about = ChecklistTask(task=task, first_page=str(extra_fields.get(OPENING_FIELD) or ""), items=row_checklist(row))
+    return await judge.judge(about, turns)
 
 
 def row_checklist(row: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -34,6 +34,8 @@ class ProcessSettings(ProcessRule, JudgeSettings):
     """How states of items make progress: as they are written, or by the probabilities of their tokens."""
     samples: Annotated[int, Field(ge=1, le=16)] = 1
     """Answers about the items after each turn, over which the progress is a mean."""
+    judge_validation: bool = True
+    """Whether turns of validation rollouts are judged; if not, a rollout has its outcome alone."""
     best_of: Annotated[int, Field(ge=1, le=16)] = 1
     """Draws of each turn in validation, of which the checklist's judge chooses one."""
 

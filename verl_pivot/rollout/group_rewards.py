@@ -9,6 +9,7 @@ from omegaconf import DictConfig
 from verl_pivot.data.faults import fault_verdict, with_row_name
 from verl_pivot.data.labels import has_label
 from verl_pivot.data.rollout_records import GROUP_VERDICT_FIELD, VERDICT_FIELD, is_undecided
+from verl_pivot.data.validation_rows import is_for_validation
 from verl_pivot.engines.text_cut import Tokenizer
 from verl_pivot.errors import ConfigError, VerifierError
 from verl_pivot.loop_local import LoopLocal
@@ -18,7 +19,6 @@ from verl_pivot.rewards.ruler_judge import ComparedTrajectory, RulerJudge
 from verl_pivot.rewards.ruler_settings import RulerSettings, parse_ruler
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.meeting import Meeting, MeetingError, Membership
-from verl_pivot.rollout.validation_rows import is_for_validation
 from verl_pivot.types import JsonObject, Verdict
 from verl_pivot.user_code import MAX_DETAIL
 

@@ -11,6 +11,7 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 
 from verl_pivot.advantages.steps import STEP_ESTIMATOR
 from verl_pivot.data.rollout_records import RECORD_FIELD, SCORES_FIELD, TURN_ENDS_FIELD, VERDICT_FIELD
+from verl_pivot.data.validation_rows import is_for_validation
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.step_returns import StepReturnOutput
 from verl_pivot.rewards.steps import StepRule, step_returns, trajectory_scores
@@ -30,7 +31,6 @@ from verl_pivot.rollout.played_notebook import PlayedNotebook
 from verl_pivot.rollout.settings import is_dumped, parse_settings
 from verl_pivot.rollout.text_difference import text_differs
 from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
-from verl_pivot.rollout.validation_rows import is_for_validation
 from verl_pivot.tools.toolset import RolloutTools, load_toolset
 from verl_pivot.types import JsonObject
 

@@ -11,6 +11,7 @@ from verl_pivot.data.json_values import decode_json
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_records import CRITERIA_FIELD, RUBRIC_FIELD, VERDICT_FIELD, is_undecided
 from verl_pivot.data.step_state import StepState, state_path
+from verl_pivot.data.validation_rows import is_for_validation
 from verl_pivot.engines.text_cut import Tokenizer
 from verl_pivot.errors import ConfigError, DataError, StateError, VerifierError
 from verl_pivot.loop_local import LoopLocal
@@ -23,7 +24,6 @@ from verl_pivot.rewards.rubrics import parse_criteria
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.group_rewards import FinishedRollout, GroupSizes
 from verl_pivot.rollout.meeting import Meeting, MeetingError
-from verl_pivot.rollout.validation_rows import is_for_validation
 from verl_pivot.types import EnvironmentReturn, Verdict
 from verl_pivot.user_code import MAX_DETAIL
 

@@ -9,6 +9,7 @@ from verl.utils.tokenizer.chat_template import apply_chat_template
 
 from verl_pivot.browser.settings import use_browser_of
 from verl_pivot.data.rollout_records import WORKFLOWS_COLUMN
+from verl_pivot.data.validation_rows import is_for_validation
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.best_of import TurnChoice, best_of_turns
@@ -20,7 +21,6 @@ from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.rollout.tool_rollout import ToolRollout
 from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
 from verl_pivot.rollout.turn_parsers import HermesParser, TagParser, TurnParser, VerlParser
-from verl_pivot.rollout.validation_rows import is_for_validation
 from verl_pivot.rollout.workflow_prompt import ranked_of
 from verl_pivot.rollout.workflow_settings import SECTION
 from verl_pivot.rollout.workflows import RankedWorkflows

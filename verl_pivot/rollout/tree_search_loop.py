@@ -4,11 +4,11 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
+from verl_pivot.data.validation_rows import is_for_validation
 from verl_pivot.rollout.group_rewards import FinishedRollout
 from verl_pivot.rollout.rollout_tree import play_search
 from verl_pivot.rollout.tool_loop import ToolLoop
 from verl_pivot.rollout.tree_search_settings import parse_tree_search
-from verl_pivot.rollout.validation_rows import is_for_validation
 
 
 class TreeSearchLoop(ToolLoop):
