@@ -142,6 +142,9 @@ class Claims(Options):
         return [part for claim in self.claims for part in (*claim.parts, *claim.shown)]
 
 
+TUNED_OTHERWISE = "The learning rates were tuned with other tasks, options or code than those beside them."
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
     """What a study was going to do and to say before it began."""
@@ -155,6 +158,13 @@ class Design:
     """Hash of what decides outcomes, as `examples.study.digests` makes it."""
     measured_by: str
     """Hash of what decides measures without a verdict."""
+    tuned_by: str
+    """Hash of what decides the outcomes of tries."""
+
+    @property
+    def is_tuned_otherwise(self) -> bool:
+        """Whether the tries had other tasks, options or code than tries would have now."""
+        return self.tuned is not None and self.tuned.design.split()[:1] != [self.tuned_by]
 
     @property
     def untuned(self) -> "Design":
@@ -191,6 +201,7 @@ def read_design(
         tuned=rates,
         digest=outcomes_digest(study, rates, is_tuning=is_tuning, project=project),
         measured_by=measurements_digest(study, project=project),
+        tuned_by=outcomes_digest(study, None, is_tuning=True, project=project),
     )
 
 

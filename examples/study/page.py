@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Sequence
 from statistics import fmean
 
-from examples.study.claims import Design
+from examples.study.claims import TUNED_OTHERWISE, Design
 from examples.study.commands_page import commands_lines
 from examples.study.costs import UNBOUNDED
 from examples.study.domains.protocol import family_of
@@ -56,6 +56,8 @@ def _head(design: Design, results: StudyResults, measures: StudyMeasures) -> lis
         lines += ["", f"**These outcomes are not of the design {design.digest} that lies beside this page.**"]
     elif results.digest != design.digest:
         lines += ["", "**The command changed what the design says, as stands behind the hash.**"]
+    if design.is_tuned_otherwise:
+        lines += ["", f"**{TUNED_OTHERWISE}**"]
     if measures.digest != results.digest:
         lines += ["", f"**The measures without a verdict are of another run, {measures.digest}.**"]
     if measures.measured_by not in ("", design.measured_by):

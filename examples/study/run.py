@@ -11,7 +11,7 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from examples.study.claims import Design, read_design  # noqa: E402
+from examples.study.claims import TUNED_OTHERWISE, Design, read_design  # noqa: E402
 from examples.study.domains.known import OUTSIDE  # noqa: E402
 from examples.study.measures_file import MEASURES, read_measures  # noqa: E402
 from examples.study.merging import merged  # noqa: E402
@@ -83,7 +83,9 @@ def main(
     )
     request.check()
     if context.invoked_subcommand is None:
-        run_study(request.study(console), request)
+        study = request.study(console)
+        _say_tuned(study)
+        run_study(study, request)
 
 
 def run_study(study: Study, request: StudyRequest) -> None:
@@ -208,7 +210,13 @@ def _say_written(out: Path) -> None:
     console.print(f"\nWrote {files}.", highlight=False, markup=False, soft_wrap=True)
 
 
+def _say_tuned(study: Study) -> None:
+    if study.design.is_tuned_otherwise:
+        console.print(f"{TUNED_OTHERWISE} Run tune again for rates that are theirs.", soft_wrap=True)
+
+
 def _print_plan(study: Study, request: StudyRequest) -> None:
+    _say_tuned(study)
     for line in plan_lines(study.stages, study.kinds, request.jobs):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 

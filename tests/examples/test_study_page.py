@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.study.claims import read_design
+from examples.study.claims import TUNED_OTHERWISE, read_design
 from examples.study.measures_file import (
     OutsideKl,
     SignalCount,
@@ -19,6 +19,7 @@ from examples.study.measures_page import measures_lines
 from examples.study.outcomes import ArmSettings, StudyAbout, read_results, write_results
 from examples.study.page import page
 from examples.study.paper_page import paper_figures, paper_lines
+from examples.study.tuned import TunedRates
 from tests.examples.test_study import OUTSIDE, SEEDS, make_results
 from verl_pivot.errors import DataError
 
@@ -203,6 +204,16 @@ def test_measures_that_other_code_took_are_said() -> None:
     measures = make_measures().model_copy(update={"measured_by": "other"})
 
     assert "were taken by other code than that beside this page" in page(DESIGN, make_results(), measures, OUTSIDE)
+
+
+def test_rates_that_were_tuned_with_other_tasks_are_said_to_be_so() -> None:
+    rates = TunedRates(policy="tiny", seed=0, sizes={}, design=f"{DESIGN.tuned_by} with num_steps=8", tries=())
+
+    assert TUNED_OTHERWISE not in page(
+        dataclasses.replace(DESIGN, tuned=rates), make_results(), make_measures(), OUTSIDE
+    )
+    other = dataclasses.replace(DESIGN, tuned=rates.model_copy(update={"design": "0123456789ab"}))
+    assert f"**{TUNED_OTHERWISE}**" in page(other, make_results(), make_measures(), OUTSIDE)
 
 
 def test_outcomes_that_do_not_say_how_they_were_made_are_refused(tmp_path: Path) -> None:
