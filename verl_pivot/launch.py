@@ -22,7 +22,7 @@ from verl_pivot.launch_checks.groups import check_settings_of_groups, chosen_gro
 from verl_pivot.launch_checks.objective import check_objective
 from verl_pivot.launch_checks.owned_setting import verl_defaults
 from verl_pivot.launch_checks.owned_settings import check_owned_settings, owning_parts
-from verl_pivot.launch_checks.process import check_process
+from verl_pivot.launch_checks.process import check_process, placement_of_rewards
 from verl_pivot.launch_checks.rewards import check_rewards
 from verl_pivot.launch_checks.rubrics import check_rubrics
 from verl_pivot.launch_checks.ruler import check_ruler
@@ -95,8 +95,9 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
     check_gpus(config, num_accelerators())
     check_owned_settings(config, owning_parts(chosen), overrides)
     check_void_settings(config, overrides)
-    if (sums := check_rewards(config)) is not None:
-        print(f"verl-pivot: {sums}")
+    for sentence in (check_rewards(config), placement_of_rewards(config)):
+        if sentence is not None:
+            print(f"verl-pivot: {sentence}")
     remember_run(config, chosen)
     begin_states(config)
 

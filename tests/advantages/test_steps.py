@@ -78,6 +78,21 @@ def test_every_token_of_a_step_has_its_advantage_and_its_return() -> None:
     assert step_returns.tolist() == [[1.0, 1.0, 0.0, 2.0], [0.0, 3.0, 3.0, 0.0]]
 
 
+def test_with_the_rewards_of_turns_a_step_has_the_sum_of_its_own_and_of_those_of_later_ones() -> None:
+    """Rows of two turns and of one: returns 2.5 + 0.5 x 1, 1 and -0.5; the 9s stand on tokens of observations."""
+    root = OmegaConf.create({"algorithm": {"gamma": 0.5}, "pivot": {"process": {"mode": "sum"}}})
+    mask = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 0]])
+    rewards = torch.tensor([[0.5, 2.0, 9.0, 1.0], [9.0, 0.0, -0.5, 0.0]])
+
+    advantages, step_returns = step_reinforce_pp(rewards, mask, config=root.algorithm)
+
+    assert step_returns.tolist() == [[3.0, 3.0, 0.0, 1.0], [0.0, -0.5, -0.5, 0.0]]
+    deviation = (((3.0 - 3.5 / 3) ** 2 + (1.0 - 3.5 / 3) ** 2 + (-0.5 - 3.5 / 3) ** 2) / 2) ** 0.5
+    expected = [(each - 3.5 / 3) / deviation for each in (3.0, 1.0, -0.5)]
+    assert advantages[0].tolist() == pytest.approx([expected[0], expected[0], 0.0, expected[1]])
+    assert advantages[1].tolist() == pytest.approx([0.0, expected[2], expected[2], 0.0])
+
+
 def test_rewards_on_tokens_that_nobody_sampled_do_not_count() -> None:
     assert advantages_of([[0.0, 9.0, 1.0], [2.0, 9.0, 3.0]], [[0, 0, 1], [1, 0, 1]]).tolist() == [
         [0.0, 0.0, -1.0],

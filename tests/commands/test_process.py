@@ -294,6 +294,66 @@ async def test_pairs_of_turns_are_imported_beside_the_turns_and_stay_in_one_part
     assert len({row["metadata"]["verl_pivot"]["split_by"] for row in rows}) == 1
 
 
+def first_but_for_grade_8(outside: str, inside: list[str]) -> JsonObject:
+    """Prefer the turn that stands first, and grade 8 to all others; no valid answer where grade 5 stands first."""
+    turns = [text for text in inside if text.startswith("grade")]
+    first, second = turns
+    scores = (1, 0) if second != "grade 8" else (0, 1)
+    names = re.findall(r"^- (\w+):", outside, re.MULTILINE)
+
+    def graded(text: str, score: int) -> JsonObject:
+        quotation = "nowhere" if first == "grade 5" else text
+        return {"principles": [{"name": n, "quotation": quotation, "score": score, "maximum": 1} for n in names]}
+
+    return {"first": graded(first, scores[0]), "second": graded(second, scores[1])}
+
+
+async def test_a_bench_of_pairs_asks_in_both_orders_and_says_what_the_place_of_a_turn_decides(tmp_path: Path) -> None:
+    """Grades 8, 2 and 5, each of a rollout of its own: 8 over 2 is right in both orders, 8 over 5 in one that is valid,
+    and 5 over 2 in none: there the turn that stands first is preferred, and of the other order no answer is valid."""
+    rollouts = [dumped(f"a_{number}_0", 1.0, f"grade {grade}", "Ann.") for number, grade in enumerate((8, 2, 5))]
+    given = written(tmp_path, *rollouts)
+    async with judging(grading) as server:
+        judge = ("--base-url", server.url, "--model", "strong", "--samples", "1", "--pairs", "9")
+        await asked("process", "label", *given, *judge)
+    bench = ("process", "bench", tmp_path / "turns.pairs.parquet", "--pairs", "--model", "mine", "--base-url")
+    async with judging(first_but_for_grade_8) as server:
+        report = json.loads(await asked(*bench, server.url, "--json"))
+        shown = await asked(*bench, server.url, "--limit", "1")
+
+    assert len(server.requests) == 6 + 2
+    schema = server.requests[0]["response_format"]["json_schema"]["schema"]
+    assert sorted(schema["properties"]) == ["first", "second"]
+    assert (report["num_pairs"], report["num_valid"], list(report["invalid"].values())) == (3, 4, [2])
+    assert (report["num_right"], report["num_tied"], report["num_first"]) == (3, 0, 3)
+    assert (report["num_both_valid"], report["num_both_right"]) == (1, 1)
+    assert (report["accuracy"], report["accuracy_in_both_orders"], report["share_first"]) == (0.75, 1.0, 0.75)
+    assert "on 1 pairs of turns, each in both orders" in shown
+
+
+@pytest.mark.parametrize(
+    ("file", "arguments", "message"),
+    [
+        ("turns.pairs.parquet", ("--pairs", "--form", "released"), "--form does nothing with --pairs"),
+        ("turns.parquet", ("--pairs",), "turns.parquet, row 1 is no pair of turns"),
+        ("turns.pairs.parquet", (), "pairs of turns need --pairs"),
+        ("half.parquet", ("--pairs",), "do not stand in two rows, one with either turn first"),
+    ],
+)
+def test_a_file_that_a_bench_cannot_ask_about_is_named(
+    file: str, arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    given = written(tmp_path, dumped("a_0_0", 1.0, "look it up", "Ann."), dumped("a_1_0", 0.0, "guess", "Eve."))
+    assert cli("process", "label", *given, "--by", "outcomes", "--pairs", "2").exit_code == 0
+    pairs = pyarrow.parquet.read_table(tmp_path / "turns.pairs.parquet")
+    pyarrow.parquet.write_table(pairs.slice(0, 1), tmp_path / "half.parquet")
+
+    done = cli("process", "bench", tmp_path / file, *arguments, "--base-url", "http://localhost:1", "--model", "x")
+
+    assert done.exit_code == 1
+    assert message in done.stderr
+
+
 def test_pairs_need_labels_that_differ_by_more_than_the_tolerance(tmp_path: Path) -> None:
     given = written(tmp_path, dumped("a_0_0", 1.0, "look it up", "Ann."), dumped("a_1_0", 0.0, "guess", "Eve."))
 

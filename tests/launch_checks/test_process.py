@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.owned_settings import check_owned_settings
-from verl_pivot.launch_checks.process import BY_ROW, BY_TOKEN, check_process, needs_critic
+from verl_pivot.launch_checks.process import BY_ROW, BY_TOKEN, check_process, needs_critic, placement_of_rewards
 from verl_pivot.launch_checks.resuming import check_critic
 from verl_pivot.launch_checks.void_settings import check_void_settings
 
@@ -100,6 +100,42 @@ def test_every_estimator_of_verl_takes_the_reward_of_each_turn_or_their_sum_or_i
 
     assert refused == {each.value for each in AdvantageEstimator} - BY_TOKEN - BY_ROW
     assert refused == {"gdpo", "grpo_passk", "remax"}
+
+
+@pytest.mark.parametrize(
+    ("estimator", "taken"),
+    [
+        ("gae", "each turn's own reward, and those of later turns"),
+        ("rloo", "the sum of a trajectory's rewards, on all its turns alike"),
+        ("step_reinforce_pp", "of each turn its return, normalised over all turns of the batch"),
+        ("mine", "rewards in a way of its own, each of them on the last token of its turn"),
+    ],
+)
+def test_a_launch_says_what_its_estimator_takes_of_the_rewards_of_turns(estimator: str, taken: str) -> None:
+    config = composed(*JUDGE, f"algorithm.adv_estimator={estimator}")
+
+    check_process(config)
+    assert (
+        placement_of_rewards(config) == f"pivot.process.mode=renorm: algorithm.adv_estimator={estimator} takes {taken}"
+    )
+    assert placement_of_rewards(composed("pivot.process.mode=outcome")) is None
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("critic.enable=True", "trains a critic whose values the estimator of steps does not read"),
+        ("algorithm.lam=0.9", "does nothing, since the estimator of steps does not read it"),
+        ("algorithm.norm_adv_by_std_in_grpo=False", "does nothing, since the estimator of steps does not read it"),
+        ("algorithm.rollout_correction.rollout_rs=token_k1", "takes single tokens out of steps"),
+    ],
+)
+def test_what_the_estimator_of_steps_does_not_read_is_refused_beside_it(override: str, said: str) -> None:
+    steps = (*JUDGE, "algorithm.adv_estimator=step_reinforce_pp")
+
+    check_owned_settings(composed(*steps, "algorithm.gamma=0.9"), ["+method=ppr"], [])
+    with pytest.raises(ConfigError, match=said):
+        check_owned_settings(composed(*steps, override), ["+method=ppr"], [override])
 
 
 def test_kl_in_the_reward_goes_with_groups_that_no_deviation_divides() -> None:

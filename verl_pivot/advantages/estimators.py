@@ -1,6 +1,6 @@
 """verl's advantage estimator `step_reinforce_pp`: rows with the returns of their steps -> an advantage for each token.
 
-The replay buffer of +method=l0 imports this module, which verl loads in the process that computes advantages.
+The replay buffers import this module, which verl loads in the process that computes advantages.
 """
 
 from typing import Any
@@ -21,15 +21,19 @@ def step_reinforce_pp(
     The steps of a row are its runs of sampled tokens. Rows without any are verl's padding, and count in no mean.
 
     Args:
-        token_level_rewards: [num_rows, num_tokens] with the return of each step on its last token.
+        token_level_rewards: [num_rows, num_tokens] with the return of each step on its last token; with `pivot.process`
+            a row is a whole trajectory and has the rewards of its turns, of which this makes the returns.
         response_mask: [num_rows, num_tokens] 1 where the policy sampled the token.
-        config: verl's section `algorithm`, whose root has `pivot.notebook.normalise`.
+        config: verl's section `algorithm` with its `gamma`, whose root has `pivot.notebook.normalise`.
 
     Returns:
         [num_rows, num_tokens] advantages and [num_rows, num_tokens] returns, both 0 where nothing was sampled.
     """
     steps = [(row, *run) for row, mask in enumerate(response_mask.tolist()) for run in sampled_runs(mask)]
-    returns = [float(token_level_rewards[row, end - 1]) for row, _, end in steps]
+    if OmegaConf.select(config._get_root(), "pivot.process") is None:
+        returns = [float(token_level_rewards[row, end - 1]) for row, _, end in steps]
+    else:
+        returns = _summed_returns(token_level_rewards, steps, float(config.gamma))
     normalise = str(OmegaConf.select(config._get_root(), "pivot.notebook.normalise"))
     advantages = step_advantages(returns, "paper" if normalise == "paper" else "released")
     by_token = torch.zeros(2, *response_mask.shape, dtype=torch.float32)
@@ -37,3 +41,20 @@ def step_reinforce_pp(
         by_token[0, row, start:end] = advantage
         by_token[1, row, start:end] = step_return
     return by_token[0], by_token[1]
+
+
+def _summed_returns(rewards: torch.Tensor, steps: list[tuple[int, int, int]], gamma: float) -> list[float]:
+    """[num_steps] the reward of each step with those of the later steps of its row, one step later times gamma less.
+
+    Args:
+        rewards: [num_rows, num_tokens] rewards of tokens, such as penalties beside those of whole steps.
+        steps: [num_steps] row, first token and the token behind the last, in their order.
+        gamma: Discount.
+    """
+    returns: list[float] = []
+    later_row, later = -1, 0.0
+    for row, start, end in reversed(steps):
+        later = float(rewards[row, start:end].sum()) + (gamma * later if row == later_row else 0.0)
+        later_row = row
+        returns.append(later)
+    return returns[::-1]

@@ -22,7 +22,10 @@ def bench_command(
     ],
     endpoint: EndpointOptions,
     question: QuestionOptions,
-    limit: Annotated[int | None, typer.Option(min=1, help="Ask only about N turns, drawn at random.")] = None,
+    pairs: Annotated[
+        bool, typer.Option("--pairs", help="TURNS holds pairs, a turns.pairs.parquet: ask about both turns at once.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask only about N turns or pairs, drawn at random.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of the answers.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the answers, and of the draw of --limit.")] = 0,
     cache: Annotated[
@@ -33,13 +36,16 @@ def bench_command(
     """Ask a judge once about each labelled turn, and compare its scores with the labels.
 
     With --form checklist each row is a choice with the columns task, earlier, candidates and right, and it is counted
-    how often the right action brings the task farthest.
+    how often the right action brings the task farthest. With --pairs the judge sees two turns of a task in one
+    question, in both orders, and it is counted how often it orders them as their labels do.
 
     \b
     Examples:
       verl-pivot process bench turns.parquet \\
         --base-url http://judge:30000/v1 --model my-judge
       verl-pivot process bench turns.parquet --base-url URL --model M --json
+      verl-pivot process bench turns.pairs.parquet --pairs \\
+        --base-url URL --model M
       verl-pivot process bench choices.jsonl --form checklist \\
         --base-url URL --model M
     """
@@ -51,7 +57,17 @@ def bench_command(
     from verl_pivot.rewards.judge_bench import bench_judge
     from verl_pivot.rewards.labelled_turns import read_turns
 
+    if pairs and (given := options_given(ctx, _IN_ROWS)):
+        raise ConfigError(f"{given[0]} does nothing with --pairs, whose rows hold the questions: leave it out")
     settings = judge_settings(endpoint, question, cache)
+    if pairs:
+        from verl_pivot.commands.pair_bench import bench_turn_pairs
+
+        bench_turn_pairs(
+            turns, settings, concurrency=endpoint.concurrency, limit=limit, temperature=temperature, seed=seed,
+            as_json=as_json,
+        )  # fmt: skip
+        return
     if settings.has_checklist:
         from verl_pivot.commands.choice_bench import bench_checklists
 
@@ -78,6 +94,10 @@ def bench_command(
         typer.echo(json.dumps(report.as_dict(), indent=2))
     else:
         _print(report, str(endpoint.model))
+
+
+_IN_ROWS = ("form", "principles", "max_added_principles", "max_question_tokens", "tokenizer")
+"""Options whose part the rows of pairs have, each with its whole question."""
 
 
 def _print(report: "JudgeReport", model: str) -> None:

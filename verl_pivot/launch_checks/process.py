@@ -2,6 +2,7 @@
 
 from omegaconf import DictConfig
 
+from verl_pivot.advantages.steps import STEP_ESTIMATOR
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.process_settings import parse_process
 
@@ -9,6 +10,8 @@ BY_TOKEN = frozenset({"gae", "reinforce_plus_plus", "optimal_token_baseline", "t
 """Advantage estimators of verl for which it matters on which turn a reward stands."""
 BY_ROW = frozenset({"grpo", "grpo_vectorized", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized", "opo", "gpg"})
 """Advantage estimators of verl that take the sum of a rollout's rewards."""
+BY_STEP = frozenset({STEP_ESTIMATOR})
+"""Advantage estimators of this package that take the returns of turns, normalised over the batch."""
 _OUTCOME_ALONE = frozenset({"gdpo", "grpo_passk", "remax"})
 """Advantage estimators of verl that are made for one reward of the whole rollout, or for several by name."""
 _BY_DEVIATION = frozenset({"grpo", "grpo_vectorized"})
@@ -48,6 +51,22 @@ def check_process(config: DictConfig) -> None:
             "critic.enable=False leaves algorithm.adv_estimator=gae without values: leave it out, or choose an "
             "estimator without a critic, such as grpo"
         )
+
+
+def placement_of_rewards(config: DictConfig) -> str | None:
+    """The sentence for whoever launches: what the estimator takes of the rewards of turns; None if turns have none."""
+    if "process" not in config.pivot or parse_process(config).mode == "outcome":
+        return None
+    estimator = str(config.algorithm.adv_estimator)
+    if estimator in BY_TOKEN:
+        taken = "each turn's own reward, and those of later turns"
+    elif estimator in BY_ROW:
+        taken = "the sum of a trajectory's rewards, on all its turns alike"
+    elif estimator in BY_STEP:
+        taken = "of each turn its return, normalised over all turns of the batch"
+    else:
+        taken = "rewards in a way of its own, each of them on the last token of its turn"
+    return f"pivot.process.mode={config.pivot.process.mode}: algorithm.adv_estimator={estimator} takes {taken}"
 
 
 def _check_draws_differ(config: DictConfig, best_of: int) -> None:

@@ -7,6 +7,7 @@ from verl_pivot.launch_checks.owned_setting import Launch, OwnedSetting, changed
 NOTEBOOK_LOOP = "pivot_notebook"
 """Name of this package's agent loop with a notebook, the only one that gives steps returns."""
 _L0 = ("+method=l0",)
+_STEPS = (*_L0, "+method=ppr")
 _OTHERS = tuple(f"+method={each}" for each in ("pivotrl", *TOOL_METHODS))
 _ACTOR = "actor_rollout_ref.actor"
 _AGENT = "actor_rollout_ref.rollout.agent"
@@ -25,7 +26,7 @@ def _estimator(launch: Launch, key: str) -> str | None:
 
 
 def _foreign_estimator(launch: Launch, key: str) -> str | None:
-    return key if has_steps(launch) else None
+    return key if has_steps(launch) and launch.value("pivot.process") is None else None
 
 
 def _kl_in_reward(launch: Launch, key: str) -> str | None:
@@ -49,6 +50,10 @@ def _critic(launch: Launch, key: str) -> str | None:
     return key if launch.value(key) else None
 
 
+def _critic_beside_steps(launch: Launch, key: str) -> str | None:
+    return key if has_steps(launch) and launch.value(key) else None
+
+
 STEP_SETTINGS = (
     OwnedSetting(
         key=_ESTIMATOR,
@@ -61,8 +66,8 @@ STEP_SETTINGS = (
     OwnedSetting(
         key=_ESTIMATOR,
         parts=_OTHERS,
-        effect="needs the return of each step in the rows, which the agent loop of +method=l0 alone writes",
-        remedy="set +method=l0, or another estimator",
+        effect="needs rewards of steps, which +method=l0 alone gives, and +method=ppr those of turns",
+        remedy="set one of these, or another estimator",
         misused=_foreign_estimator,
     ),
     OwnedSetting(
@@ -74,7 +79,7 @@ STEP_SETTINGS = (
     ),
     OwnedSetting(
         key="algorithm.rollout_correction.rollout_rs",
-        parts=_L0,
+        parts=_STEPS,
         effect="takes single tokens out of steps, which the estimator tells apart by their runs of sampled tokens",
         remedy="reject whole rows, for example with seq_mean_k1",
         misused=_token_rejection,
@@ -82,15 +87,15 @@ STEP_SETTINGS = (
     *(
         OwnedSetting(
             key=key,
-            parts=_L0,
+            parts=parts,
             effect="does nothing, since the estimator of steps does not read it",
             remedy=remedy,
             misused=_changed_beside_steps,
         )
-        for key, remedy in (
-            ("algorithm.gamma", "set pivot.notebook.gamma"),
-            ("algorithm.lam", "leave it out"),
-            ("algorithm.norm_adv_by_std_in_grpo", "leave it out"),
+        for key, parts, remedy in (
+            ("algorithm.gamma", _L0, "set pivot.notebook.gamma"),
+            ("algorithm.lam", _STEPS, "leave it out"),
+            ("algorithm.norm_adv_by_std_in_grpo", _STEPS, "leave it out"),
         )
     ),
     OwnedSetting(
@@ -106,6 +111,13 @@ STEP_SETTINGS = (
         effect="trains a critic whose values no estimator of the method reads",
         remedy="leave it out",
         misused=_critic,
+    ),
+    OwnedSetting(
+        key="critic.enable",
+        parts=("+method=ppr",),
+        effect="trains a critic whose values the estimator of steps does not read",
+        remedy="leave it out",
+        misused=_critic_beside_steps,
     ),
     OwnedSetting(
         key=f"{_AGENT}.agent_loop_manager_class",

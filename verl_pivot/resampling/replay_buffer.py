@@ -9,6 +9,7 @@ import transfer_queue as tq
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
+from verl_pivot.advantages import estimators  # noqa: F401  registers step_reinforce_pp in the trainer's process
 from verl_pivot.data.curriculum import mean_and_variance
 from verl_pivot.data.dataset import training_curriculum
 from verl_pivot.data.rollout_dumps import FOLDER, LeftOut, RecordedTexts

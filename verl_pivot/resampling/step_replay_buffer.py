@@ -5,7 +5,6 @@ from typing import Any
 from transfer_queue import KVBatchMeta
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 
-from verl_pivot.advantages import estimators  # noqa: F401  registers step_reinforce_pp in the trainer's process
 from verl_pivot.resampling.roc_replay_buffer import RocSampling
 from verl_pivot.resampling.sampled_rows import SampledRow
 from verl_pivot.resampling.step_metrics import step_metrics

@@ -162,7 +162,7 @@ def read_turns(path: Path) -> Iterator[TurnRow]:
         except (BadRowError, msgspec.ValidationError) as error:
             raise DataError(
                 f"{row.place} is no labelled turn ({error}): give a file of `verl-pivot process label`, or rows "
-                "with task, earlier, text, observation and label"
+                "with task, earlier, text, observation and label; pairs of turns need --pairs"
             ) from error
         if not (math.isfinite(turn.label) and 0.0 <= turn.label <= 1.0):
             raise DataError(f"{row.place}: label must lie in [0, 1], got {turn.label}")

@@ -51,12 +51,24 @@ class PrincipleAnswer(Options):
     principles: Annotated[list[PrincipleScore], Field(min_length=1)]
 
 
+class PairAnswer(Options):
+    """The judge's answer about two turns in the form `principles`."""
+
+    first: PrincipleAnswer
+    second: PrincipleAnswer
+
+
 _SCORES: TypeAdapter[PrincipleAnswer] = TypeAdapter(PrincipleAnswer)
 
 
 def answer_schema(form: Form) -> JsonObject | None:
     """JSON schema of the answer; None for a form that is not JSON."""
     return None if form == "released" else PrincipleAnswer.model_json_schema()
+
+
+def pair_schema(form: Form) -> JsonObject | None:
+    """JSON schema of the answer about two turns; None for a form that is not JSON."""
+    return None if form == "released" else PairAnswer.model_json_schema()
 
 
 def score_of_answer(text: str, turn: ShownTurn, principle_set: PrincipleSet) -> float:

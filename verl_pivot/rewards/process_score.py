@@ -102,12 +102,12 @@ class ProcessScoreVerifier:
         known = self._read(expert, scores_of)
         if isinstance(known, Verdict):
             return broken_expert(f"the expert's answer has no scores that count: {known.detail}")
-        if not _is_order(known, is_first=is_first):
+        if not is_order(known, is_first=is_first):
             return broken_expert(f"the expert's scores of {_shown(known)} have another order than the labels")
         scores = self._read(action, scores_of)
         if isinstance(scores, Verdict):
             return scores
-        if _is_order(scores, is_first=is_first):
+        if is_order(scores, is_first=is_first):
             return Verdict.accept()
         better = "first" if is_first else "second"
         return refuse(Reason.WRONG_VALUE, f"scores of {_shown(scores)}, and the {better} turn is the better one")
@@ -122,8 +122,13 @@ class ProcessScoreVerifier:
             return refuse(Reason.WRONG_FORM, str(error))
 
 
-def _is_order(scores: PairScores, *, is_first: bool) -> bool:
-    """Whether the better turn has the higher score; a tie is no order."""
+def is_order(scores: PairScores, *, is_first: bool) -> bool:
+    """Whether the better turn has the higher score; a tie is no order.
+
+    Args:
+        scores: Scores of the two turns.
+        is_first: Whether the first turn is the better one.
+    """
     better, worse = scores if is_first else scores[::-1]
     return better > worse + _ROUNDING
 
