@@ -209,11 +209,16 @@ async def test_a_question_that_may_be_too_long_needs_a_tokenizer(tmp_path: Path)
 
 
 async def test_a_bench_says_how_a_judge_agrees_with_labels_and_what_it_costs(tmp_path: Path) -> None:
-    """The other judge gives grade 8 half of its points, and no valid answer about grade 5."""
+    """The other judge gives grade 8 half of its points, grade 2 six of ten, and grade 5 no valid answer."""
 
     def other(outside: str, inside: list[str]) -> Any:
         turn = turn_shown(outside, inside)
-        return "no" if "grade 5" in turn else grading(outside.replace("grade 8", "grade 4"), inside)
+        if "grade 5" in turn:
+            return "no"
+        answer = grading(outside, inside)
+        for each in answer["principles"]:
+            each["score"] = 4 if "grade 8" in turn else 6
+        return answer
 
     async with judging(grading) as server:
         await asked(*label(tmp_path, server.url, "--samples", "1"))
@@ -224,9 +229,10 @@ async def test_a_bench_says_how_a_judge_agrees_with_labels_and_what_it_costs(tmp
 
     assert len(server.requests) == 6
     assert (report["num_turns"], report["num_valid"], round(report["valid_rate"], 3)) == (3, 2, 0.667)
-    assert report["pairs"] == {"num_pairs": 1, "num_right": 1, "num_tied": 0, "accuracy": 1.0}
-    assert report["rank_correlation"] == pytest.approx(1.0)
-    assert report["mean_absolute_error"] == pytest.approx(0.0)
+    assert report["pairs"] == {"num_pairs": 1, "num_right": 0, "num_tied": 0, "accuracy": 0.0}
+    assert report["rank_correlation"] == pytest.approx(-1.0)
+    assert report["mean_absolute_error"] == pytest.approx(0.4)
+    assert report["calibration_error"] == pytest.approx(0.4)
     assert [each["num_turns"] for each in report["calibration"]] == [1, 1]
     assert report["completion_tokens_per_turn"] == 10.0
     assert report["prompt_tokens_per_turn"] == 100.0

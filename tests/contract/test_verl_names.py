@@ -4,6 +4,7 @@ import inspect
 from importlib.metadata import version
 
 import pytest
+from omegaconf import OmegaConf
 
 from verl_pivot.hook_check import TESTED_RELEASE, is_tested_release
 from verl_pivot.hooks import HOOKS, Hook
@@ -131,3 +132,41 @@ def test_the_sampler_can_choose_the_mini_batch_size_of_a_step() -> None:
     assert "trainer_config=self.config.trainer.v1.get(self.trainer_mode" in inspect.getsource(PPOTrainer)
     for reader in (PPOTrainer._get_required_batch_multiple, PPOTrainer._update_actor):
         assert "self.config.actor_rollout_ref.actor.ppo_mini_batch_size" in inspect.getsource(reader)
+
+
+def test_validation_takes_means_of_numbers_and_leaves_texts_out() -> None:
+    """If this fails the record of judged turns, which rewards/manager.py gives as a text, breaks validation."""
+    from verl.trainer.ppo.metric_utils import process_validation_metrics
+
+    infos = {"score": [1.0, 0.0], "process": ["{}", ""]}
+    metrics = process_validation_metrics(["qa", "qa"], ["a", "b"], infos)
+
+    assert list(metrics["qa"]) == ["score"]
+    assert metrics["qa"]["score"]["mean@1"] == 0.5
+
+
+async def test_a_reward_model_without_a_reward_function_takes_the_place_of_our_manager() -> None:
+    """If this fails the refusal of `reward.reward_model` in launch_checks/owned_settings.py may go."""
+    from verl.experimental.reward_loop.reward_loop import RewardLoopWorker
+
+    class Worker(RewardLoopWorker):  # type: ignore[misc]  # verl is untyped here
+        def __init__(self, path: str | None) -> None:
+            reward = {"reward_model": {"enable": True}, "custom_reward_function": {"path": path}}
+            self.config = OmegaConf.create({"reward": reward})
+            self.reward_manager = self
+
+        async def run_single(self, data: object) -> dict[str, str]:
+            return {"by": "the manager"}
+
+        async def compute_score_disrm(self, data: object) -> dict[str, str]:
+            return {"by": "the reward model"}
+
+    assert await Worker(None).compute_score([0]) == {"by": "the reward model"}
+    assert await Worker("mine.py").compute_score([0]) == {"by": "the manager"}
+
+
+def test_a_critic_is_loaded_with_flash_attention_whatever_its_config_says() -> None:
+    """If this fails the shim in local/platform.py may go."""
+    from verl.utils.model import load_valuehead_model
+
+    assert inspect.getsource(load_valuehead_model).count('attn_implementation="flash_attention_2"') == 2

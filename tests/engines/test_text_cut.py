@@ -1,9 +1,11 @@
 """Texts that are cut until all of them together fit."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_pivot.engines.text_cut import fit_together
+from verl_pivot.errors import ConfigError
 
 
 class Letters:
@@ -38,6 +40,21 @@ def test_the_next_is_cut_when_the_first_has_64_tokens_left() -> None:
     assert third == "c" * 100
 
 
+def test_notes_alone_replace_texts_where_64_tokens_of_each_are_too_many() -> None:
+    fitted = fit_together(["a" * 100, "b" * 100, "c" * 100, "dd"], [0, 1, 2, 3], 120, Letters())
+
+    assert fitted[0] == "\n... [100 characters left out] ...\n"
+    assert fitted[1] == "\n... [100 characters left out] ...\n"
+    assert fitted[2].startswith("c" * 5)
+    assert fitted[3] == "dd"
+    assert sum(map(len, fitted)) <= 120
+
+
+def test_more_texts_than_notes_would_fit_are_an_error_with_the_remedy() -> None:
+    with pytest.raises(ConfigError, match=r"20 texts of one question have 700 tokens .* max_question_tokens=256: "):
+        fit_together(["a" * 100] * 20, range(20), 256, Letters())
+
+
 def test_a_text_of_a_hundred_megabytes_is_cut_in_little_time() -> None:
     huge, small = fit_together(["a" * 100_000_000, "b" * 100], [0, 1], 1000, Letters())
 
@@ -45,7 +62,7 @@ def test_a_text_of_a_hundred_megabytes_is_cut_in_little_time() -> None:
     assert small == "b" * 100
 
 
-@given(st.lists(st.text(min_size=0, max_size=400), min_size=1, max_size=6), st.integers(400, 2000))
+@given(st.lists(st.text(min_size=0, max_size=400), min_size=1, max_size=6), st.integers(220, 2000))
 def test_all_together_fit_and_no_text_changes_unless_it_had_to(texts: list[str], max_tokens: int) -> None:
     fitted = fit_together(texts, range(len(texts)), max_tokens, Letters())
 

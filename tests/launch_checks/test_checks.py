@@ -264,6 +264,18 @@ def test_a_resume_of_shards_of_another_number_of_gpus_is_refused(folder: Path) -
     check(*here, "trainer.n_gpus_per_node=2")
 
 
+def test_a_resume_without_the_critic_that_the_launch_trains_is_refused(folder: Path) -> None:
+    """By a launch of PPO; an estimator without values has no critic to miss."""
+    write_checkpoint(folder / "run", 2)
+    (folder / "run" / "global_step_2" / "actor").mkdir()
+    write_tasks(folder / "qa.parquet")
+    here = ("trainer.default_local_dir=run", "trainer.total_training_steps=3", "pivot.process.mode=outcome",
+            "data.train_files=qa.parquet", "data.val_files=qa.parquet", "data.train_batch_size=64")  # fmt: skip
+
+    assert refusal(*here, method="ppr").startswith("run/global_step_2 holds no critic, and the launch trains one")
+    check(*here, "algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=2", method="ppr")
+
+
 @pytest.mark.parametrize("section", ["actor", "actor.fsdp_config"])
 def test_sequences_split_over_gpus_without_flash_attention_are_refused_wherever_verl_reads_it(
     folder: Path, section: str

@@ -58,6 +58,10 @@ def test_a_launch_with_a_judge_passes_and_mode_outcome_needs_none() -> None:
             ("pivot.process.mode=outcome", "algorithm.adv_estimator=grpo_vectorized"),
             "set algorithm.use_kl_in_reward=False",
         ),
+        (
+            (*JUDGE, "pivot.process.max_question_tokens=256", "pivot.rollout.max_turns=8"),
+            "does not hold questions about pivot.rollout.max_turns=8 turns: raise it to 544 or more",
+        ),
         ((*JUDGE, "critic.enable=False"), "critic.enable=False leaves algorithm.adv_estimator=gae without values"),
     ],
 )

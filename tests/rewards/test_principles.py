@@ -75,6 +75,7 @@ def test_the_last_tag_of_the_released_form_counts(answer: str, score: float) -> 
         "<final_score>1,1</final_score> and then <final_score>none</final_score>",
         "<final_score>1,1</final_score> <final_score>", "<final_score>٣,٤</final_score>",
         "<final_score>1,1" + "0" * 40 + "</final_score>", "x" * 1_000_000,
+        "x" * 1_000_000 + "<final_score>1,1</final_score>",
     ],
 )  # fmt: skip
 def test_an_answer_of_the_released_form_without_a_last_score_that_counts_is_invalid(answer: str) -> None:
@@ -122,6 +123,14 @@ def test_an_answer_of_principles_that_breaks_its_form_is_invalid(entries: list[d
 def test_an_answer_that_is_no_such_json_is_invalid(answer: str) -> None:
     with pytest.raises(InvalidAnswerError):
         score_of_answer(answer, TURN, LISTED)
+
+
+def test_a_right_answer_with_a_million_characters_around_it_is_invalid() -> None:
+    answer = json.dumps({"principles": [entry("query"), entry("facts")]})
+
+    assert score_of_answer(answer + " " * 1000, TURN, LISTED) == 0.5
+    with pytest.raises(InvalidAnswerError, match=r"it has 1000[0-9]+ characters"):
+        score_of_answer(answer + " " * 1_000_000, TURN, LISTED)
 
 
 def test_reasoning_before_the_json_and_a_code_block_around_it_are_taken_off() -> None:

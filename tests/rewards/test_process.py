@@ -84,13 +84,14 @@ def test_with_mu_1_a_turn_of_a_wrong_trajectory_is_never_paid_and_one_of_a_right
     assert all(-1.0 <= reward <= 0.0 for reward in turn_rewards(scores, 0.0, rule))
 
 
-@given(valid, st.integers(0, 7), scores, scores, rules)
+@given(judged, st.integers(0, 7), scores, scores, rules)
 def test_a_better_score_of_a_turn_lowers_no_reward(
-    scores: list[float], turn: int, better: float, outcome: float, rule: ProcessRule
+    scores: list[float | None], turn: int, better: float, outcome: float, rule: ProcessRule
 ) -> None:
-    if turn >= len(scores):
-        return
-    improved = [max(score, better) if number == turn else score for number, score in enumerate(scores)]
+    """Also beside turns without a valid answer; one that gets none is judged by nobody, and stays so here."""
+    improved = [
+        max(score, better) if number == turn and score is not None else score for number, score in enumerate(scores)
+    ]
 
     pairs = zip(turn_rewards(scores, outcome, rule), turn_rewards(improved, outcome, rule), strict=True)
 

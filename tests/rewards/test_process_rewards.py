@@ -215,7 +215,19 @@ async def test_an_outcome_of_a_reward_function_outside_of_0_and_1_is_refused_wit
             await process.close()
 
 
-async def test_a_judge_that_refuses_every_question_stops_the_first_step(tmp_path: Path) -> None:
+async def test_a_judge_that_dies_between_two_turns_masks_the_trajectory(tmp_path: Path) -> None:
+    """It answers about one turn, and every later connection breaks."""
+    async with judging(grading) as judge:
+        judge.breaks = lambda number: number > 1
+        masked = await judged(loop_of_ppr(tmp_path, judge, SEARCHES))
+
+    assert len(judge.requests) == 2
+    assert math.isnan(masked.info["score"])
+    assert (masked.info["undecided"], masked.info["reason"], masked.record) == (1.0, "judge_failed", None)
+    assert process_metrics([masked.info]) == {"ppr/failed_judge_rate": 1.0}
+
+
+async def test_a_judge_that_refuses_every_question_is_a_fault_of_the_launch(tmp_path: Path) -> None:
     async with judging(grading) as judge:
         judge.failures = [400] * 9
         refused = await judged(loop_of_ppr(tmp_path, judge, SEARCHES))

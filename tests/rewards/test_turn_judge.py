@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -165,6 +164,25 @@ async def test_a_refused_question_is_invalid_where_a_harmless_one_is_answered() 
     assert "which gives 3" in str(server.requests[1]["messages"])
 
 
+@pytest.mark.parametrize(
+    "complaint",
+    [
+        "The input (9000 tokens) is longer than the model's context length (4096 tokens).",
+        "Requested token count exceeds the model's maximum context length of 4096 tokens.",
+        "This model's maximum context length is 4096 tokens. However, you requested 9000 tokens.",
+        "context_length_exceeded",
+        "prompt is too long: 9000 tokens > 4096 maximum",
+    ],
+)
+async def test_a_context_that_is_too_small_is_the_users_error_and_no_invalid_answer(complaint: str) -> None:
+    async with judging(grading) as server:
+        server.failures, server.complaint = [400], complaint
+        with pytest.raises(ConfigError, match=r"too long for the judge's context, .* lower that, or max_tokens, or"):
+            await judge(server.url, turns(7))
+
+    assert len(server.requests) == 1
+
+
 @pytest.mark.parametrize(("status", "message"), [(400, "refused the request"), (401, "refused the key")])
 async def test_a_judge_that_refuses_every_question_is_the_users_error(status: int, message: str) -> None:
     async with judging(grading) as server:
@@ -239,7 +257,7 @@ async def judge_many(server: FakeJudge, num_trajectories: int, **changes: Any) -
     seconds = monotonic() - began
     for trajectory, each in enumerate(judged):
         expected = [grade / 10 for grade in grades(trajectory)]
-        assert all(math.isclose(one or 0.0, other) for one, other in zip(scores(each), expected, strict=True))
+        assert scores(each) == pytest.approx(expected)
     return seconds
 
 

@@ -93,6 +93,8 @@ class FakeJudge:
     answer: Answer = believing
     failures: list[int] = field(default_factory=list)
     """HTTP statuses of the first answers."""
+    complaint: str = "busy"
+    """What an answer with such a status says."""
     body: bytes | None = None
     """Body of every answer, in place of what `answer` gives."""
     requests: list[JsonObject] = field(default_factory=list)
@@ -123,7 +125,7 @@ class FakeJudge:
             assert request.transport is not None
             request.transport.abort()
         if self.failures:
-            return web.json_response({"error": {"message": "busy"}}, status=self.failures.pop(0))
+            return web.json_response({"error": {"message": self.complaint}}, status=self.failures.pop(0))
         if self.body is not None:
             return web.Response(body=self.body, content_type="application/json")
         answer = self.answer(*outside_and_inside(body))

@@ -1,7 +1,10 @@
 """Texts -> texts that fit a number of tokens: a note replaces the middle of a long one."""
 
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple, Protocol
+
+from verl_pivot.errors import ConfigError
 
 _NOTE = "\n... [{} characters left out] ...\n"
 _LEAST_TOKENS = 64
@@ -57,21 +60,32 @@ def fit_together(texts: Sequence[str], order: Sequence[int], max_tokens: int, to
 
     Args:
         texts: Texts of any length.
-        order: Positions in `texts`, each once: the first of them is cut first, down to 64 tokens, then the next.
+        order: Positions in `texts`, each once: the first of them is cut first, down to 64 tokens, then the next. If
+            that is not enough, a note alone replaces the first, then the next.
         max_tokens: Limit of all texts together.
         tokenizer: Any tokenizer; that of another model counts a little differently.
+
+    Raises:
+        ConfigError: If there are so many texts that even notes have more tokens.
     """
     if sum(len(text.encode(errors="replace")) for text in texts) <= max_tokens:  # a token has at least one byte
         return list(texts)
     fitted = list(texts)
     sizes = [len(tokenizer.encode(_countable(text, max_tokens), add_special_tokens=False)) for text in texts]
-    for position in order:
+    for least, position in product((_LEAST_TOKENS, 0), order):
         excess = sum(sizes) - max_tokens
         if excess <= 0:
-            break
-        least = min(sizes[position], _LEAST_TOKENS)
+            return fitted
+        if sizes[position] <= least:
+            continue
         cut = cut_to_tokens(texts[position], max(least, sizes[position] - excess), tokenizer)
-        fitted[position], sizes[position] = cut.text, cut.num_tokens
+        if cut.num_tokens < sizes[position]:  # a note may be longer than what it replaces
+            fitted[position], sizes[position] = cut.text, cut.num_tokens
+    if sum(sizes) > max_tokens:
+        raise ConfigError(
+            f"{len(texts)} texts of one question have {sum(sizes)} tokens even where notes replace them, more than "
+            f"max_question_tokens={max_tokens}: raise it"
+        )
     return fitted
 
 

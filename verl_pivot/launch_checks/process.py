@@ -5,6 +5,7 @@ from omegaconf import DictConfig
 from verl_pivot.advantages.steps import STEP_ESTIMATOR
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.process_settings import parse_process
+from verl_pivot.rollout.settings import parse_settings
 
 BY_TOKEN = frozenset({"gae", "reinforce_plus_plus", "optimal_token_baseline", "tir_optimal_token_baseline"})
 """Advantage estimators of verl for which it matters on which turn a reward stands."""
@@ -12,6 +13,8 @@ BY_ROW = frozenset({"grpo", "grpo_vectorized", "reinforce_plus_plus_baseline", "
 """Advantage estimators of verl that take the sum of a rollout's rewards."""
 BY_STEP = frozenset({STEP_ESTIMATOR})
 """Advantage estimators of this package that take the returns of turns, normalised over the batch."""
+_NOTE_TOKENS = 32
+"""Tokens that the note in the place of a text has at most."""
 _OUTCOME_ALONE = frozenset({"gdpo", "grpo_passk", "remax"})
 """Advantage estimators of verl that are made for one reward of the whole rollout, or for several by name."""
 _BY_DEVIATION = frozenset({"grpo", "grpo_vectorized"})
@@ -29,6 +32,7 @@ def check_process(config: DictConfig) -> None:
         settings.check_for_launch()
         if not settings.has_checklist:
             settings.principle_set()
+        _check_question_holds_turns(settings.max_question_tokens, parse_settings(config).max_turns)
     if settings.best_of > 1:
         _check_draws_differ(config, settings.best_of)
     estimator = str(config.algorithm.adv_estimator)
@@ -50,6 +54,20 @@ def check_process(config: DictConfig) -> None:
         raise ConfigError(
             "critic.enable=False leaves algorithm.adv_estimator=gae without values: leave it out, or choose an "
             "estimator without a critic, such as grpo"
+        )
+
+
+def _check_question_holds_turns(max_question_tokens: int, max_turns: int) -> None:
+    """Refuse a limit of questions that not even notes in the place of all turns would keep.
+
+    Raises:
+        ConfigError: If so.
+    """
+    least = _NOTE_TOKENS * (2 * max_turns + 1)  # task, turns and observations
+    if max_question_tokens < least:
+        raise ConfigError(
+            f"pivot.process.max_question_tokens={max_question_tokens} does not hold questions about "
+            f"pivot.rollout.max_turns={max_turns} turns: raise it to {least} or more"
         )
 
 

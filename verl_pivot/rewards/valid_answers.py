@@ -1,5 +1,6 @@
 """ValidAnswers: a question and a reader of its answers -> the first valid answer of a judge, or why there is none."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final, Generic, TypeVar
@@ -13,6 +14,8 @@ from verl_pivot.types import JsonObject
 
 ValueT = TypeVar("ValueT")
 _MAX_REASON: Final = 300
+_TOO_LONG: Final = re.compile(r"context[ _](length|window)|prompt is too long", re.IGNORECASE)
+"""What SGLang, vLLM, OpenAI and others say of a question that exceeds the context of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +85,7 @@ class ValidAnswers:
 
         Raises:
             VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
-            ConfigError: If it refuses every question.
+            ConfigError: If it refuses every question, or one since its context is too small.
         """
         answers: list[ChatAnswer] = []
         for number in range(self._num_retries + 1):
@@ -117,6 +120,11 @@ class ValidAnswers:
                 form=form.parameters, num_alternatives=form.num_alternatives,
             )  # fmt: skip
         except ConfigError as error:  # a refused question, whose text may be the reason
+            if _TOO_LONG.search(str(error)):
+                raise ConfigError(
+                    f"a question is too long for the judge's context, although it has no more texts than "
+                    f"max_question_tokens allows: lower that, or max_tokens, or raise the judge's context ({error})"
+                ) from error
             await self._ask_control_question(error, form)
             return ReadAnswer(value=None, cause=str(error), is_refused=True)
         try:
