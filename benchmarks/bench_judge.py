@@ -49,9 +49,13 @@ def main(
         table.add_row(name, f"{statistics.median(measured):.2f}", f"{statistics.median(measured) / ideal:.2f}")
     name = f"step of rollouts that take up to {rollout_seconds:g} s"
     with judge_process(seconds, 0) as url:
-        measured = [asyncio.run(step(url, turns // 4, at_once, rollout_seconds)) for _ in told(name, rounds)]
-    took = statistics.median(measured)
-    table.add_row(name, f"{took:.2f}", f"{took / rollout_seconds:.2f}")
+        steps = [
+            [asyncio.run(step(asked, turns // 4, at_once, rollout_seconds)) for asked in (None, url)]
+            for _ in told(name, rounds)
+        ]
+    without, judged = (statistics.median(each) for each in zip(*steps, strict=True))
+    table.add_row(f"{name}, without a judge", f"{without:.2f}", "1.00")
+    table.add_row(f"{name}, judged", f"{judged:.2f}", f"{judged / without:.2f}")
     Console().print(table)
 
 
@@ -67,10 +71,22 @@ async def judge_all(url: str, num_trajectories: int, at_once: int) -> float:
     return await _judge(url, [0.0] * num_trajectories, at_once)
 
 
-async def step(url: str, num_trajectories: int, at_once: int, longest: float) -> float:
-    """Seconds until rollouts of different lengths have ended and are judged; the longest takes `longest` seconds."""
+async def step(url: str | None, num_trajectories: int, at_once: int, longest: float) -> float:
+    """Seconds until rollouts of different lengths have ended and are judged, without a URL by nobody.
+
+    Args:
+        url: The judge.
+        num_trajectories: Rollouts, of four judged turns each.
+        at_once: Questions at a time.
+        longest: Seconds of the longest rollout.
+    """
     lengths = random.Random(0)
-    return await _judge(url, [longest, *(lengths.uniform(0.0, longest) for _ in range(num_trajectories - 1))], at_once)
+    rollouts = [longest, *(lengths.uniform(0.0, longest) for _ in range(num_trajectories - 1))]
+    if url is not None:
+        return await _judge(url, rollouts, at_once)
+    began = time.monotonic()
+    await asyncio.gather(*map(asyncio.sleep, rollouts))
+    return time.monotonic() - began
 
 
 async def _judge(url: str, rollouts: list[float], at_once: int) -> float:
