@@ -1,7 +1,7 @@
 """Units that were evaluated while they trained -> groups of seeds, curves, and which held-out rows are undecided."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Generic, TypeVar
@@ -47,9 +47,15 @@ def curve(group: Sequence[EvaluatedResult[PlayedT]], measure: Callable[[Sequence
     return {step: fmean(measure(each.evaluations[step]) for each in group) for step in shared}
 
 
-def first_step_at(values: Mapping[int, float], wanted: float) -> int | None:
-    """First step whose value is the wanted one or more; None if there is none."""
-    return next((step for step, value in values.items() if value >= wanted), None)
+EARLIER = "{}, two thirds of its steps"
+"""Name of an arm as it was then."""
+
+
+def earlier(result: EvaluatedResult[PlayedT]) -> EvaluatedResult[PlayedT] | None:
+    """A unit at its last evaluation within two thirds of its steps; None if there is none."""
+    last = max(result.evaluations)
+    evaluations = {step: played for step, played in result.evaluations.items() if 0 < 3 * step <= 2 * last}
+    return replace(result, arm=EARLIER.format(result.arm), evaluations=evaluations) if evaluations else None
 
 
 def undecided(arm: str, seed: int, evaluations: Mapping[int, Path]) -> list[str]:
@@ -81,6 +87,12 @@ def undecided_in_training(arm: str, seed: int, dumps: Iterable[Path]) -> list[st
     counted = [_undecided_rows(path) for path in dumps]
     number, of = sum(number for number, _ in counted), sum(of for _, of in counted)
     return [f"{arm}, seed {seed}: {number} of {of} rollouts of the training are undecided."] if number else []
+
+
+def undecided_share(dumps: Iterable[Path]) -> float:
+    """Share of the trajectories of some dumps that the system, or the judge, left undecided; 0 without any."""
+    counted = [_undecided_rows(path) for path in dumps]
+    return sum(number for number, _ in counted) / max(sum(of for _, of in counted), 1)
 
 
 def _undecided_rows(path: Path) -> tuple[int, int]:

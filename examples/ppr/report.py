@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -22,7 +22,7 @@ from examples.comparison import (
     trained_arms,
 )
 from examples.contrasts import Contrast, Contrasted, contrast_table, contrasted
-from examples.evaluation_results import EvaluatedResult, curve, grouped
+from examples.evaluation_results import EARLIER, EvaluatedResult, curve, earlier, grouped
 from examples.ppr.measures import EM, MEASURES, SEARCHES, TOKENS, TURNS, VALID_SEARCHES, Played
 from examples.ppr.training import ARMS, BASE, OUTCOME
 from examples.results_file import StudyReport
@@ -34,8 +34,6 @@ _SHOWN = (TURNS, TOKENS, SEARCHES, VALID_SEARCHES)
 _EM = MEASURES[EM]
 
 Result = EvaluatedResult[Played]
-_EARLIER = "{}, two thirds of its steps"
-"""Name of an arm as it was then."""
 
 
 def _contrast(arm: str, over: str, *, in_training: bool = False) -> Contrast[Played]:
@@ -49,7 +47,7 @@ CONTRASTS: Sequence[Contrast[Played]] = (
         for arm in ("renorm_oracle", "renorm_pprm")
         for contrast in (
             _contrast(arm, OUTCOME),
-            _contrast(_EARLIER.format(arm), OUTCOME),
+            _contrast(EARLIER.format(arm), OUTCOME),
             _contrast(arm, OUTCOME, in_training=True),
         )
     ),
@@ -126,14 +124,7 @@ def _em_by_question(group: Sequence[Result]) -> dict[str, float]:
 
 def contrasts(results: Sequence[Result]) -> list[Contrasted]:
     """What the contrasts came to, also those of arms as they were when two thirds of their steps were done."""
-    return contrasted(CONTRASTS, [*results, *filter(None, map(_earlier, results))])
-
-
-def _earlier(result: Result) -> Result | None:
-    """A unit at its last evaluation within two thirds of its steps; None if there is none."""
-    last = max(result.evaluations)
-    evaluations = {step: played for step, played in result.evaluations.items() if 0 < 3 * step <= 2 * last}
-    return replace(result, arm=_EARLIER.format(result.arm), evaluations=evaluations) if evaluations else None
+    return contrasted(CONTRASTS, [*results, *filter(None, map(earlier, results))])
 
 
 def write(results: Sequence[Result], gaps: Sequence[str], folder: Path) -> None:

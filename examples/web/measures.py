@@ -10,7 +10,7 @@ from examples.dumps import decided, step_dumps
 from examples.web.rows import SOURCE
 from examples.web.tasks import TASKS
 from verl_pivot.data.prompts import prompt_id
-from verl_pivot.data.rollout_dumps import DumpedRollout
+from verl_pivot.data.rollout_dumps import DumpedRollout, read_rollouts
 from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.rewards.process_record import process_record
 
@@ -23,8 +23,8 @@ class Played:
     """One decided trajectory."""
 
     prompt_id: str
-    """Task, digest of its sentence and first page, and how many trajectories of the dump had the same before; pairs of
-    two arms have the same."""
+    """Task and digest of its sentence and first page, which siblings in training share; on held-out rows also how many
+    trajectories of the dump had the same before. Pairs of two arms have the same."""
     task: str
     is_solved: bool
     num_actions: int
@@ -72,12 +72,17 @@ MEASURES: Mapping[str, Callable[[Sequence[Played]], float]] = {
 
 def read_dump(path: Path) -> list[Played]:
     """All decided trajectories of a dump, of which the system failed none."""
-    return numbered(_played(*each) for each in decided(path))
+    return numbered(_trajectories(path))
 
 
 def read_training(folder: Path) -> dict[int, list[Played]]:
     """{step: trajectories} of `trainer.rollout_data_dir`, in order of the steps."""
-    return {step: read_dump(path) for step, path in step_dumps(folder).items()}
+    return {step: _trajectories(path) for step, path in step_dumps(folder).items()}
+
+
+def _trajectories(path: Path) -> list[Played]:
+    pages = {row.group: prompt_id(row.prompt[-1:]) for row in read_rollouts(path) if row.prompt is not None}
+    return [_played(*each, pages.get(each.row.group)) for each in decided(path)]
 
 
 def numbered(played: Iterable[Played]) -> list[Played]:
@@ -95,12 +100,13 @@ def of_part(played: Iterable[Played], part: str) -> list[Played]:
     return [each for each in played if each.part == part]
 
 
-def _played(row: DumpedRollout, record: RolloutRecord, score: float) -> Played:
+def _played(row: DumpedRollout, record: RolloutRecord, score: float, first_page: str | None) -> Played:
+    """One trajectory; without the digest of its first page, which some dumps leave out, that of its sentence counts."""
     assert row.data_source is not None, row.uid
     process = process_record(row.reward_info)
     task = row.data_source.removeprefix(SOURCE)
     return Played(
-        prompt_id=f"{task} {_first_page(row, record)}",
+        prompt_id=f"{task} {first_page or record.prompt_id}",
         task=task,
         is_solved=score > 0.0,
         num_actions=record.num_calls,
@@ -112,10 +118,3 @@ def _played(row: DumpedRollout, record: RolloutRecord, score: float) -> Played:
         num_workflows=record.num_workflows,
         response_tokens=record.response_tokens,
     )
-
-
-def _first_page(row: DumpedRollout, record: RolloutRecord) -> str:
-    """Digest of the prompt's last message; that of its sentence in training, where siblings share one prompt."""
-    if row.prompt is None:
-        return record.prompt_id
-    return prompt_id(row.prompt[-1:])

@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -20,10 +19,11 @@ from examples.comparison import (
     shown_difference,
     trained_arms,
 )
-from examples.contrasts import Contrast, contrast_table, contrasted
-from examples.evaluation_results import EvaluatedResult, curve, first_step_at, grouped
+from examples.contrasts import Contrast, Contrasted, contrast_table, contrasted
+from examples.evaluation_results import EARLIER, EvaluatedResult, curve, earlier, grouped
 from examples.results_file import StudyReport
 from examples.web.measures import MEASURES, PARTS, SEEN, Played, actions_per_success, of_part, success
+from examples.web.tasks import SINGLE_ACTION
 from examples.web.training import ARMS, BASE, BASE_WORKFLOWS, OUTCOME
 from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
 from verl_pivot.types import Json, JsonObject
@@ -34,6 +34,24 @@ _KNOWN_BY_SENTENCE = ("click-dialog-2", "focus-text-2")
 
 def _contrast(arm: str, over: str, what: str, applies: Callable[[Played], bool]) -> Contrast[Played]:
     return Contrast(arm=arm, over=over, measure=f"success, {what}", value=lambda each: each.em, applies=applies)
+
+
+def _in_training(arm: str, what: str, applies: Callable[[Played], bool]) -> Contrast[Played]:
+    measure = f"success in training, {what}"
+    return Contrast(
+        arm=arm, over=OUTCOME, measure=measure, value=lambda each: each.em, applies=applies, in_training=True
+    )
+
+
+def _actions(arm: str, over: str) -> Contrast[Played]:
+    """Actions of those rows on seen tasks that both arms solve."""
+    return Contrast(
+        arm=arm,
+        over=over,
+        measure="actions of a success, seen tasks",
+        value=lambda each: float(each.num_actions),
+        applies=lambda each: each.is_solved and _is_seen(each),
+    )
 
 
 def _is_seen(played: Played) -> bool:
@@ -49,11 +67,21 @@ def _is_unseen(played: Played) -> bool:
     return not _is_seen(played)
 
 
+def _is_long(played: Played) -> bool:
+    """Whether its task takes several actions, so that a right judge has something to pay before the end."""
+    return played.task not in SINGLE_ACTION
+
+
 CONTRASTS: Sequence[Contrast[Played]] = (
     *(_contrast(arm, BASE, "seen tasks", _is_seen) for arm in (OUTCOME, "gain")),
     *(
-        Contrast(arm=arm, over=OUTCOME, measure="success in training", value=lambda each: each.em, in_training=True)
+        contrast
         for arm in ("progress", "gain", "progress_20", "gain_20")
+        for contrast in (
+            _in_training(arm, "all tasks", lambda each: True),
+            _in_training(arm, "tasks of several actions", _is_long),
+            _contrast(EARLIER.format(arm), OUTCOME, "seen tasks", _is_seen),
+        )
     ),
     *(
         _contrast(arm, over, what, applies)
@@ -61,6 +89,7 @@ CONTRASTS: Sequence[Contrast[Played]] = (
         if over is not None
         for what, applies in (("seen tasks that no workflow answers", _is_helped), ("unseen tasks", _is_unseen))
     ),
+    *(_actions(arm, kind.without_workflows) for arm, kind in ARMS.items() if kind.without_workflows is not None),
     _contrast("gain_workflows", "outcome_workflows", "seen tasks", _is_seen),
 )
 """What the study asks: whether training helps, whether a checklist is faster, and what workflows do."""
@@ -81,8 +110,6 @@ class Row:
     """{arm: success minus that of this arm with the same seeds}, of the arms in `compared_with`."""
     actions: float
     """Mean number of actions of the trajectories that solved their task; NaN if none did."""
-    steps_to_outcome: int | None
-    """First evaluation, as a number of steps, at which success on seen tasks reaches the last one of `outcome`."""
     num_rows: int
     """Held-out rows of the part that were decided with at least one seed."""
 
@@ -96,7 +123,6 @@ class Row:
             "success interval": [self.interval.low, self.interval.high] if self.num_rows else None,
             **{f"success over {arm}": difference_as_json(each) for arm, each in self.over.items()},
             "actions of a success": None if self.actions != self.actions else self.actions,
-            "steps to the success of outcome": self.steps_to_outcome,
         }
 
 
@@ -122,7 +148,6 @@ def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
         interval=wilson_interval(share, len(by_row)) if by_row else Interval(float("nan"), float("nan")),
         over=over,
         actions=actions_per_success([each for result in group for each in of_part(result.held_out, part)]),
-        steps_to_outcome=_steps_to([each for each in results if each.arm == OUTCOME and each.seed in seeds], group),
         num_rows=len(by_row),
     )
 
@@ -138,19 +163,14 @@ def _success_by_row(group: Sequence[Result], part: str) -> dict[str, float]:
     return means_by_question(each for result in group for each in of_part(result.held_out, part))
 
 
-def _steps_to(outcome: Sequence[Result], group: Sequence[Result]) -> int | None:
-    """First evaluation of all seeds whose mean success on seen tasks is the last one of `outcome`, or more.
-
-    That of `outcome` itself may be earlier than its last one, too.
-    """
-    if len(outcome) != len(group) or not group[0].training:
-        return None
-    return first_step_at(_curve(group, SEEN), fmean(success(of_part(each.held_out, SEEN)) for each in outcome))
-
-
 def _curve(group: Sequence[Result], part: str) -> dict[int, float]:
     """{step: mean success over the seeds} of the evaluations that all seeds have."""
     return curve(group, lambda played: success(of_part(played, part)))
+
+
+def contrasts(results: Sequence[Result]) -> list[Contrasted]:
+    """What the contrasts came to, also those of arms as they were when two thirds of their steps were done."""
+    return contrasted(CONTRASTS, [*results, *filter(None, map(earlier, results))])
 
 
 def write(results: Sequence[Result], gaps: Sequence[str], folder: Path) -> None:
@@ -161,10 +181,10 @@ def write(results: Sequence[Result], gaps: Sequence[str], folder: Path) -> None:
         for step, played in each.evaluations.items()
         for part in PARTS
     ]
-    contrasts: list[Json] = [each.as_dict() for each in contrasted(CONTRASTS, results)]
+    found: list[Json] = [each.as_dict() for each in contrasts(results)]
     content: JsonObject = {
         "rows": [each.as_dict() for each in rows(results)],
-        "contrasts": contrasts,
+        "contrasts": found,
         "evaluations": evaluations,
         "gaps": [*gaps],
     }
@@ -177,14 +197,12 @@ def show(results: Sequence[Result], gaps: Sequence[str], console: Console) -> No
     """Print the table, and what is missing."""
     table = Table(title="Held-out rows, one sampled trajectory each", title_justify="left")
     compared = ("over base", "over outcome", "over the same without workflows")
-    columns = ("arm", "seeds", "tasks", "success", *compared, "actions of a success", "steps to it")
+    columns = ("arm", "seeds", "tasks", "success", *compared, "actions of a success")
     for column in columns:
         table.add_column(column, overflow="fold")
-    has_outcome = any(each.arm == OUTCOME for each in results)
     for row in rows(results):
         low, high = row.interval
         counterpart = ARMS[row.arm].without_workflows
-        is_timed = has_outcome and row.part == SEEN and row.arm not in (BASE, BASE_WORKFLOWS)
         table.add_row(
             row.arm,
             ", ".join(map(str, row.seeds)),
@@ -194,12 +212,10 @@ def show(results: Sequence[Result], gaps: Sequence[str], console: Console) -> No
             shown_difference(row.over.get(OUTCOME)),
             "" if counterpart is None else shown_difference(row.over.get(counterpart)),
             f"{row.actions:.2f}",
-            "" if not is_timed else "never" if row.steps_to_outcome is None else str(row.steps_to_outcome),
         )
     console.print(table)
-    console.print("steps to it: first evaluation with the success that outcome ends with, on seen tasks")
-    if contrasts := contrasted(CONTRASTS, results):
-        console.print(contrast_table(contrasts))
+    if found := contrasts(results):
+        console.print(contrast_table(found))
     for gap in gaps:
         console.print(gap, highlight=False)
 

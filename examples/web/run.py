@@ -15,12 +15,12 @@ activate_shims()  # before transformers, which imports torchvision
 
 from examples.dumps import step_dumps  # noqa: E402
 from examples.evaluated_training import train_and_evaluate  # noqa: E402
-from examples.evaluation_results import undecided, undecided_in_training  # noqa: E402
+from examples.evaluation_results import undecided, undecided_in_training, undecided_share  # noqa: E402
 from examples.options import FirstSeed, Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
 from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, sources_digest, unplayed, without_seeds  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
-from examples.units import Unit, finish, gaps  # noqa: E402
+from examples.units import SpoiledError, Unit, finish, gaps  # noqa: E402
 from examples.web import report  # noqa: E402
 from examples.web.demonstrations import Demonstrations, make_demonstrations  # noqa: E402
 from examples.web.measures import Played, read_dump, read_training  # noqa: E402
@@ -34,6 +34,8 @@ from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
 console = Console()
+_MOST_UNDECIDED = 0.05
+"""Largest share of a unit's trajectories that the system may leave undecided; long tasks are left so more often."""
 _SOURCES = ("agent.py", "demonstrations.py", "episodes.py", "judge.py", "page.py", "rows.py", "tasks.py", "tools.yaml")
 """Files that decide results and that no setting of a unit shows."""
 
@@ -135,10 +137,26 @@ def _train_with_judge(arm: Arm) -> None:
     """Run the training command while the arm's judge is served."""
     if arm.kind.reward is None or arm.evaluated.is_file():
         train_and_evaluate(arm, console)
-        return
-    arguments = (str(arm.kind.wrong_share),)
-    with served("rules", "examples.web.judge", *arguments, log=arm.folder / "judge.log") as url:
-        train_and_evaluate(replace(arm, judge_url=url), console)
+    else:
+        arguments = (str(arm.kind.wrong_share),)
+        with served("rules", "examples.web.judge", *arguments, log=arm.folder / "judge.log") as url:
+            train_and_evaluate(replace(arm, judge_url=url), console)
+    check_decided(arm)
+
+
+def check_decided(arm: Arm) -> None:
+    """Spoil a unit of which so much is undecided that it would tell what the machine did, not what the policy does.
+
+    Raises:
+        SpoiledError: If so; how to repeat the unit is said.
+    """
+    dumps = {"held-out rows": arm.evaluations.values(), "rollouts of the training": step_dumps(arm.rollouts).values()}
+    for what, paths in dumps.items():
+        if (share := undecided_share(paths)) > _MOST_UNDECIDED:
+            raise SpoiledError(
+                f"{share:.0%} of the {what} of {arm.name}, seed {arm.seed}, are undecided, more than "
+                f"{_MOST_UNDECIDED:.0%}: remove {arm.folder}, and run it again on a machine without other work"
+            )
 
 
 def _result(arm: Arm) -> report.Result:

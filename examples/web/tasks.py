@@ -175,5 +175,7 @@ TASKS: Mapping[str, WebTask] = {
     )
 }
 """{name: task}; unseen ones ask in the sentences of seen ones for other texts, or have another button or popups."""
+SINGLE_ACTION = ("click-button", "click-dialog-2", "focus-text-2")
+"""Tasks of a single action."""
 SEEN = tuple(name for name, task in TASKS.items() if task.is_seen)
 UNSEEN = tuple(name for name, task in TASKS.items() if not task.is_seen)

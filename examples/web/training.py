@@ -118,6 +118,7 @@ class Arm(EvaluatedTraining):
             *url,
             f"pivot.process.model={JUDGE}",
             "pivot.process.answer_format=text",
+            "pivot.process.judge_validation=False",
         ]
 
     @property

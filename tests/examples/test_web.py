@@ -17,21 +17,23 @@ activate_shims()  # before transformers, which looks for torchvision
 
 
 from examples.scripted_judge import endpoint  # noqa: E402
+from examples.units import SpoiledError  # noqa: E402
 from examples.web import report  # noqa: E402
 from examples.web.agent import CARELESS, IDLE_CALL, WebAgent, WebHabits  # noqa: E402
 from examples.web.demonstrations import PER_TEMPLATE, Demonstrations, write_dump  # noqa: E402
 from examples.web.episodes import TOOLS, sentence_of  # noqa: E402
 from examples.web.judge import UnknownItemError, answering, last_page, state_of  # noqa: E402
-from examples.web.measures import MEASURES, Played, numbered, of_part, read_dump  # noqa: E402
+from examples.web.measures import MEASURES, Played, numbered, of_part, read_dump, read_training  # noqa: E402
 from examples.web.page import Element, read_page  # noqa: E402
 from examples.web.policy import lessons, sft_config  # noqa: E402
 from examples.web.rows import WebRows, row_of  # noqa: E402
-from examples.web.run import make_arm, recorded_digests  # noqa: E402
-from examples.web.tasks import SEEN, TASKS, UNSEEN  # noqa: E402
+from examples.web.run import check_decided, make_arm, recorded_digests  # noqa: E402
+from examples.web.tasks import SEEN, SINGLE_ACTION, TASKS, UNSEEN  # noqa: E402
 from examples.web.training import ARMS, Arm  # noqa: E402
 from tests.support.composing import checked_config  # noqa: E402
 from tests.support.rollout_records import make_record  # noqa: E402
-from verl_pivot.data.rollout_dumps import DumpedOutcome, encode_line, encode_transcript  # noqa: E402
+from verl_pivot.data.prompts import prompt_id  # noqa: E402
+from verl_pivot.data.rollout_dumps import FOLDER, DumpedOutcome, encode_line, encode_transcript  # noqa: E402
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason  # noqa: E402
 from verl_pivot.environments.miniwob_rows import MiniwobProblem  # noqa: E402
 from verl_pivot.environments.web_actions import WEB_ACTIONS  # noqa: E402
@@ -422,6 +424,61 @@ def test_a_dump_is_read_without_what_the_system_failed(tmp_path: Path) -> None:
     assert second == replace(unjudged, stop_reason="answered")
 
 
+def test_siblings_of_a_training_share_the_page_that_the_first_line_of_their_group_has_even_if_it_is_undecided(
+    tmp_path: Path,
+) -> None:
+    """Two groups with one sentence and different pages, in each of which the first of two rollouts failed."""
+    folder = tmp_path / FOLDER
+    folder.mkdir()
+    lines = []
+    for group, page in (("a", "page 1"), ("b", "page 2")):
+        for number, score in ((0, None), (1, 1.0), (2, -1.0)):
+            record = make_record(prompt_id="same", stop_reason=StopReason.ENVIRONMENT_TERMINATED)
+            prompt = json.dumps([{"role": "user", "content": page}]).encode() if number == 0 else None
+            transcript = encode_transcript({"data_source": "miniwob/login-user"}, record, ())
+            outcome = DumpedOutcome(uid=f"{group}_{number}_0", score=score, is_kept=score is not None)
+            lines.append(encode_line(outcome, transcript, prompt))
+    (folder / "7.jsonl").write_bytes(b"".join(lines))
+
+    found = read_training(tmp_path)[7]
+
+    ids = [prompt_id([{"role": "user", "content": page}]) for page in ("page 1", "page 2")]
+    assert [each.prompt_id for each in found] == [f"login-user {id}" for id in ids for _ in range(2)]
+
+
+def test_a_single_action_is_what_the_tasks_say() -> None:
+    sentences = {"click-button": 'Click on the "ok" button.', "focus-text-2": "Focus into the 2nd input textbox.",
+                 "click-dialog-2": 'Click the button in the dialog box labeled "x".',
+                 "enter-text": 'Enter "a" into the text field and press Submit.'}  # fmt: skip
+
+    assert {name: len(TASKS[name].steps(each)) for name, each in sentences.items()} == {
+        **dict.fromkeys(SINGLE_ACTION, 1),
+        "enter-text": 2,
+    }
+
+
+@pytest.mark.parametrize(("num_undecided", "is_spoiled"), [(1, False), (2, True)])
+def test_a_unit_that_the_machine_left_undecided_does_not_count(
+    num_undecided: int, is_spoiled: bool, tmp_path: Path
+) -> None:
+    """One of 20 held-out rows is 5 %, which is allowed."""
+    arm = make_arm_of("outcome", tmp_path)
+    dump = arm.validation / FOLDER / "10.jsonl"
+    dump.parent.mkdir(parents=True)
+    record = make_record(stop_reason=StopReason.ENVIRONMENT_TERMINATED)
+    outcomes = [
+        DumpedOutcome(uid=f"{number}_0_0", score=None if number < num_undecided else 1.0, is_kept=True)
+        for number in range(20)
+    ]
+    dump.write_bytes(b"".join(encode_line(each, encode_transcript({}, record, ())) for each in outcomes))
+
+    if not is_spoiled:
+        check_decided(arm)
+        return
+    with pytest.raises(SpoiledError, match="10% of the held-out rows of outcome, seed 1, are undecided, more than 5%"):
+        check_decided(arm)
+
+
 def unit(arm: str, evaluations: Mapping[int, Sequence[bool]], *, is_trained: bool = True) -> report.Result:
     """A unit with one row for each outcome, the last one of an unseen task."""
     tasks = ("enter-text", "login-user", "click-option", "login-user-popup")
@@ -446,15 +503,15 @@ def test_a_report_compares_arms_on_seen_and_on_unseen_tasks(tmp_path: Path) -> N
     console = Console(record=True, width=200)
     report.show(results, ["gap."], console)
 
-    assert [(row.arm, row.part, row.num_rows, row.success, row.steps_to_outcome) for row in found] == [
-        ("base", "seen", 3, 1 / 3, None),
-        ("base", "unseen", 1, 0.0, None),
-        ("outcome", "seen", 3, 2 / 3, 10),
-        ("outcome", "unseen", 1, 0.0, 10),
-        ("gain", "seen", 3, 1.0, 5),
-        ("gain", "unseen", 1, 1.0, 5),
-        ("gain_workflows", "seen", 3, 1 / 3, None),
-        ("gain_workflows", "unseen", 1, 1.0, None),
+    assert [(row.arm, row.part, row.num_rows, row.success) for row in found] == [
+        ("base", "seen", 3, 1 / 3),
+        ("base", "unseen", 1, 0.0),
+        ("outcome", "seen", 3, 2 / 3),
+        ("outcome", "unseen", 1, 0.0),
+        ("gain", "seen", 3, 1.0),
+        ("gain", "unseen", 1, 1.0),
+        ("gain_workflows", "seen", 3, 1 / 3),
+        ("gain_workflows", "unseen", 1, 1.0),
     ]
     assert [{arm: round(each.value, 3) for arm, each in row.over.items()} for row in found] == [
         {"outcome": -0.333}, {"outcome": 0.0}, {"base": 0.333}, {"base": 0.0},
@@ -468,9 +525,12 @@ def test_a_report_compares_arms_on_seen_and_on_unseen_tasks(tmp_path: Path) -> N
     assert {name: round(value, 3) for name, value in values.items()} == {
         "success, seen tasks, outcome over base": 0.333,
         "success, seen tasks, gain over base": 0.667,
-        "success in training, gain over outcome": 0.5,
+        "success in training, all tasks, gain over outcome": 0.5,
+        "success in training, tasks of several actions, gain over outcome": 0.5,
+        "success, seen tasks, gain, two thirds of its steps over outcome": 0.0,
         "success, seen tasks that no workflow answers, gain_workflows over gain": -0.667,
         "success, unseen tasks, gain_workflows over gain": 0.0,
+        "actions of a success, seen tasks, gain_workflows over gain": 0.0,
     }
     assert summary["rows"][1]["actions of a success"] is None
     assert (tmp_path / "web.png").stat().st_size > 0
@@ -509,6 +569,7 @@ def test_every_command_composes(name: str, tmp_path: Path) -> None:
     reward = next((each for each in ("progress", "gain") if name.startswith(each)), None)
     assert (process.mode, process.reward if reward else None) == ("sum" if reward else "outcome", reward)
     assert process.has_checklist == (reward is not None)
+    assert process.judge_validation == (reward is None)
     assert workflows.file == (str(tmp_path / "workflows.jsonl") if name.endswith("workflows") else None)
     assert workflows.per_template == (PER_TEMPLATE if name.endswith("workflows") else 2)
     assert config.algorithm.adv_estimator == "grpo"
