@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from examples.comparison import shown_difference
+from examples.evaluation_results import EARLIER
 from examples.ppr import report
 from examples.ppr.measures import EM, MEASURES, TOKENS, TURNS, VALID_SEARCHES
 from examples.results_file import RESULTS, merged
@@ -35,8 +36,32 @@ def lines(results: list[report.Result]) -> list[str]:
     return found
 
 
-def test_the_table_of_the_readme_is_rebuilt_from_the_results() -> None:
+def contrast_lines(results: list[report.Result]) -> list[str]:
+    """Lines of the README's contrasts: difference, values by seed, and interval over trainings."""
+    found = []
+    for each in report.contrasts(results):
+        measure, _, arms = each.name.partition(", ")
+        arm, _, over = arms.partition(" over ")
+        earlier = arm.removesuffix(EARLIER.format(""))
+        name = f"`{arm}` over `{over}`"
+        if earlier != arm:
+            name = f"`{earlier}` at two thirds of its steps over `{over}` at its end"
+        if measure == "EM in training":
+            name += ", all rollouts of training"
+        interval = each.over_trainings
+        values = (
+            name,
+            shown_difference(each.difference),
+            ", ".join(f"{value:+.3f}" for value in each.by_seed),
+            "" if interval is None else f"[{interval.low:+.3f}, {interval.high:+.3f}]",
+        )
+        found.append("|" + "".join(f" {value} |" if value else " |" for value in values))
+    return found
+
+
+def test_the_tables_of_the_readme_are_rebuilt_from_the_results() -> None:
     kept = merged([_HERE / RESULTS], report.STUDY)
     shown = [line for line in (_HERE / "README.md").read_text().splitlines() if line.startswith("| `")]
-    table = [line for line in shown if line.count("|") == 11]
-    assert table == lines(kept.results)
+
+    assert [line for line in shown if line.count("|") == 11] == lines(kept.results)
+    assert [line for line in shown if "` over `" in line or " at its end" in line] == contrast_lines(kept.results)
