@@ -51,7 +51,7 @@ class PrincipleAnswer(Options):
     principles: Annotated[list[PrincipleScore], Field(min_length=1)]
 
 
-class PairAnswer(Options):
+class BothAnswers(Options):
     """The judge's answer about two turns in the form `principles`."""
 
     first: PrincipleAnswer
@@ -68,7 +68,7 @@ def answer_schema(form: Form) -> JsonObject | None:
 
 def pair_schema(form: Form) -> JsonObject | None:
     """JSON schema of the answer about two turns; None for a form that is not JSON."""
-    return None if form == "released" else PairAnswer.model_json_schema()
+    return None if form == "released" else BothAnswers.model_json_schema()
 
 
 def score_of_answer(text: str, turn: ShownTurn, principle_set: PrincipleSet) -> float:
