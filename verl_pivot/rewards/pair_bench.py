@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -251,32 +250,26 @@ def pair_report(pairs: Sequence[BothOrders], answered: Sequence[Sequence[_TimedA
         pairs: [num_pairs] one or more.
         answered: [num_pairs][2]
     """
-    both = [
-        (pair, each.read)
-        for orders, answers in zip(pairs, answered, strict=True)
-        for pair, each in zip(orders, answers, strict=True)
-    ]
-    scored = [(pair, read.value) for pair, read in both if read.value is not None]
+    both = [each for orders in zip(pairs, answered, strict=True) for each in zip(*orders, strict=True)]
+    scored = [(pair, answer.read.value) for pair, answer in both if answer.read.value is not None]
     right = [
-        [
-            read.value is not None and is_order(read.value, is_first=pair.is_first_better)
-            for pair, read in both[number : number + 2]
-        ]
-        for number in range(0, len(both), 2)
+        scores is not None and is_order(scores, is_first=pair.is_first_better)
+        for pair, scores in ((pair, answer.read.value) for pair, answer in both)
     ]
-    timed = [each.seconds for each in chain(*answered) if not any(answer.is_cached for answer in each.read.answers)]
-    answers = [answer for _, read in both for answer in read.answers]
+    timed = [each.seconds for _, each in both if not any(answer.is_cached for answer in each.read.answers)]
+    answers = [answer for _, each in both for answer in each.read.answers]
+    reasons = Counter(reason_to_count(each.read.reason) for _, each in both if each.read.value is None)
     return PairReport(
         num_pairs=len(pairs),
         num_valid=len(scored),
-        invalid=dict(Counter(reason_to_count(read.reason) for _, read in both if read.value is None).most_common()),
-        num_right=sum(map(sum, right)),
+        invalid=dict(reasons.most_common()),
+        num_right=sum(right),
         num_tied=sum(
             not is_order(scores, is_first=True) and not is_order(scores, is_first=False) for _, scores in scored
         ),
         num_first=sum(is_order(scores, is_first=True) for _, scores in scored),
         num_both_valid=sum(all(each.read.value is not None for each in orders) for orders in answered),
-        num_both_right=sum(map(all, right)),
+        num_both_right=sum(map(all, zip(right[::2], right[1::2], strict=True))),
         num_cached=sum(answer.is_cached for answer in answers),
         seconds_per_answer=sum(timed) / len(timed) if timed else None,
         prompt_tokens_per_answer=sum(answer.num_prompt_tokens for answer in answers) / len(both),
