@@ -2,8 +2,8 @@
 #   make quickstart   SFT trajectories -> a better policy, then a table and a plot; 9 minutes on two cores
 #   make study        the claims of PivotRL's paper at desk size: every arm and seed, hours; it goes on where it ended
 #   make study-tune   learning rates of every arm, on a seed that is not reported; it says how `make study` takes them
-#   make test         formatting, types and the whole test suite; half an hour on two cores
-#   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 3 minutes
+#   make test         formatting, types and the whole test suite; 42 minutes on two idle cores
+#   make check        the same without the tests that are slow or heavy (pyproject.toml says which); 20 minutes
 #   make soak         10,000 executions in one sandbox, 2,000 examples of each property; before a release
 #   make test-cluster  launches with several workers, one after the other; before a release, an hour on two idle cores
 #   make docs         the documentation as a site, in outputs/site

@@ -53,8 +53,8 @@ Of the suite, which runs without a GPU, and of the file for SGLang on GPUs:
 SEVERAL = """
 ## Several workers
 
-`make test-cluster` launches several workers on one machine and writes the outcome of each test here. It has not run a test yet
-that has no line below.
+`make test-cluster` launches several workers on one machine and writes the outcome of each test here. A test that has no
+line below has not run yet.
 
 | what | outcome | date | seconds |
 |---|---|---|---|
