@@ -26,7 +26,7 @@ class RubricSettings(JudgeSettings):
     max_active: Annotated[int, Field(ge=1, le=50)] = 5
     """Most active criteria of those that evolved, for each query."""
     strictness: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]] | None = None
-    """First and last step of the course's loose-to-strict schedule; None for none."""
+    """First and last step of a loose-to-strict schedule; None for none."""
     max_question_tokens: Annotated[int, Field(ge=256)] = 32768
     """Tokens of the texts of a question, counted by the policy's tokenizer."""
     wait_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 3600.0

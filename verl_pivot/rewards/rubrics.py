@@ -113,7 +113,7 @@ def rubric_score(points: Sequence[int], criteria: Sequence[Criterion], scale: Sc
 
 
 def strict_points(points: Sequence[int], strictness: float) -> list[int]:
-    """Points of which half ones count only where `strictness` lets them: the course's loose-to-strict schedule.
+    """Points of which half ones count only where `strictness` lets them: a loose-to-strict schedule.
 
     At 0 a criterion that is met in part counts as met; at 1 it counts as not met; between, the first share of them in
     the order of the criteria counts as not met. Neither DR Tulu's paper nor its code has such a schedule.
