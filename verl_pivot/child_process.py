@@ -1,8 +1,9 @@
-"""ChildProcess: a program whose pipes the running event loop reads and writes, started without a copy of this process.
+"""ChildProcess: a program whose pipes the running event loop reads and writes, started without a fork of this process.
 
-Ray runs asynchronous actors on uvloop, whose `create_subprocess_exec` forks. A copy of a process with many threads can
-wait for ever for a lock that one of them held, and the loop, which waits for the copy to become the program, with it:
-an agent loop worker hung so, once in some 2,800 starts. `subprocess` starts programs by vfork, which copies nothing.
+Ray runs asynchronous actors on uvloop, whose `create_subprocess_exec` forks. The forked copy of a process with many
+threads can wait forever for a lock that another thread held during the fork. The event loop waits for the copy to
+become the program, so that it hangs too: about 1 in 2,800 starts hung an agent loop worker in this way. `subprocess`
+starts programs by vfork, which copies nothing.
 """
 
 import asyncio
@@ -15,19 +16,19 @@ from typing import IO, Any, NamedTuple
 
 
 class _Output(NamedTuple):
-    """What a program prints into one pipe."""
+    """One output pipe of a program, open for reading."""
 
     reader: asyncio.StreamReader
     transport: asyncio.ReadTransport
 
 
 class ChildProcess:
-    """A program that runs, the leader of a process group of its own."""
+    """A running program, the leader of its own process group."""
 
     def __init__(
         self, started: "subprocess.Popen[bytes]", stdin: asyncio.StreamWriter, stdout: "_Output", stderr: "_Output"
     ) -> None:
-        """Take over a program; `start_child` makes it."""
+        """Take over a started program; `start_child` starts one."""
         self._started, self.stdin = started, stdin
         self.stdout, self.stderr = stdout.reader, stderr.reader
         self._transports = stdout.transport, stderr.transport
@@ -44,23 +45,23 @@ class ChildProcess:
     def _note_end(self) -> None:
         asyncio.get_running_loop().remove_reader(self._pidfd)
         os.close(self._pidfd)
-        self._started.wait()  # it has ended, so that this returns at once
+        self._started.wait()  # returns at once, since the program has ended
         if not self._ended.done():
             self._ended.set_result(None)
 
     async def wait(self) -> int:
-        """Wait for the program's end, whatever its descendants do; returns its exit code."""
+        """Wait until the program ends, even if its descendants still run; returns its exit code."""
         await asyncio.shield(self._ended)
         assert self._started.returncode is not None
         return self._started.returncode
 
     def kill_group(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to the program and its descendants; those of an ended one may live on."""
-        with suppress(ProcessLookupError, PermissionError):  # all have ended; one of them changed its user
+        """Send a signal to the program and its descendants, which may still run after the program has ended."""
+        with suppress(ProcessLookupError, PermissionError):  # all have ended, or one runs as another user
             os.killpg(self.pid, number)
 
     def close(self) -> None:
-        """Close the pipes, which a descendant may hold."""
+        """Close the pipes; a descendant may still hold the other ends."""
         self.stdin.close()
         for transport in self._transports:
             transport.close()
@@ -77,17 +78,17 @@ async def start_child(
 
     Args:
         command: Program and arguments.
-        env: Its whole environment.
-        limit: Most bytes of a line that `readline` returns.
-        pass_fds: File descriptors that it inherits under the same numbers.
+        env: The program's complete environment.
+        limit: Maximum length, in bytes, of a line that `readline` returns.
+        pass_fds: File descriptors that the program inherits under the same numbers.
 
     Raises:
-        OSError: If it cannot be started.
+        OSError: If the program cannot be started.
     """
     connecting = asyncio.ensure_future(_connected(_popen(command, env, pass_fds), limit))
     try:
         return await asyncio.shield(connecting)
-    except asyncio.CancelledError:  # so that nobody knows of the program
+    except asyncio.CancelledError:  # the caller gets no ChildProcess with which to end the program
         child = await connecting
         child.kill_group()
         await child.wait()
@@ -106,7 +107,7 @@ async def _connected(started: "subprocess.Popen[bytes]", limit: int) -> ChildPro
 def _popen(
     command: Sequence[str | bytes], env: Mapping[str, str], pass_fds: Sequence[int]
 ) -> "subprocess.Popen[bytes]":
-    """The program, which has begun; this waits for no more than its exec."""
+    """Start the program; this waits only for its exec."""
     pipe = subprocess.PIPE
     return subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, env=env, start_new_session=True, pass_fds=pass_fds
@@ -116,7 +117,7 @@ def _popen(
 async def _writer(pipe: IO[bytes]) -> asyncio.StreamWriter:
     loop = asyncio.get_running_loop()
     transport, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()),  # whose flow control a StreamWriter needs
+        lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()),  # a StreamWriter needs its flow control
         pipe,
     )
     given: Any = transport

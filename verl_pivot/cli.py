@@ -1,4 +1,4 @@
-"""Command line `verl-pivot`: one function in commands/ per command; slow modules are imported when it runs."""
+"""Command line `verl-pivot`: one function in commands/ per command; slow modules are imported when a command runs."""
 
 from collections.abc import Callable
 from typing import Annotated, Any
@@ -74,7 +74,7 @@ app = typer.Typer(
     name="verl-pivot",
     cls=_UserErrors,
     no_args_is_help=True,
-    rich_markup_mode=None,  # Rich's tables cut names where 80 columns do not hold them
+    rich_markup_mode=None,  # Rich's tables cut names that do not fit into 80 columns
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
@@ -92,7 +92,7 @@ def _main(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Prepare data for the stock verl trainer: import, profile and select turn recorded trajectories into pivots.
+    """Prepare data for the stock verl trainer: `import`, `profile` and `select` turn recorded trajectories into pivots.
 
     The other commands are optional.
     """
@@ -120,7 +120,7 @@ _COMMANDS: dict[str, Callable[..., object]] = {
     "report": report_command,
 }
 
-for _name, _function in _COMMANDS.items():  # the first line whole: typer cuts it at the width of the terminal
+for _name, _function in _COMMANDS.items():  # the whole first line: typer itself cuts it at the terminal's width
     app.command(_name, short_help=(_function.__doc__ or "").partition("\n")[0])(_function)
 app.add_typer(sandbox_app, name="sandbox", short_help=str(sandbox_app.info.help))
 app.add_typer(judge_app, name="judge", short_help=str(judge_app.info.help))

@@ -3,23 +3,23 @@
 PivotError
   + DataError            a trajectory, profile or pivot file breaks its format  -> the row is reported or the job stops
   + ConfigError          a setting is missing, misspelt or contradicts another  -> the command stops before it starts
-    + OptionsError       a verifier or the like does not take its options        -> of a row: undecided and counted
+    + OptionsError       a verifier or the like does not take its options        -> from a row: undecided and counted
   + EngineError          an inference engine died, timed out or sent garbage    -> retried; the job stops, resumable
     + QuestionRefusedError  an endpoint refuses one question of many           -> its draft is rejected and counted
-  + OutOfBudgetError     a run may ask no more                                 -> what it did not make is counted
+  + OutOfBudgetError     a run has no tokens, calls or seconds left            -> the items not made are counted
   + VerifierError        no reward could be decided for too long                -> the run stops; its checkpoints stay
-  + StateError           the state of a training cannot be read or kept         -> what needs it is masked and counted
+  + StateError           a training's state cannot be read or written          -> what needs it is masked and counted
   + UserCodeError        a verifier, tool or environment of the user has a bug  -> the first step stops; later masked
   + ResamplingError      the limit on generation was reached without a batch    -> the run stops; its checkpoints stay
-  + NodeLostError        a node of the cluster was lost under a training       -> the run stops; its checkpoints stay
+  + NodeLostError        a node of the cluster was lost during a training      -> the run stops; its checkpoints stay
   + ToolFailureError     a tool of a rollout broke or hung                      -> retried where harmless, then masked
     + ToolBugError       the tool's own code raised, or returned no text         -> the first step stops; later masked
-  + PageError            a page hangs, crashed, or does not have what an action names -> data; the policy reads it
+  + PageError            a page hangs, crashed, or lacks what an action names  -> no failure; the policy reads it
   + BrowserError         the browser died or does not start                    -> masked; the next page has a fresh one
-  + SandboxRequestError  a program asks for what is not allowed                 -> a bug of the caller, not retried
+  + SandboxRequestError  a program asks for something that is not allowed      -> a bug of the caller, not retried
     + UnsupportedLanguageError  the node cannot run programs of this language
-  + SandboxFileError     a session has no such file to give back                -> data of its cells; the caller decides
-  + SnapshotError        a session cannot be kept, or made from these bytes     -> data of its cells; the caller decides
+  + SandboxFileError     a file of a session cannot be read                    -> its cells' fault; the caller decides
+  + SnapshotError        a session cannot be saved, or restored from these bytes -> as SandboxFileError
   + SandboxError         the sandbox could not run a program                    -> retried, then masked, never a reward
     + SessionLostError   an interpreter and its variables are gone              -> the trajectory cannot go on
 """
@@ -46,7 +46,7 @@ class EngineError(PivotError, RuntimeError):
 
 
 class QuestionRefusedError(EngineError):
-    """An endpoint that has answered others refuses a question, such as one that its context does not hold."""
+    """An endpoint that has answered other questions refuses this one, for example because its context is too short."""
 
 
 class OutOfBudgetError(PivotError, RuntimeError):
@@ -62,7 +62,7 @@ class StateError(PivotError, RuntimeError):
 
 
 class UserCodeError(PivotError, RuntimeError):
-    """Code of the user raised, or returned what it must not; the text names the row, the class and the method."""
+    """The user's code raised, or returned a wrong value; the text names the row, the class and the method."""
 
 
 class ResamplingError(PivotError, RuntimeError):
@@ -82,7 +82,7 @@ class ToolBugError(ToolFailureError):
 
 
 class PageError(PivotError, ValueError):
-    """A page hangs, has crashed, is too large, or does not have what an action names, which is data of the page."""
+    """A page hangs, has crashed, is too large, or lacks what an action names; the browser has not failed."""
 
 
 class BrowserError(PivotError, RuntimeError):
@@ -102,7 +102,7 @@ class SandboxFileError(PivotError, OSError):
 
 
 class SnapshotError(PivotError, ValueError):
-    """A session cannot be kept in a snapshot, or a snapshot cannot be brought back: what its cells did, or damage."""
+    """A session cannot be saved as a snapshot, or a snapshot restored, because of the cells' actions or of damage."""
 
 
 class SandboxError(PivotError, RuntimeError):

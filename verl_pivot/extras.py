@@ -12,7 +12,7 @@ from verl_pivot.errors import ConfigError
 OF_VERL = frozenset(
     {"datasets", "jinja2", "psutil", "ray", "tensordict", "torch", "torchdata", "torchvision", "transfer_queue", "verl"}
 )
-"""Modules that the extra `verl` brings, which stand under no `with extra(...)`."""
+"""Modules that the extra `verl` installs; their imports are not wrapped in `with extra(...)`."""
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def install_command(name: str) -> str:
 
 
 def install_argument(name: str, direct_url: str | None) -> str:
-    """What pip is asked to install; `direct_url` is the record that pip keeps of a package's origin (PEP 610)."""
+    """Argument of `pip install`; `direct_url` is the record that pip keeps of a package's origin (PEP 610)."""
     if direct_url is None:
         return f"'verl-pivot[{name}]'"
     origin = json.loads(direct_url)
@@ -71,7 +71,7 @@ def install_argument(name: str, direct_url: str | None) -> str:
 
 
 def missing_of_verl(error: ModuleNotFoundError) -> ConfigError | None:
-    """The sentence for an import that failed because verl is not installed; None for any other import."""
+    """Error for an import that failed because verl is not installed; None for any other import."""
     package = str(error.name).partition(".")[0]
     if package not in OF_VERL:
         return None

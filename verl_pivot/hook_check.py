@@ -1,4 +1,4 @@
-"""The installed verl and the choices of a launch -> the hooks that differ, and a refusal where a choice needs one."""
+"""The installed verl and the choices of a launch -> the hooks that differ; an error if a choice needs one of them."""
 
 import importlib
 import sys
@@ -17,7 +17,7 @@ TESTED_RELEASE = "0.9.1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookDifference:
-    """A hook that the installed verl does not have as this package uses it."""
+    """A hook that is different in the installed verl from what this package uses."""
 
     hook: Hook
     what: str
@@ -44,7 +44,7 @@ def describe(differences: Sequence[HookDifference], verl_version: str) -> str:
 
 
 def check_hooks(choices: Mapping[str, object]) -> None:
-    """Compare the hooks where verl is not the tested release: say what differs, and go on if this launch can.
+    """Compare the hooks if verl is not the tested release; print what differs, and go on if this launch can.
 
     Args:
         choices: {config group: option} of the launch, as Hydra composed it.
@@ -65,7 +65,7 @@ def check_hooks(choices: Mapping[str, object]) -> None:
 
 
 def chosen_parts(choices: Mapping[str, object]) -> dict[str, str]:
-    """{part that hooks are needed by: override that chose it} of a launch.
+    """{part of a launch that may need hooks: override that chose the part}.
 
     Example:
         chosen_parts({"method": "pivotrl", "router": "kv_forecast"})
@@ -78,7 +78,7 @@ def chosen_parts(choices: Mapping[str, object]) -> dict[str, str]:
 
 
 def needed_differences(differences: Sequence[HookDifference], parts: Mapping[str, str]) -> list[HookDifference]:
-    """The differences that one of the parts needs to be absent."""
+    """The differences that break at least one of the parts."""
     return [difference for difference in differences if any(part in parts for part in difference.hook.needed_by)]
 
 

@@ -1,7 +1,7 @@
 """Hooks: every name of verl that this package uses, its shape, the file that uses it, and the methods that need it.
 
-`verl-pivot doctor`, a launch on an untested verl (hook_check.py) and the contract tests compare them with the verl that
-is there.
+`verl-pivot doctor`, a launch on an untested verl (hook_check.py) and the contract tests compare them with the
+installed verl.
 """
 
 import importlib
@@ -35,7 +35,7 @@ class Hook:
     needed_by: tuple[str, ...]
     """Methods (`+method=`) and config groups (`router`, `local`) that cannot run without it."""
     takes: str | None = None
-    """Parameters of the function, in order; where "..." ends them, others may follow that need no value."""
+    """Parameters of the function, in order; a final "..." allows further parameters that have defaults."""
     fields: str = ""
     """Fields that the class must have."""
 
@@ -55,7 +55,7 @@ class Hook:
         return target
 
     def difference(self) -> str | None:
-        """What differs from the verl that this package was written for; None if nothing does."""
+        """Difference from the verl that this package was written for; None if there is none."""
         try:
             target = self.resolve()
         except AttributeError:
@@ -69,7 +69,7 @@ class Hook:
 
 
 def _parameter_difference(function: object, takes: str) -> str | None:
-    """How the parameters of a function differ from `takes`; None if they do not."""
+    """Difference between the parameters of a function and `takes`; None if there is none."""
     assert callable(function), function
     found = [one for one in inspect.signature(function).parameters.values() if one.name != _ADDED_BY_RAY]
     names = takes.removesuffix("...").rstrip(", ").split(", ") if takes else []
@@ -87,7 +87,7 @@ def _parameter_difference(function: object, takes: str) -> str | None:
 
 
 _ADDED_BY_RAY = "_ray_trace_ctx"
-"""Parameter that Ray adds to the methods of a class, and of those above it, once an actor is made of it."""
+"""Parameter that Ray adds to the methods of a class and of its base classes once the class becomes an actor."""
 _AGENT_LOOP = "verl.experimental.agent_loop.agent_loop"
 _CLIENT = "verl.workers.rollout.llm_server"
 _BUFFER = "verl.trainer.ppo.v1.replay_buffer"

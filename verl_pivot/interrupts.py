@@ -11,14 +11,14 @@ _RESUMED = (
     "quickstart", "grpo_roc", "tool_rollout", "synthesis", "synthesis_sft", "study", "l0", "ppr", "search", "zerotir",
     "mcp_rl", "tree_search", "turn_cost", "blackjack", "rubrics", "render", "web",
 )  # fmt: skip
-"""Commands and examples that go on where they were stopped."""
+"""Commands and examples that resume where they were stopped."""
 _RESUMED_WITH_OUT = ("route",)
-"""Commands that do so if they have an `--out`."""
+"""Commands that resume only if they are given `--out`."""
 _INTERRUPTED = 130
 
 
 def stop(command: str | None) -> int:
-    """Say what the same command does when it is run again; returns the exit code."""
+    """Print whether the same command resumes when it is run again; returns the exit code."""
     has_out = any(argument.partition("=")[0] == "--out" for argument in sys.argv)
     is_resumed = command in _RESUMED or (has_out and command in _RESUMED_WITH_OUT)
     how = "goes on where it was" if is_resumed else "begins anew"
@@ -29,7 +29,7 @@ def stop(command: str | None) -> int:
 @contextmanager
 def ended_by_interrupt(command: str | None) -> Iterator[None]:
     """End this process at once if Ctrl-C is pressed while it imports: libraries may swallow a KeyboardInterrupt."""
-    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # a shell's background job heeds no Ctrl-C
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # a shell's background job ignores Ctrl-C
         yield
         return
     signal.signal(signal.SIGINT, lambda *_: os._exit(stop(command)))

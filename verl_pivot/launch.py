@@ -44,7 +44,7 @@ _PIVOT_KEYS = {
 }  # fmt: skip
 _OWN_ERROR = re.compile(r"^(?:.*\): )?verl_pivot\.errors\.\w+: (.+)$", re.MULTILINE)
 _WORKER = re.compile(r"\(pid=\d+, ip=([^,)]+)")
-"""What Ray writes before the traceback of a worker."""
+"""Text that Ray writes before the traceback of a worker."""
 
 
 class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
@@ -63,7 +63,7 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
             ) from error
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
-        """Make the cause of a failed launch its last line, if the cause is an error of this package."""
+        """Print the cause of a failed launch as its last line, if the cause is an error of this package."""
         if job_return.status is not JobStatus.FAILED:
             return
         import ray
@@ -71,13 +71,13 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
         sentence = own_sentence(job_return._return_value, ray.util.get_node_ip_address())
         if sentence is None:
             return
-        ray.shutdown()  # after which no worker prints any more
+        ray.shutdown()  # from here on, no worker prints
         sys.stdout.flush()
         raise SystemExit(f"verl-pivot: {sentence}")
 
 
 def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequence[str]) -> None:
-    """Check a launch, and remember from what it begins.
+    """Check a launch, and record what it begins from.
 
     Args:
         config: verl's whole config.
@@ -103,13 +103,13 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
 
 
 def own_sentence(error: BaseException, address: str) -> str | None:
-    """Text of the error of this package that a failed launch comes from; None if it comes from another one.
+    """Message of the error of this package that ended a launch; None if another error ended it.
 
-    Ray gives the errors of its workers as errors of its own, with the traceback as their text. The sentence of a worker
-    on another node begins with the address of that node, on which a package or a file may be missing.
+    Ray wraps the errors of its workers in errors of its own, whose text is the traceback. The message of a worker on
+    another node begins with the address of that node, since a package or a file may be missing there.
 
     Args:
-        error: What ended the launch.
+        error: Exception that ended the launch.
         address: IP address of this machine.
     """
     text = str(error)
@@ -179,7 +179,7 @@ def _check_sampling_sections(config: DictConfig) -> None:
 
 
 def _check_judges(config: DictConfig) -> None:
-    """Refuse judges that could not be asked, and rewards that could not be put together of what they say."""
+    """Refuse wrong settings of judges, and of the rewards that are computed from their answers."""
     if "process" in config.pivot:
         check_process(config)
     if "ruler" in config.pivot:

@@ -21,8 +21,8 @@ class LoopLocal(Generic[T]):
         """Hold nothing yet.
 
         Args:
-            make: Makes the object; entering the object's `async with` must not wait. What `@asynccontextmanager` makes
-                is not allowed: `asyncio.run` would close its generator by itself, beside the one that holds it here.
+            make: Makes the object; entering the object's `async with` must not wait. A context manager that
+                `@asynccontextmanager` makes is not allowed: `asyncio.run` would close its generator separately.
         """
         self._make = make
         self._held: WeakKeyDictionary[asyncio.AbstractEventLoop, tuple[T, AsyncGenerator[T, None]]] = (

@@ -1,4 +1,4 @@
-"""Function and the size of what it reads -> its result, computed beside the event loop where the size is large."""
+"""Function and the size of its input -> its result, computed in a thread if the input is large."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,21 +11,21 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 SIZE_ON_LOOP = 8 * 1024
-"""Largest size at which a function runs in the event loop, where a thread would cost more than the function."""
+"""Largest size at which a function runs in the event loop; a thread would cost more time than the function."""
 _SIZE_OF_VALUE = 8
-"""Characters that take about as long to read as one value."""
-# One thread for all: each that computes in Python may hold the interpreter for 5 ms before the loop goes on.
+"""Number of characters that take about as long to read as one value."""
+# One thread for all calls: each thread that runs Python code may hold the interpreter for 5 ms and delay the loop.
 _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="off-loop")
 
 
 async def run_off_loop(size: int, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
-    """Result of a function that only computes; the event loop goes on meanwhile.
+    """Result of a function that only computes; the event loop goes on meanwhile if `size` is large.
 
     Args:
-        size: Characters that the function reads, each as often as it reads it.
+        size: Number of characters that the function reads; a text that it reads twice counts twice.
         function: Function that is safe in a thread of its own.
-        args: Its positional arguments.
-        kwargs: Its arguments by name.
+        args: Positional arguments of the function.
+        kwargs: Keyword arguments of the function.
     """
     if size <= SIZE_ON_LOOP:
         return function(*args, **kwargs)

@@ -11,7 +11,7 @@ logger = logging.getLogger(__name__)
 
 
 def load() -> None:
-    """Register what verl finds by name. verl is still being imported here, so only light modules may be imported."""
+    """Register the names that verl looks up. verl is still being imported here, so import only light modules."""
     from verl_pivot.configuration import register_resolvers
 
     register_resolvers()

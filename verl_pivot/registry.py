@@ -49,7 +49,7 @@ class Registry(Generic[MadeT]):
         Args:
             kind: Word for one of these things in messages: "verifier".
             shipped: {name: dotted module that registers it}.
-            remedy: How users make a name of their own known; ends the message about an unknown name.
+            remedy: How users register their own; the message about an unknown name ends with it.
         """
         self._kind = kind
         self._shipped = shipped
@@ -62,7 +62,7 @@ class Registry(Generic[MadeT]):
         return tuple(sorted({*self._registered, *self._shipped}))
 
     def register(self, name: str, *, options: type[BaseModel] | None = None) -> Callable[[SourceT], SourceT]:
-        """Decorator that puts a thing, or with `options` the function that makes it, under a name.
+        """Decorator that registers a thing under a name, or, with `options`, the function that makes the thing.
 
         Args:
             name: A name that nothing else of this kind has.
@@ -79,7 +79,7 @@ class Registry(Generic[MadeT]):
         return decorator
 
     def add(self, name: str, thing: Any, *, source: object, options: type[BaseModel] | None = None) -> None:
-        """Put a thing under a name. Adding the same source again replaces the thing: a module may be imported twice.
+        """Register a thing. Adding the same source again replaces the thing: a module may be imported twice.
 
         Args:
             name: A name that nothing else of this kind has.
@@ -132,7 +132,7 @@ class Registry(Generic[MadeT]):
         return made
 
     def all(self) -> tuple[MadeT, ...]:
-        """Everything there is, made without options: what ships in its order, then the user's in order of arrival."""
+        """All things, made without options: the shipped ones in their order, then the user's as they were added."""
         own = [name for name in self._registered if name not in self._shipped]
         return tuple(self.make(name, {}) for name in (*self._shipped, *own))
 

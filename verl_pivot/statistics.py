@@ -14,7 +14,7 @@ _Z = 1.96
 """Standard deviations on either side of a 95 % interval."""
 _NUM_DRAWS = 10_000
 _BLOCK_SIZE = 20_000_000
-"""Greatest number of counts that a paired difference draws at once, 160 MB: all of those of 2,000 questions."""
+"""Largest number of counts that a paired difference draws at once, 160 MB: enough for all draws of 2,000 questions."""
 
 
 class Interval(NamedTuple):
@@ -36,7 +36,7 @@ def wilson_interval(share: float, number: float) -> Interval:
 
     Args:
         share: Share of successes, in [0, 1].
-        number: Number of independent trials, which need not be whole where trials depend on each other.
+        number: Number of independent trials; need not be an integer if trials depend on each other.
 
     Raises:
         ValueError: If the share lies outside [0, 1], or there is no trial.
@@ -59,7 +59,7 @@ def bootstrap_counts(num_questions: int) -> NDArray[np.int64]:
 
 
 def _count_blocks(num_questions: int, num_draws: int) -> Iterator[NDArray[np.int64]]:
-    """The same draws in blocks of so many."""
+    """The draws of `bootstrap_counts`, in blocks of `num_draws`."""
     equal, draw = np.full(num_questions, 1 / num_questions), np.random.default_rng(0)
     for begin in range(0, _NUM_DRAWS, num_draws):
         yield draw.multinomial(num_questions, equal, min(num_draws, _NUM_DRAWS - begin))
@@ -117,7 +117,7 @@ class SeededEstimate:
     value: float
     """Mean over seeds of the mean over domains."""
     by_seed: tuple[float, ...]
-    """[num_seeds]"""
+    """[num_seeds] mean over domains for each seed."""
     drawn: NDArray[np.float64]
     """[10,000 draws] the value in draws of tasks within seed and domain."""
 
@@ -158,7 +158,7 @@ def seeded_difference(pairs: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) ->
 
 
 def t_interval(values: Sequence[float]) -> Interval:
-    """Interval of the mean that independent values have, by Student's t (1908); of few values it is wide.
+    """Interval of the mean of independent values, by Student's t (1908); wide if there are few values.
 
     Raises:
         ValueError: If there are fewer than two values.
@@ -190,9 +190,9 @@ class Region(NamedTuple):
 
 
 def p_inside(drawn: ArrayLike, region: Region) -> float:
-    """Probability of such draws if the value lay outside of the region: the larger of two one-sided tests.
+    """p-value of the claim that the value lies in the region: the larger one of two one-sided tests.
 
-    A bound's test counts the draws of the bootstrap on its wrong side, as the percentile interval does, and one more.
+    The test of a bound counts the bootstrap draws on its wrong side, as the percentile interval does, plus one.
     """
     values = np.asarray(drawn)
     num_wrong = max(int((values <= region.low).sum()), int((values >= region.high).sum()))
@@ -200,13 +200,13 @@ def p_inside(drawn: ArrayLike, region: Region) -> float:
 
 
 def p_inside_by_t(mean: float, standard_error: float, degrees: float, region: Region) -> float:
-    """The same by Student's t, the two one-sided tests of Schuirmann (1987).
+    """p-value as of `p_inside`, but by Student's t: the two one-sided tests of Schuirmann (1987).
 
     Args:
         mean: The estimate.
         standard_error: Its standard error, > 0.
         degrees: Degrees of freedom.
-        region: Where the value is said to lie.
+        region: Region in which the claim says that the value lies.
     """
     below, above = (mean - region.low) / standard_error, (region.high - mean) / standard_error
     return float(max(stdtr(degrees, -below), stdtr(degrees, -above)))
@@ -223,7 +223,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 class ClaimVerdict(StrEnum):
-    """What a study says about a claim."""
+    """Verdict of a study on a claim."""
 
     HOLDS = "holds"
     DOES_NOT_HOLD = "does not hold"
@@ -231,10 +231,10 @@ class ClaimVerdict(StrEnum):
 
 
 def verdict_of(parts: Sequence[tuple[SeededEstimate, Region]], adjusted_p: float, alpha: float = 0.05) -> ClaimVerdict:
-    """The verdict on a claim that says of each part's value in which region it lies.
+    """Verdict on a claim that says, for the value of each part, in which region it lies.
 
-    It holds if it is significant and the values of all seeds lie in their regions. It does not hold if, of one part,
-    the interval over tasks lies outside of its region, without touching the bound, and the values of all seeds do too.
+    A claim holds if it is significant and the values of all seeds lie in their regions. It does not hold if, for some
+    part, the whole interval over tasks lies outside of the region and so do the values of all seeds.
 
     Raises:
         ValueError: If the claim has no part.
@@ -251,14 +251,13 @@ def verdict_of(parts: Sequence[tuple[SeededEstimate, Region]], adjusted_p: float
 
 
 def first_reaching(accuracies: ArrayLike, levels: ArrayLike) -> NDArray[np.int64]:
-    """[num_curves] position of the first evaluation at which an accuracy is at its level; -1 if none ever is.
+    """[num_curves] position of the first evaluation at which a curve reaches its level; -1 if it never does.
 
-    The first evaluation at which the highest accuracy so far is at the level is the same one, so that a curve made
-    monotone gives no other positions.
+    A curve and its `monotone` version have the same position.
 
     Args:
         accuracies: [num_curves, num_evaluations] in the order of training.
-        levels: [num_curves]
+        levels: [num_curves] accuracy to reach.
     """
     is_reached = np.asarray(accuracies) >= np.asarray(levels)[:, None]
     return np.where(is_reached.any(axis=1), is_reached.argmax(axis=1), -1)

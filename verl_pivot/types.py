@@ -52,7 +52,7 @@ class Malformed:
 
 
 class ErrorKind(StrEnum):
-    """Kind of a mistake of the policy in a tool call: the policy reads an error message, and the rollout goes on."""
+    """Kind of mistake that the policy makes in a tool call: it reads an error message, and the rollout goes on."""
 
     MALFORMED_CALL = "malformed_call"
     """The call could not be read."""
@@ -131,8 +131,8 @@ class Trajectory:
     metadata: JsonObject = field(default_factory=dict)
     """Data that the verifier needs beside the messages, such as the seed of the environment."""
     expert_turns: ExpertTurns = "all"
-    """Which assistant turns are the expert's: "last" where a source gives only one action with its state, and positions
-    where others are mixed in that nobody should learn. They count assistant turns from 0, as `Turn.index` does."""
+    """Assistant turns that are the expert's. "last": the source gives only one action with its state. Positions: other
+    assistant turns are mixed in, which must not be learned. Positions count from 0, as `Turn.index` does."""
 
     def __post_init__(self) -> None:
         if isinstance(self.expert_turns, str):
@@ -238,9 +238,9 @@ class EnvironmentReturn(Verdict):
     """
 
     is_paid_by_turn: bool = False
-    """Whether the rewards of the calls, whose sum the score is, are paid on their turns."""
+    """Whether the reward of each call is paid on the turn of the call; the score is their sum plus `beyond_calls`."""
     beyond_calls: float = 0.0
-    """Part of the score beyond the rewards of the calls, which stands on the last turn."""
+    """Part of the score that is not a reward of a call; it is paid on the last turn."""
 
     def __post_init__(self) -> None:
         if self.score is not None and not math.isfinite(self.score):

@@ -27,7 +27,7 @@ def named(error: BaseException) -> str:
 
 
 def place_of(error: BaseException) -> str:
-    """File, line and function of the user's code in which an exception arose, or of ours if none is the user's."""
+    """File, line and function of the user's code that raised an exception, or of other code if no frame is theirs."""
     frames = traceback.extract_tb(error.__traceback__)
     if not frames:
         return "place unknown"
@@ -37,7 +37,7 @@ def place_of(error: BaseException) -> str:
 
 
 def code_error(place: str, error: BaseException) -> UserCodeError:
-    """The sentence about an exception of the user's code.
+    """Error for an exception that the user's code raised.
 
     Args:
         place: Description of the code: "environment Shop.score".

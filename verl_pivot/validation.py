@@ -13,12 +13,12 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
 def place_of(path: Path) -> str:
-    """Where a path was looked for, behind its name in a message: workers of Ray may run in another folder."""
+    """Folder in which a relative path was looked for, to append to its name in a message; Ray workers have others."""
     return "" if path.is_absolute() else f" in {Path.cwd()}"
 
 
 class Options(BaseModel):
-    """Base of all options that users write: an unknown key is an error, and the values never change."""
+    """Base of all options that users write: an unknown key is an error, and instances are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -92,7 +92,7 @@ def _described(problem: ErrorDetails, model: type[BaseModel] | None) -> str:
     if problem["type"] == "extra_forbidden":
         known = _keys_at(model, problem["loc"][:-1]) if model is not None else []
         return f"unknown key; known: {', '.join(known)}" if known else "unknown key"
-    if problem["type"] == "value_error":  # a validator of ours, whose message is whole
+    if problem["type"] == "value_error":  # raised by one of our validators, with a complete message
         return problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "missing":  # pydantic gives the whole section as the value
         return problem["msg"]
@@ -102,7 +102,7 @@ def _described(problem: ErrorDetails, model: type[BaseModel] | None) -> str:
 def _keys_at(model: type[BaseModel], path: Sequence[int | str]) -> list[str]:
     """Keys of the section at `path` within `model`, in alphabetical order; none if it is no section of one type."""
     for part in path:
-        if isinstance(part, int):  # an item of a list, whose type the list gave
+        if isinstance(part, int):  # an item of a list, whose type is already known
             continue
         field = model.model_fields.get(part)
         found = _model_in(field.annotation) if field is not None else None

@@ -18,13 +18,13 @@ def step_reinforce_pp(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Advantages and returns of all steps of a batch; every sampled token has those of its step.
 
-    The steps of a row are its runs of sampled tokens. Rows without any are verl's padding, and count in no mean.
+    The steps of a row are its runs of sampled tokens. Rows without sampled tokens are verl's padding and do not count.
 
     Args:
         token_level_rewards: [num_rows, num_tokens] with the return of each step on its last token; with `pivot.process`
-            a row is a whole trajectory and has the rewards of its turns, of which this makes the returns.
+            a row is a whole trajectory and has the rewards of its turns, from which this computes the returns.
         response_mask: [num_rows, num_tokens] 1 where the policy sampled the token.
-        config: verl's section `algorithm` with its `gamma`, whose root has `pivot.notebook.normalise`.
+        config: verl's section `algorithm`, with `gamma`; the root of the config has `pivot.notebook.normalise`.
 
     Returns:
         [num_rows, num_tokens] advantages and [num_rows, num_tokens] returns, both 0 where nothing was sampled.
@@ -44,11 +44,11 @@ def step_reinforce_pp(
 
 
 def _summed_returns(rewards: torch.Tensor, steps: list[tuple[int, int, int]], gamma: float) -> list[float]:
-    """[num_steps] the reward of each step with those of the later steps of its row, one step later times gamma less.
+    """[num_steps] discounted return of each step: its reward plus gamma times the return of the row's next step.
 
     Args:
         rewards: [num_rows, num_tokens] rewards of tokens, such as penalties beside those of whole steps.
-        steps: [num_steps] row, first token and the token behind the last, in their order.
+        steps: [num_steps] (row, position of the first token, position behind the last token), in ascending order.
         gamma: Discount.
     """
     returns: list[float] = []

@@ -25,14 +25,14 @@ def sampled_runs(mask: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def step_advantages(returns: Sequence[float], normalise: Literal["released", "paper"] = "released") -> list[float]:
-    """Returns less their mean, by their standard deviation.
+    """Returns minus their mean, divided by their standard deviation.
 
     The sums are exact up to the last rounding, so that neither the order of the steps nor their distribution over rows
     changes an advantage.
 
-    Source: L0 (arXiv:2506.23667) and its released code, `step_level_mask_whiten`, whose standard deviation is that of
-    n - 1 (torch's default). There a single step has an advantage of NaN; here it has 0, like any step whose return is
-    the mean.
+    Source: L0 (arXiv:2506.23667) and its released code, `step_level_mask_whiten`, whose standard deviation divides
+    by n - 1 (torch's default). There a single step has an advantage of NaN; here it has 0, like any step whose return
+    is the mean.
 
     Args:
         returns: [num_steps] returns of all steps of the batch.

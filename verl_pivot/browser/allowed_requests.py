@@ -1,19 +1,19 @@
-"""Hosts and folders -> the regular expression of the addresses that a page may not ask, and what a browser resolves."""
+"""Hosts and folders -> a regular expression for addresses that a page must not request, and Chromium's DNS rules."""
 
 import re
 from collections.abc import Iterable
 
 OFFLINE_PAGE = "https://page.invalid/"
-"""Address of a page whose HTML the caller gives; no name server knows it (RFC 2606)."""
+"""Address under which HTML from the caller is shown; no name server resolves it (RFC 2606)."""
 _LOCAL = ("about:", "data:", "blob:")
 
 
 def refused_addresses(hosts: Iterable[str], folders: Iterable[str]) -> "re.Pattern[str]":
-    """Expression, for Python and JavaScript alike, that matches an address if the page must not ask for it.
+    """Regular expression, valid in Python and JavaScript, that matches an address if the page must not request it.
 
     Args:
-        hosts: Names of hosts, with `*.` before one for all below it.
-        folders: Folders of the sandbox whose files it may load.
+        hosts: Host names; `*.example.org` allows every subdomain of example.org.
+        folders: Folders of the sandbox whose files the page may load.
     """
     allowed = [re.escape(name) for name in _LOCAL]
     allowed += [rf"file://{re.escape(folder.rstrip('/'))}/" for folder in folders]
@@ -22,7 +22,7 @@ def refused_addresses(hosts: Iterable[str], folders: Iterable[str]) -> "re.Patte
 
 
 def resolver_rules(hosts: Iterable[str]) -> str:
-    """Chromium's `--host-resolver-rules`, by which no other name has an address, for whatever a page asks with."""
+    """Value of Chromium's `--host-resolver-rules` with which no other name resolves, whatever the kind of request."""
     return ", ".join(("MAP * ~NOTFOUND", *(f"EXCLUDE {host}" for host in hosts)))
 
 

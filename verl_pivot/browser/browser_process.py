@@ -28,36 +28,36 @@ with extra("web"):
 logger = logging.getLogger(__name__)
 
 PING_SECONDS = 10.0
-"""Seconds in which a living browser answers a question that no page can delay."""
+"""Seconds within which a live browser answers a request that no page can delay."""
 _ACTIONS_PER_PROCESSOR = 2
-"""Pages that act on an element at a time for each processor; an action has two seconds to be done."""
+"""Pages per processor that may act on an element at the same time; an action must be done within two seconds."""
 _CLOSE_SECONDS = 10.0
 _TIDY_SECONDS = 0.5
-"""Seconds in which a driver without a browser removes its empty folders."""
+"""Seconds that a driver gets to remove its empty folders after its browser has ended."""
 _REAP_SECONDS = 0.05
-"""Seconds in which asyncio learns of the end of a process that it has started, and closes its pipes."""
+"""Seconds that asyncio gets to notice that a child process has ended, and to close its pipes."""
 _HEAP_SHARE = 0.5
-"""Share of a process's data that V8's old objects may have, so that a script fails before the process does."""
+"""Share of a process's memory limit that V8's old generation may use, so that a script fails before the process."""
 
 
 class BrowserProcess:
-    """One Chromium with its driver. It is never started again: who needs another one makes another one."""
+    """One Chromium with its driver. It is never restarted: a further browser is a further instance."""
 
     def __init__(self, settings: BrowserSettings) -> None:
         self._settings = settings
         self._folder = Path(tempfile.mkdtemp(prefix="verl-pivot-browser-"))
         self._playwright: asyncio.Future[Playwright] | None = None
-        """The driver, also while it starts: a start that is given up waits for it to end it."""
+        """The driver, set as soon as it begins to start, so that a cancelled start can wait for it and end it."""
         self._browser: Browser | None = None
         self._questions: CDPSession | None = None
         self._driver: int | None = None
-        """Descriptor of the driver's process, which nobody can tell to end any more once its event loop has ended."""
+        """pidfd of the driver's process, with which it is ended by a signal if its event loop has ended before."""
         self.num_opened = 0
-        """Contexts that were opened so far."""
+        """Number of contexts opened so far."""
         self.action_turns = asyncio.Semaphore(_ACTIONS_PER_PROCESSOR * len(os.sched_getaffinity(0)))
-        """Turns of pages to act on an element: more at once would only take each other's time, which is limited."""
+        """Limits how many pages act on an element at once; more would only slow each other past their time limit."""
         self.num_open = 0
-        """Contexts that have not been closed."""
+        """Number of contexts that are still open."""
         self.is_dead = False
         """Whether the browser is known to have ended, or not to answer."""
 
@@ -98,7 +98,7 @@ class BrowserProcess:
         return int((self._folder / "pid").read_text())
 
     async def open(self, width: int, height: int) -> "BrowserContext":
-        """A context of its own: cookies, storage and pages, which are gone when it closes.
+        """Open a context with its own cookies, storage and pages, all of which are gone when it closes.
 
         Raises:
             BrowserError: If the browser has died.
@@ -122,7 +122,7 @@ class BrowserProcess:
         return context
 
     async def answers(self) -> bool:
-        """Whether the browser, apart from its pages, lives; one that does not answer in time counts as dead."""
+        """Whether the browser itself is alive, whatever its pages do; without an answer in time it counts as dead."""
         if self.is_dead or self._questions is None:
             return False
         question = asyncio.ensure_future(self._questions.send("Browser.getVersion"))
@@ -133,7 +133,7 @@ class BrowserProcess:
         return not self.is_dead
 
     async def close_context(self, context: "BrowserContext") -> None:
-        """Close a context with its pages, also pages that hang; a browser that does not manage counts as dead."""
+        """Close a context with its pages, also pages that hang; a browser that fails to do so counts as dead."""
         closing = asyncio.ensure_future(context.close())
         done, _ = await asyncio.wait({closing}, timeout=_CLOSE_SECONDS)
         if not done:
@@ -164,7 +164,7 @@ class BrowserProcess:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _end_driver(self) -> None:
-        """End a driver that was not told to: at the end of an event loop, asyncio ends Playwright's tasks before us."""
+        """Kill a driver that still runs: when an event loop ends, asyncio cancels Playwright's tasks before ours."""
         if self._driver is None:
             return
         driver, self._driver = self._driver, None
@@ -172,7 +172,7 @@ class BrowserProcess:
         loop.add_reader(driver, ended.set)
         try:
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(driver, signal.SIGTERM)  # at which it removes its folders, and goes on
+                signal.pidfd_send_signal(driver, signal.SIGTERM)  # it then removes its folders, but does not exit
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), _TIDY_SECONDS)
                 signal.pidfd_send_signal(driver, signal.SIGKILL)
@@ -186,7 +186,7 @@ class BrowserProcess:
         self.is_dead = True
 
     def _write_script(self) -> Path:
-        """Write the script that Playwright starts; the browser's path comes back."""
+        """Write the script that Playwright starts, and return the browser's path."""
         program = find_browser(self._settings.path)
         filter_file = self._folder / "filter"
         filter_file.write_bytes(_filter())
@@ -223,12 +223,12 @@ def _driver_of(pid: int) -> int:
 
 
 async def _stop(starting: "asyncio.Future[Playwright]") -> None:
-    """End a driver, once it has started; one that did not start has ended."""
+    """End a driver as soon as it has started; a driver that failed to start has already ended."""
     await (await starting).stop()
 
 
 async def _done_within(ending: Coroutine[Any, Any, None], seconds: float) -> None:
-    """Wait for the end of a browser, which may not come: its driver may have died, or its event loop's tasks."""
+    """Wait a limited time for a browser to end: if its driver or its event loop's tasks are dead, it never does."""
     task = asyncio.ensure_future(ending)
     done, _ = await asyncio.wait({task}, timeout=seconds)
     task.add_done_callback(forget_result)
@@ -237,7 +237,7 @@ async def _done_within(ending: Coroutine[Any, Any, None], seconds: float) -> Non
 
 
 def forget_result(task: "asyncio.Future[Any]") -> None:
-    """Take note of an exception that nobody waits for."""
+    """Retrieve the exception of a task that no caller awaits, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()
 

@@ -1,4 +1,4 @@
-"""Playwright's log of an action on an element that was not ready in time -> what the page said meanwhile."""
+"""Playwright's log of an action on an element that was not ready in time -> what the page reported meanwhile."""
 
 import re
 from typing import NamedTuple
@@ -7,27 +7,27 @@ _OBSTACLES = ("element is not", "element is inert", "element is outside", "eleme
               "option being selected")  # fmt: skip
 """Beginnings of lines that say why an element was not ready."""
 _ACTED = ("performing ", "elementHandle.press(")
-"""Beginnings of lines behind which the browser has been given keys or clicks."""
+"""Beginnings of lines after which the browser has been sent keys or clicks."""
 _REPEATED = re.compile(r"^(\d+) \u00d7 ")
 _MOST_CHARACTERS = 300
 
 
 class ElementLog(NamedTuple):
-    """What is known of an action on an element that ended by a time-out."""
+    """What is known about an action on an element that timed out."""
 
     reason: str
-    """Why the element was not ready the last time; the time-out itself where the page never said."""
+    """Why the element was not ready the last time; the message of the timeout if the page never said why."""
     num_looks: int
-    """Times that the page said that the element was not ready."""
+    """How many times the page reported that the element was not ready."""
     has_acted: bool
-    """Whether the browser was given the click or the key, so that it may not be given it again."""
+    """Whether the browser was sent the click or the key; if so, it must not be sent again."""
 
 
 def read_element_log(error: str) -> ElementLog:
-    """What an error of Playwright says in its log, in which lines that repeat stand once, with their number.
+    """Read the log in an error of Playwright, where a repeated line appears once, with the number of its repeats.
 
-    A policy can write lines of this log with the text that it fills in, and a page some with what covers an element:
-    neither can show more than that the element was not ready.
+    A policy can forge lines of this log by the text that it fills in, and a page by an element that covers another.
+    Neither can make the log show more than that the element was not ready.
     """
     lines = [line.strip(" -") for line in error.strip().splitlines()]
     repeated = [_REPEATED.match(line) for line in lines]
@@ -44,7 +44,7 @@ def read_element_log(error: str) -> ElementLog:
 
 
 def reason_of(error: str) -> str:
-    """The sentence of an error that says why, without the name of the method and the log of its tries."""
+    """The sentence of an error that gives the reason, without the method's name and the log of its attempts."""
     lines = [_REPEATED.sub("", line.strip(" -"), count=1) for line in error.strip().splitlines()] or [""]
     tried = (line for line in reversed(lines[1:]) if _is_obstacle(line))
     first = lines[0].partition(": ")[2] or lines[0]

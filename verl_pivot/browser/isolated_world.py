@@ -10,13 +10,13 @@ with extra("web"):
 
 
 class IsolatedWorld:
-    """World of one page for our own expressions, over a connection that is opened once."""
+    """Isolated JavaScript world of one page for our own expressions, over a connection that is opened once."""
 
     def __init__(self) -> None:
         self._session: CDPSession | None = None
 
     async def value(self, context: BrowserContext, page: Page, expression: str, milliseconds: float) -> Any:
-        """Value of an expression, as JSON; a page can change its document meanwhile, but no function that is used here.
+        """Value of an expression, as JSON. A page can change its document meanwhile, but none of the functions used.
 
         Raises:
             playwright.async_api.Error: If the expression fails or takes too long, or the page has gone.

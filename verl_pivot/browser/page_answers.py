@@ -1,4 +1,4 @@
-"""PageAnswers: what is asked of a page -> its answer, or an error that says whose fault it is that there is none."""
+"""PageAnswers: a request to a page -> its answer, or an error that says whether page or machine is at fault."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -20,41 +20,46 @@ with extra("web"):
 ResultT = TypeVar("ResultT")
 
 _NUM_LOOKS = 4
-"""Times that a page says that an element is not ready, from which on it had its time; an idle one says so 8 times."""
+"""Reports that an element is not ready, after which the page had enough time to get it ready.
+
+An idle page makes 8 such reports before the timeout.
+"""
 _NUM_BEATS = 30
-"""Times that a page which says nothing of an element draws itself and answers while the action waits; an action needs
-about ten answers, and an idle page gives a hundred until the time-out."""
+"""Frames that a page draws during an action, after which it had enough time even if it reports nothing on the element.
+
+An action needs about ten answers of the page; an idle page gives about a hundred before the timeout.
+"""
 _BEATS_SECONDS = 2.0
 _NUM_INTERRUPTIONS = 3
-"""Dialogs and windows during one wait above which a page that does not answer is at fault."""
+"""Number of dialogs and windows during one wait, above which a page that does not answer is at fault."""
 _NUM_REFUSED = 50
-"""Refused requests during one wait above which a page that does not answer is at fault."""
+"""Number of refused requests during one wait, above which a page that does not answer is at fault."""
 _NUM_DOCUMENTS = 3
-"""Documents during one wait above which a page that has not loaded goes on to others without end."""
+"""Number of documents during one wait, above which a page that has not loaded is at fault for endless navigation."""
 _CLICK_SECONDS = 1.0
-"""Seconds that a page's main thread has worked over a click or a key, from which on it is late by its own doing."""
+"""Seconds that a page's main thread works on a click or a key, from which on the page is at fault for the delay."""
 _OWN_SHARE = 0.5
-"""Share of the time of a question that a page's main thread has worked, from which on it is late by its own doing."""
+"""Share of a request's time limit that a page's main thread works, from which on the page is at fault for the delay."""
 _QUICK_SECONDS = 0.5
-"""Seconds in which most answers come, so that nothing is looked at beside them."""
+"""Seconds within which most answers come; the work of the main thread is measured for slower ones alone."""
 
 
 class PageAnswers:
-    """Asks one page. Only a page that works for itself is at fault where it does not answer.
+    """Asks one page. A page that does not answer is at fault only if its own work, or a flood of events, is the cause.
 
-    Raises of every method that asks:
-        PageError: If the page keeps its main thread at work, has crashed, floods the browser, or says why not.
-        BrowserError: If the browser has died, or the page is not given the processor.
+    Every method that asks raises:
+        PageError: If the page keeps its main thread busy, has crashed, floods the browser, or reports an error.
+        BrowserError: If the browser has died, or the machine gives the page no processor time.
     """
 
     def __init__(
         self, process: BrowserProcess, action_seconds: float, closed: Callable[[], Coroutine[Any, Any, None]]
     ) -> None:
-        """Hold no page yet.
+        """Start without a page; `begin` sets it.
 
         Args:
             process: The browser.
-            action_seconds: Seconds in which there must be an answer.
+            action_seconds: Seconds within which an answer must come.
             closed: Closes the page's context; called once.
         """
         self._process, self._seconds, self._closed = process, action_seconds, closed
@@ -62,18 +67,18 @@ class PageAnswers:
         self._pulse = PagePulse()
         self._closing: asyncio.Future[None] | None = None
         self._before = PageEvents()
-        """What the page had done before the question that waits for its answer."""
+        """What the page had done before the request that is being answered."""
         self.events = PageEvents()
         self.gone = ""
         """Why the page is closed; "" while it is open."""
 
     async def begin(self, context: "BrowserContext", page: "Page") -> None:
-        """Take a page that is blank."""
+        """Set the page, which must still be blank."""
         await self._pulse.start(context, page)
         self._page = page
 
     async def asked(self, ask: "Callable[[Page], Awaitable[ResultT]]") -> ResultT:
-        """An answer that a page always has."""
+        """Answer to a request that needs neither an element nor a document that has yet to load."""
         try:
             return await self._answer(ask, "the page")
         except PlaywrightTimeout as error:
@@ -83,7 +88,7 @@ class PageAnswers:
             raise BrowserError("the page did not answer in time: the machine is too busy for it") from error
 
     async def loaded(self, ask: "Callable[[Page], Awaitable[ResultT]]") -> ResultT:
-        """An answer that waits for a document, which may load without end."""
+        """Answer to a request that waits for a document, which may never finish loading."""
         try:
             return await self._answer(ask, "the page")
         except PlaywrightTimeout as error:
@@ -95,7 +100,7 @@ class PageAnswers:
             raise BrowserError("the page did not load in time: the machine is too busy for it") from error
 
     async def _has_time(self) -> bool:
-        """Whether the machine now gives the page the time that elements are given."""
+        """Whether the machine now gives the page enough time to draw _NUM_BEATS frames within _BEATS_SECONDS."""
         counting = asyncio.ensure_future(self._pulse.beat(Beats(), _NUM_BEATS))
         try:
             done, _ = await asyncio.wait({counting}, timeout=_BEATS_SECONDS)
@@ -104,16 +109,16 @@ class PageAnswers:
         return bool(done)
 
     async def acted(self, act: "Callable[[Page], Awaitable[object]]", what: str) -> None:
-        """Act on an element. A page that had no time to get it ready, or to say why it is not, is given more.
+        """Act on an element. A page that had no processor time to get the element ready is given more time.
 
         Args:
-            act: The action, with a time-out of its own.
+            act: The action, with a timeout of its own.
             what: The element, for messages.
 
         Raises:
-            PageError: If the element is not ready though the page had its time: it said so again and again, or could
-                draw itself meanwhile. Or if the page works too long over a click or a key.
-            BrowserError: If the machine gave the page no time, or it is not known whether a click was made.
+            PageError: If the element is not ready although the page had enough time: it reported so repeatedly, or
+                drew enough frames meanwhile. Also if the page works too long on a click or a key.
+            BrowserError: If the machine gave the page no time, or it is unknown whether a click was made.
         """
         deadline, beats = _now() + self._seconds, Beats()
         async with self._turn() as waited:
@@ -138,13 +143,13 @@ class PageAnswers:
 
     @asynccontextmanager
     async def _turn(self) -> AsyncIterator[float]:
-        """The page's turn to act, and the seconds that it had to wait, which are not those of its action."""
+        """Wait for a slot to act in; yields the seconds waited, which do not count against the action's time limit."""
         asked = _now()
         async with self._process.action_turns:
             yield _now() - asked
 
     async def _tried(self, act: "Callable[[Page], Awaitable[object]]", what: str) -> ElementLog | None:
-        """What is known of an action that ended by a time-out; None if it was done."""
+        """Try an action once: what is known about its timeout, or None if it was done."""
         try:
             await self._answer(act, what)
         except PlaywrightTimeout as error:
@@ -152,16 +157,16 @@ class PageAnswers:
         return None
 
     async def _fault_of_click(self, what: str, log: ElementLog) -> PageError | BrowserError:
-        """Error for a click or key that was not done in time; it may have been done, and is not repeated."""
+        """Error for a click or key that was not confirmed in time; it may have taken effect, so it is not repeated."""
         if await self._pulse.worked() >= _CLICK_SECONDS:
             return PageError(f"{what}: the page took too long over it, and may have done it: {log.reason}")
         return BrowserError(f"{what}: the machine was too busy to say whether it was done")
 
     async def _answer(self, ask: "Callable[[Page], Awaitable[ResultT]]", what: str) -> ResultT:
-        """An answer of the page.
+        """Answer of the page to one request.
 
         Raises:
-            playwright.async_api.TimeoutError: If there is none in time.
+            playwright.async_api.TimeoutError: If no answer comes in time.
         """
         if self.gone:
             raise PageError(self.gone)
@@ -170,7 +175,7 @@ class PageAnswers:
         self._before = self.events.copy()
         task = asyncio.ensure_future(ask(self._page))
         try:
-            # Not asyncio.timeout: Playwright takes seconds to cancel what waits for a page that floods it.
+            # Not asyncio.timeout: Playwright takes seconds to cancel a call that waits for a page that floods it.
             done, _ = await asyncio.wait({task}, timeout=_QUICK_SECONDS)
             if not done:
                 self._pulse.mark()
@@ -186,7 +191,7 @@ class PageAnswers:
         raise error  # a bug of ours, a mistake of the caller, or no answer in time
 
     async def _wait_for_answer(self, what: str) -> None:
-        """Wait until a page that did not answer in time does; one that does not is closed."""
+        """Wait until a page that did not answer in time answers again; close it and raise if it does not."""
         await self._check_life()
         assert self._page is not None
         silence = await self._pulse.silence(self._page)
@@ -199,7 +204,7 @@ class PageAnswers:
         raise BrowserError(f"{what} neither answers nor does anything: the machine, or the browser, is too busy for it")
 
     def _keeps_the_browser_busy(self) -> bool:
-        """Whether a page that does not work is silent since the browser deals with what it asked for."""
+        """Whether an idle page is silent because the browser is busy with its dialogs, windows or refused requests."""
         now, before = self.events, self._before
         return (
             now.num_interruptions - before.num_interruptions > _NUM_INTERRUPTIONS
@@ -207,7 +212,7 @@ class PageAnswers:
         )
 
     async def _check_life(self) -> None:
-        """Look whether the page and the browser live."""
+        """Raise if the page or the browser is dead."""
         if self.gone:
             raise PageError(self.gone)
         if self.events.has_crashed:
@@ -216,13 +221,13 @@ class PageAnswers:
             raise BrowserError("the browser died, or does not answer")
 
     async def give_up(self, reason: str) -> PageError:
-        """Close a page that only costs time, processors and memory; the reason stays what the policy reads."""
+        """Close a page that only wastes time and memory; the policy reads the first reason given for it."""
         self.gone = self.gone or reason
         await self.close()
         return PageError(self.gone)
 
     async def close(self) -> None:
-        """Close the page, however it is; repeats are harmless."""
+        """Close the page, whatever its state; repeated calls are harmless."""
         self.gone = self.gone or "the page is closed"
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._closed())

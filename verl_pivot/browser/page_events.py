@@ -1,4 +1,4 @@
-"""What a page did beside showing itself: dialogs, windows, downloads, refused requests, errors of its scripts."""
+"""Events of a page besides its content: dialogs, windows, downloads, refused requests, errors of its scripts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -7,23 +7,23 @@ _MOST_KEPT = 20
 _MOST_CHARACTERS = 300
 _LISTS = ("dialogs", "refused_requests", "script_errors", "console_errors")
 MOST_INTERRUPTIONS = 50
-"""Dialogs and windows, together, above which a page is closed."""
+"""Number of dialogs and windows, together, above which a page is closed."""
 MOST_REFUSED = 500
-"""Refused requests above which a page is closed."""
+"""Number of refused requests above which a page is closed."""
 
 
 @dataclass(slots=True)
 class PageEvents:
-    """Counts of what a page did, and the texts of the first of them."""
+    """Counts of a page's events, and the texts of the first events of some kinds."""
 
     num_documents: int = 0
-    """Documents that the page has shown; numbers of elements are those of one document."""
+    """Number of documents that the page has shown; the number of an element is valid in one document alone."""
     num_dialogs: int = 0
     num_windows: int = 0
     """Windows that the page opened; each is closed at once."""
     num_downloads: int = 0
     num_refused_requests: int = 0
-    """Requests to hosts that the page may not ask; each is aborted."""
+    """Requests to hosts that the page may not contact; each is aborted."""
     num_script_errors: int = 0
     """Exceptions that no script caught."""
     has_crashed: bool = False
@@ -42,7 +42,7 @@ class PageEvents:
 
     @property
     def is_flooding(self) -> bool:
-        """Whether the page shows more dialogs, opens more windows or asks for more than any page needs to."""
+        """Whether the page makes more dialogs, windows or refused requests than any page needs to."""
         return self.num_interruptions > MOST_INTERRUPTIONS or self.num_refused_requests > MOST_REFUSED
 
     def add_dialog(self, kind: str, text: str) -> None:
@@ -84,6 +84,6 @@ class PageEvents:
 
 
 def keep(texts: list[str], text: str) -> None:
-    """Append the beginning of a text, as long as there are few; half of a surrogate pair is written as \\uNNNN."""
+    """Append the beginning of a text while the list is short; a lone surrogate is written as \\uNNNN."""
     if len(texts) < _MOST_KEPT:
         texts.append(text[:_MOST_CHARACTERS].encode("utf-8", "backslashreplace").decode())

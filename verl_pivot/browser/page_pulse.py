@@ -1,4 +1,4 @@
-"""PagePulse: whether a page that does not answer works for itself, or is not given the processor."""
+"""PagePulse: whether a page that does not answer is busy with its own work, or gets no processor time."""
 
 import asyncio
 from dataclasses import dataclass
@@ -12,36 +12,36 @@ with extra("web"):
     from playwright.async_api import Error as PlaywrightError
 
 _OWN_SECONDS = 3.0
-"""Seconds that the main thread of a silent page works on, by its own clock, before the page is at fault."""
+"""Seconds of processor time that the main thread of a silent page uses before the page is at fault."""
 _SILENT_SECONDS = 20.0
-"""Seconds in which a page that does not answer must have spent them; else the machine does not give it the time."""
+"""Seconds within which a silent page must have used _OWN_SECONDS; otherwise the machine gives it no time."""
 _POLL_SECONDS = 0.25
 _FRAME = "new Promise(done => requestAnimationFrame(() => done(true)))"
 
 
 @dataclass(slots=True)
 class Beats:
-    """Times that a page drew itself and said so."""
+    """Number of frames that a page drew and reported."""
 
     num: int = 0
 
 
 class Silence(Enum):
-    """What came of waiting for a page that did not answer in time."""
+    """Outcome of waiting for a page that did not answer in time."""
 
     ENDED = auto()
     """The page answers again."""
     OWN = auto()
-    """Scripts or the size of the page keep its main thread at work, whatever else the machine does."""
+    """Scripts or the size of the page keep its main thread busy, whatever else the machine does."""
     STARVED = auto()
     """The page neither answers nor works: others have the processor, or it waits for the browser."""
 
 
 class PagePulse:
-    """Looks at a page from outside of its scripts, which cannot change what is seen here.
+    """Observes a page from outside its scripts, which cannot falsify what is measured here.
 
-    Chromium tells the processor time of a page's main thread also while a script runs there, and the function that
-    counts frames is that of an isolated world.
+    Chromium reports the processor time of a page's main thread even while a script runs there. Frames are counted by a
+    function in an isolated world.
     """
 
     def __init__(self) -> None:
@@ -49,16 +49,16 @@ class PagePulse:
         self._marked: asyncio.Future[float] | None = None
 
     async def start(self, context: "BrowserContext", page: "Page") -> None:
-        """Begin to look, while the page is blank: one that hangs could not be asked to allow it."""
+        """Begin to observe while the page is blank, since a page that hangs could not be asked to allow it."""
         self._session = await context.new_cdp_session(page)
         await self._session.send("Performance.enable")
 
     async def beat(self, beats: "Beats", most: int) -> None:
-        """Count how often the page can draw itself and say so, which takes the driver and the browser the time, too.
+        """Count the frames that the page draws and reports; driver and browser need time for each frame, too.
 
         Args:
-            beats: What counts. A page that goes to another document has had the time for one.
-            most: Number at which counting ends.
+            beats: Counter of frames. A page that goes to another document has had the time for one frame.
+            most: Number of frames at which counting ends.
         """
         assert self._session is not None
         world: int | None = None
@@ -88,17 +88,17 @@ class PagePulse:
             await asyncio.wait({answer, works}, timeout=_SILENT_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         finally:
             works.cancel()
-        if answer.done():  # also with an error: that of a page which has gone to another document
+        if answer.done():  # also with an error, as when the page has gone to another document
             return Silence.ENDED
         return Silence.OWN if works.done() and not works.cancelled() and works.exception() is None else Silence.STARVED
 
     def mark(self) -> None:
-        """Note how long the page's main thread has worked so far; a page that is stopped says so only afterwards."""
+        """Note how long the page's main thread has worked so far; a stopped page tells it only when it runs again."""
         self._marked = asyncio.ensure_future(self._main_thread_seconds())
         self._marked.add_done_callback(forget_result)
 
     async def worked(self) -> float:
-        """Seconds that the main thread of a page that answers has worked since the last mark; 0 if nobody knows."""
+        """Seconds that the main thread of a page that answers has worked since the last mark; 0 if unknown."""
         marked, self._marked = self._marked, None
         if marked is None:
             return 0.0

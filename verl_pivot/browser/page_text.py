@@ -18,7 +18,7 @@ _KEY = re.compile(
 _REF = re.compile(r"\[ref=([a-z0-9]+)\]")
 _MARK = re.compile(r"\[([^\[\]]*)\]")
 _UNSHOWN = ("ref=", "cursor=", "active", "box=")
-# What YAML takes in no text, such as U+FFFF and half of a surrogate pair, all of which a page can hold.
+# Characters that YAML accepts in no text, such as U+FFFF and lone surrogates; a page can contain all of them.
 _NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 _Node: TypeAlias = Any  # YAML: a text, or {text: text or list of these}
@@ -34,24 +34,24 @@ class PageText:
 
     text: str
     refs: dict[int, str] = field(default_factory=dict)
-    """{number of an element: Playwright's name of it}."""
+    """{number of an element: Playwright's name for it}."""
 
 
 def page_text(snapshot: str, number_of: Callable[[str], int]) -> PageText:
-    """Text of a page, one element a line, indented as they contain each other.
+    """Text of a page, one element per line, indented by nesting.
 
-    Boxes that only hold others are left out; their content moves up to where they stood.
+    Boxes that only contain other elements are left out; their content takes their place and indent.
 
     Args:
         snapshot: `page.aria_snapshot(mode="ai")`.
-        number_of: Gives each of Playwright's names of elements its number.
+        number_of: Maps Playwright's name for an element to its number.
 
     Raises:
         PageError: If the snapshot cannot be read.
     """
     try:
         nodes = yaml.load(_NOT_YAML.sub("\ufffd", snapshot), Loader=_Loader) if snapshot.strip() else []
-    except yaml.YAMLError as error:  # what the page says decides what stands there
+    except yaml.YAMLError as error:  # the page decides what the snapshot contains
         raise PageError("the page's text cannot be read") from error
     refs: dict[int, str] = {}
     lines = _lines(nodes if isinstance(nodes, list) else [nodes], 0, number_of, refs)
@@ -70,7 +70,7 @@ def _lines(nodes: list[_Node], depth: int, number_of: Callable[[str], int], refs
 
 
 def _element(key: str, text: str, number_of: Callable[[str], int], refs: dict[int, str]) -> str | None:
-    """The line of an element; None for a box without a text of its own that nobody can click."""
+    """Line of an element; None for a box that has no text of its own and cannot be clicked."""
     found = _KEY.fullmatch(key)
     if found is None:
         return " ".join(key.split())

@@ -15,9 +15,10 @@ class PageWatch:
     """Listens to one page."""
 
     def __init__(self, events: PageEvents, give_up: Callable[[str], Awaitable[object]]) -> None:
-        """
+        """Make the watch; `listen` starts it.
+
         Args:
-            events: Where what the page does is written.
+            events: Record to which the page's events are added.
             give_up: Closes a page that floods the browser, with the reason; called once.
         """
         self.events = events
@@ -31,7 +32,7 @@ class PageWatch:
         Args:
             context: Context of the page alone.
             page: The page.
-            keeps_console: Whether lines of errors in the console are kept, too.
+            keeps_console: Whether error lines of the console are kept, too.
         """
         context.on("page", self._on_window)
         page.on("dialog", self._on_dialog)
@@ -43,7 +44,7 @@ class PageWatch:
             page.on("console", self._on_console)
 
     async def refuse(self, route: "Route") -> None:
-        """Abort a request, and count it; those of a page that is being closed end with it."""
+        """Count a request and abort it; the requests of a page that is being closed end with the page."""
         self.events.add_refused(route.request.url)
         self._check_flood()
         if not self._is_given_up:
@@ -83,14 +84,14 @@ class PageWatch:
             self._spawn(lambda: self._give_up(reason))
 
     def _spawn(self, work: Callable[[], Awaitable[object]]) -> None:
-        """Do what an event asks for beside everything else; that it fails with its page concerns nobody."""
+        """React to an event in a background task; a failure because the page has gone is ignored."""
         task = asyncio.ensure_future(quietly(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
 
 async def quietly(work: Callable[[], Awaitable[object]]) -> None:
-    """Do something whose failure says only that its page or browser has gone, which the next question finds out."""
+    """Do something and ignore its failure, which only means that the page has gone, as the next request finds out."""
     try:
         await work()
     except PlaywrightError:

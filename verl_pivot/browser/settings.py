@@ -13,7 +13,7 @@ from typing import Any
 from verl_pivot.errors import ConfigError
 
 PATH_VARIABLE = "VERL_PIVOT_BROWSER"
-"""Environment variable: path or name of the browser, which `pivot.browser.path` sets where a launch names one."""
+"""Environment variable with the path or name of the browser; a launch sets it if it gives `pivot.browser.path`."""
 DEFAULT_BROWSER = "chromium-headless-shell"
 _NAMES = (DEFAULT_BROWSER, "chromium", "chromium-browser", "google-chrome")
 INSTALL = "apt-get install --no-install-recommends chromium-headless-shell"
@@ -22,26 +22,26 @@ _HOST = re.compile(r"(?:\*\.)?[a-z0-9]([a-z0-9.-]{0,252}[a-z0-9])?", re.IGNORECA
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrowserSettings:
-    """What the browser of an event loop starts with; callers with equal settings share one.
+    """Settings with which the browser of an event loop starts; callers with equal settings share one browser.
 
     Example:
         BrowserSettings(folders={"/pages": Path("site")})
     """
 
     path: str | None = None
-    """Path or name of the browser; None: that of PATH_VARIABLE, or else the first Chromium that is installed."""
+    """Path or name of the browser; None: the value of VERL_PIVOT_BROWSER, or else the first Chromium found."""
     folders: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
     """{path in the sandbox: folder of this machine} whose files pages can be loaded from, as file:///path/..."""
     hosts: tuple[str, ...] = ()
-    """Hosts that pages may ask, `*.example.org` for all below one; with none the browser has no network."""
+    """Hosts that pages may contact, `*.example.org` for all subdomains; if empty, the browser has no network."""
     memory_mib: int = 768
-    """Most MiB of data of each process of the browser; a page that wants more crashes."""
+    """Most MiB of data in memory for each process of the browser; a page that needs more crashes."""
     max_pages: int = 64
-    """Pages at once in one browser; further ones wait."""
+    """Most pages open at once in one browser; further pages wait."""
     start_seconds: float = 30.0
-    """Seconds in which the browser must have started."""
+    """Seconds within which the browser must have started."""
     pages_per_browser: int = 2000
-    """Pages after which a fresh browser takes the place of one, which ends with its last page."""
+    """Number of pages after which a new browser replaces the old one, which ends when its last page closes."""
 
     def __post_init__(self) -> None:
         for host in self.hosts:
@@ -52,14 +52,14 @@ class BrowserSettings:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Value by which equal settings are known."""
+        """Key that is the same for equal settings."""
         folders = tuple(sorted((name, str(path)) for name, path in self.folders.items()))
         return (self.path, folders, self.hosts, self.memory_mib, self.max_pages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageSettings:
-    """What a page, with its own cookies and storage, is opened with.
+    """Settings with which a page, with its own cookies and storage, is opened.
 
     Example:
         PageSettings(width=500, height=320, seed=7)
@@ -71,13 +71,13 @@ class PageSettings:
     seed: int | None = None
     """Seed of Math.random in every document; None leaves the browser's."""
     time: datetime | None = None
-    """Time at which the page's clock stands, while its timers run; None: the machine's clock."""
+    """Fixed time that the page's clock shows, while its timers run; None: the machine's clock."""
     hosts: tuple[str, ...] | None = None
-    """Hosts that this page may ask, of those of the browser; None: all of them."""
+    """Hosts that this page may contact, out of the browser's hosts; None: all of them."""
     keeps_console: bool = False
     """Whether `events.console_errors` are kept; a page can write many lines."""
     action_seconds: float = 30.0
-    """Seconds in which an action or a question must have an answer."""
+    """Seconds within which an action or a request must be answered."""
 
     def __post_init__(self) -> None:
         for host in self.hosts or ():
@@ -85,20 +85,20 @@ class PageSettings:
 
 
 def check_host(host: str) -> None:
-    """Refuse what is no name of a host.
+    """Check that a text is the name of a host, or a pattern of such names.
 
     Raises:
-        ConfigError: With what is allowed.
+        ConfigError: If it is neither; the message says what is allowed.
     """
     if not _HOST.fullmatch(host):
         raise ConfigError(f"a host is a name such as shop.example.org or *.example.org, without port, got {host!r:.80}")
 
 
 def use_browser_of(pivot: Mapping[str, Any]) -> None:
-    """Take the browser of a launch in this process, and in those that it starts.
+    """Use the browser that a launch names, in this process and in the processes that it starts.
 
-    verl hands the environment variables of `ray_init.runtime_env` on as they are written, so that a config cannot pass
-    the path of another key by them.
+    verl passes the environment variables of `ray_init.runtime_env` on exactly as written. A config can therefore not
+    fill one of them with the value of another key, such as this path.
 
     Args:
         pivot: The section `pivot` of verl's config.
@@ -108,13 +108,13 @@ def use_browser_of(pivot: Mapping[str, Any]) -> None:
 
 
 def find_browser(path: str | None = None) -> Path:
-    """Whole path of the browser.
+    """Absolute path of the browser.
 
     Args:
-        path: Its path or name; None: that of PATH_VARIABLE, or else the first Chromium that is installed.
+        path: Its path or name; None: the value of PATH_VARIABLE, or else the first Chromium that is installed.
 
     Raises:
-        ConfigError: If it is not there, with the command that installs one.
+        ConfigError: If there is no such browser; the message has the command that installs one.
     """
     asked = path or os.environ.get(PATH_VARIABLE, "").strip()
     for name in (asked,) if asked else _NAMES:

@@ -1,4 +1,4 @@
-"""The running event loop and settings -> its one browser, and a page of it for each trajectory."""
+"""The running event loop and settings -> the loop's one browser, and a page of it for each trajectory."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from verl_pivot.loop_local import LoopLocal
 
 
 class BrowserHost:
-    """The browser of an event loop for equal settings: the first page starts it, and the next one after its death."""
+    """The browser of an event loop for equal settings. The first page starts it; after a crash, the next page does."""
 
     def __init__(self, settings: BrowserSettings) -> None:
         self._settings = settings
@@ -46,14 +46,14 @@ class BrowserHost:
             raise
 
     async def page_closed(self, process: BrowserProcess) -> None:
-        """Let the next page begin, and end a browser with the last page of those that it may open."""
+        """Let the next page open, and end a replaced browser whose last page has closed."""
         self._room.release()
         if process in self._retired and process.num_open == 0:
             self._retired.discard(process)
             await process.close()
 
     async def close(self) -> None:
-        """End the browser, whatever pages it has."""
+        """End the browser, and replaced ones that still have pages."""
         processes = [*self._retired, *([self._current] if self._current is not None else [])]
         self._retired.clear()
         self._current = None

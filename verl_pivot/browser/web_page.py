@@ -1,4 +1,4 @@
-"""WebPage: one page with cookies and storage of its own, whose elements are acted on by their numbers."""
+"""WebPage: one page with its own cookies and storage; actions name its elements by number."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -26,14 +26,14 @@ MAX_HTML_CHARACTERS = 4 * 1024 * 1024
 """Most characters of HTML that `show` takes."""
 MAX_ELEMENTS = 20_000
 MAX_TEXT = 2_000_000
-"""Most elements and characters of a page that is written as text; one with more says so instead."""
+"""Most elements (MAX_ELEMENTS) and characters (MAX_TEXT) of a page that `read` gives; a larger page gives a note."""
 _ELEMENT_SECONDS = 2.0
-"""Seconds in which an element must be ready for an action: visible, still, and not covered."""
+"""Seconds within which an element must be ready for an action: visible, still, and not covered."""
 _READ: Literal["domcontentloaded"] = "domcontentloaded"
-"""State of a document that is read, while what it loads further may still come."""
+"""State of a document that has been parsed, while pictures and other resources may still be loading."""
 _WHEEL = {"up": -400, "down": 400}
 _SIZE = "[+document.getElementsByTagName('*').length, +(document.body ? document.body.textContent.length : 0)]"
-# Mulberry32, a generator of 32 bits of state in the public domain.
+# Mulberry32, a random number generator with 32 bits of state, in the public domain.
 _SEED_SCRIPT = """(() => { let state = %d >>> 0; Math.random = () => {
   state = (state + 0x6D2B79F5) >>> 0; let mixed = Math.imul(state ^ (state >>> 15), state | 1);
   mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61);
@@ -41,16 +41,16 @@ _SEED_SCRIPT = """(() => { let state = %d >>> 0; Math.random = () => {
 
 
 class PageCloser(Protocol):
-    """What is told that a page has gone, such as to let the next one begin."""
+    """Object that is told when a page has closed, for example to let the next page open."""
 
     async def page_closed(self, process: BrowserProcess) -> None: ...
 
 
 class WebPage:
-    """One page of one trajectory. All methods are bounded in time; one runs at a time.
+    """One page of one trajectory. All methods have time limits, and only one may run at a time.
 
-    Raises of every method that asks the page:
-        PageError: If the page hangs, has crashed, floods the browser, or does not have what was named.
+    Every method that asks the page raises:
+        PageError: If the page hangs, has crashed, floods the browser, or lacks the named element.
         BrowserError: If the browser has died.
 
     Example:
@@ -69,7 +69,7 @@ class WebPage:
             process: The browser.
             context: Its context for this page.
             settings: What the page is opened with.
-            closer: What is told when the page has closed.
+            closer: Object that is told when the page has closed.
         """
         self._process, self._context, self._settings, self._closer = process, context, settings, closer
         self._answers = PageAnswers(process, settings.action_seconds, self._closed)
@@ -102,7 +102,7 @@ class WebPage:
 
     @property
     def events(self) -> PageEvents:
-        """What the page has done so far beside showing itself."""
+        """What the page has done so far besides showing its content."""
         return self._watch.events
 
     @property
@@ -111,7 +111,7 @@ class WebPage:
         return "about:blank" if self._page is None else self._page.url
 
     async def goto(self, url: str) -> None:
-        """Open an address and wait until its document is read; what it loads further may still come."""
+        """Open an address and wait until its document is parsed; its other resources may still be loading."""
         if not url.startswith(("http://", "https://", "file://")):
             raise PageError(f"an address begins with http:// or https://, got {url!r:.80}")
         await self._answers.loaded(lambda page: page.goto(url, wait_until=_READ, timeout=self._milliseconds))
@@ -124,7 +124,7 @@ class WebPage:
         await self._answers.loaded(lambda page: page.goto(OFFLINE_PAGE, wait_until="load", timeout=self._milliseconds))
 
     async def read(self) -> PageText:
-        """The page as text; later actions name its numbers."""
+        """The page as text; later actions name elements by the numbers in it."""
         size = await self.evaluate(_SIZE)
         elements, characters = size if isinstance(size, list) and len(size) == 2 else (0, 0)
         if elements > MAX_ELEMENTS or characters > MAX_TEXT:
@@ -164,7 +164,7 @@ class WebPage:
         await self._answers.asked(lambda page: page.mouse.wheel(0, _WHEEL[direction]))
 
     async def back(self) -> None:
-        """Go back to the page before."""
+        """Go back to the previous page."""
         before = await self._answers.loaded(lambda page: page.go_back(wait_until=_READ, timeout=self._milliseconds))
         if before is None and self.url == "about:blank":
             raise PageError("there is no page to go back to")
@@ -181,26 +181,26 @@ class WebPage:
                 full_page=full_page,
                 type="png",
                 timeout=self._milliseconds,
-                caret="initial",  # to hide it would change styles, by which a page sees when it is photographed
+                caret="initial",  # hiding the caret changes styles, which would show the page that it is photographed
             )
         )
 
     async def evaluate(self, expression: str, argument: object = None) -> Any:
-        """Value of a JavaScript expression, or of a function of `argument`, in the page, whose scripts may forge it."""
+        """Value of a JavaScript expression or function of `argument` in the page; the page's scripts may forge it."""
         return await self._answers.asked(lambda page: page.evaluate(expression, argument))
 
     async def evaluate_apart(self, expression: str) -> Any:
-        """Value of a JavaScript expression in a world of its own, whose functions the page's scripts cannot replace."""
+        """Value of a JavaScript expression in an isolated world, whose functions the page's scripts cannot replace."""
         return await self._answers.asked(
             lambda page: self._isolated_world.value(self._context, page, expression, self._milliseconds)
         )
 
     async def browser_answers(self) -> bool:
-        """Whether the browser lives, however the page is."""
+        """Whether the browser is alive, whatever the state of the page."""
         return await self._process.answers()
 
     async def close(self) -> None:
-        """Close the page, however it is; repeats are harmless."""
+        """Close the page, whatever its state; repeated calls are harmless."""
         await self._answers.close()
 
     async def _closed(self) -> None:
@@ -225,7 +225,7 @@ class WebPage:
         await self._answers.acted(lambda page: action(page.locator(f"aria-ref={ref}")), f"element {number}")
 
     async def _sent(self, preparing: Awaitable[ResultT]) -> ResultT:
-        """Result of what the browser does without any page's scripts."""
+        """Result of a browser operation in which no page's scripts take part."""
         try:
             async with asyncio.timeout(self._settings.action_seconds + 5.0):
                 return await preparing

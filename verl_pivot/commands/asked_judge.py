@@ -40,7 +40,7 @@ class EndpointOptions:
         """Refuse an endpoint that is not named, or whose key is missing.
 
         Raises:
-            ConfigError: If so; the message names the option.
+            ConfigError: If the URL, the model or the key is missing; the message names the option.
         """
         for option, value in (("--base-url", self.base_url), ("--model", self.model)):
             if not value:
@@ -52,13 +52,13 @@ class EndpointOptions:
             )
 
     def api_key(self) -> str:
-        """Key of the endpoint, whose variable `check` found."""
+        """API key of the endpoint, from the variable that `check` accepted; "none" without such a variable."""
         return "none" if self.api_key_variable is None else os.environ[self.api_key_variable]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionOptions:
-    """What a judge is told, and how it answers."""
+    """Options of the questions to a judge, and of its answers."""
 
     form: Annotated[
         Literal["principles", "released", "checklist", "checklist_released"],
@@ -83,10 +83,10 @@ class QuestionOptions:
     ] = None
 
     def principle_set(self) -> "PrincipleSet":
-        """What the judge goes by.
+        """Principles that the judge goes by, and the form of its answer.
 
         Raises:
-            ConfigError: If the principles cannot be read.
+            ConfigError: If the principles cannot be read, or --form has none.
         """
         from verl_pivot.rewards.process_settings import principle_set_of
 
@@ -95,7 +95,7 @@ class QuestionOptions:
         return principle_set_of(self.form, _principles_file(self.principles), self.max_added_principles, "--principles")
 
     def fit(self) -> "Fit":
-        """What cuts the texts of a question down to `max_question_tokens`."""
+        """Function that cuts the texts of a question down to `max_question_tokens`."""
         from verl_pivot.engines.text_cut import fit_together
 
         found = _tokenizer(self.tokenizer)
@@ -103,7 +103,7 @@ class QuestionOptions:
 
 
 def judge_settings(endpoint: EndpointOptions, question: QuestionOptions, cache: Path | None) -> "ProcessSettings":
-    """The judge that the options name.
+    """Settings of the judge that the options name.
 
     Raises:
         ConfigError: If an option is missing, the principles cannot be read, or the key is not in the environment.
@@ -147,7 +147,7 @@ def checklist_judge_of(settings: "ProcessSettings", question: QuestionOptions) -
 
 
 def _principles_file(given: Path | None) -> Path:
-    """The file of `--principles`, or that of policies that search."""
+    """The file of `--principles`, by default the one for policies that search."""
     from verl_pivot.configuration import configs_dir
 
     return given or configs_dir() / "principles" / "search.yaml"
@@ -166,7 +166,7 @@ def _tokenizer(name: str | None) -> "Tokenizer":
 
 
 class _NoTokenizer:
-    """Stands for the tokenizer as long as no question is so long that its tokens must be counted."""
+    """Placeholder without --tokenizer, which raises when a question is so long that its tokens must be counted."""
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         raise ConfigError(

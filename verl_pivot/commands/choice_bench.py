@@ -27,14 +27,14 @@ def bench_checklists(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Ask about the choices of a file, and print the report.
+    """Ask a judge about the choices in a file, and print the report.
 
     Args:
         path: File of choices.
         settings: The judge.
         endpoint: Options of the judge.
-        question: Options of its questions.
-        limit: Choices to ask about, drawn at random; None: all.
+        question: Options of the judge's questions.
+        limit: Number of choices to ask about, drawn at random; None: all.
         seed: Seed of the draw.
         as_json: Whether the report is printed as one JSON object.
     """

@@ -1,4 +1,4 @@
-"""`verl-pivot doctor`: checks what a launch needs on this machine, and says the remedy of each failure."""
+"""`verl-pivot doctor`: checks what a launch needs on this machine, and prints a remedy for each failure."""
 
 import importlib.util
 import json
@@ -16,7 +16,7 @@ def examine(say: Callable[[str], None]) -> Iterator[Diagnosis]:
     """Run every check, the quick ones first; a failure does not hide the rest.
 
     Args:
-        say: Called with what is looked at, before each check that takes more than a moment.
+        say: Called before each check that takes more than a moment, with the name of what is checked.
     """
     from verl_pivot.diagnosis import machine
     from verl_pivot.diagnosis.installation import check_versions
@@ -39,7 +39,7 @@ def _examine_trainer(say: Callable[[str], None]) -> Iterator[Diagnosis]:
 
     say("torch and the GPUs")
     torch = diagnose_import("torch")
-    if not torch.passed:  # every other check would say the same
+    if not torch.passed:  # every other check would fail for the same reason
         yield torch
         return
     activate_shims()

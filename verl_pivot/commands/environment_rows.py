@@ -1,4 +1,4 @@
-"""`verl-pivot environment-rows`: the data set of a foreign environment -> rows whose rollouts it drives."""
+"""`verl-pivot environment-rows`: the data set of a foreign environment -> rows whose rollouts it then drives."""
 
 import shlex
 import sys
@@ -29,10 +29,10 @@ def environment_rows_command(
 ) -> None:
     """Write the data set of a foreign environment as rows for training.
 
-    An environment of verifiers then drives the rollouts of these rows, in a process of the Python where it is
-    installed. Those of miniwob are played in a browser, by +method=web_agent; the
-    browser also tells here what each task asks for, which becomes the prompt of its
-    row. A command that was interrupted goes on where it was.
+    An environment of the package verifiers then drives the rollouts of these rows, in a process of the Python in which
+    it is installed. Tasks of miniwob are played in a browser, by +method=web_agent. For miniwob this command also reads
+    in the browser what each task asks for, which becomes the prompt of the row. An interrupted command for miniwob goes
+    on where it was.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`verl-pivot filter`: trajectories.jsonl and rules -> the trajectories worth training on, and why others are not."""
+"""`verl-pivot filter`: trajectories.jsonl and rules -> trajectories worth training on, and why others were dropped."""
 
 import os
 from pathlib import Path

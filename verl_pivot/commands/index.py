@@ -9,7 +9,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.extras import require
 
 MANY_DOCUMENTS = 1_000_000
-"""Documents above which a comparison with every vector is slow."""
+"""Number of documents above which it is slow to compare a query with every vector."""
 
 
 def index_command(
@@ -40,8 +40,9 @@ def index_command(
 ) -> None:
     """Index documents by their words (BM25), by vectors, or by both, for the tool `search` in rollouts.
 
-    Vectors of words are latent semantic ones (truncated SVD), which need no model. --approximate needs the extra
-    faiss, and misses some of the documents that a comparison with every vector finds.
+    Without --encoder, vectors are computed from the words by truncated SVD (latent semantic analysis), which needs
+    no model. --approximate needs the extra faiss, and misses some of the documents that a comparison with every
+    vector finds.
 
     \b
     Examples:
@@ -74,7 +75,7 @@ def index_command(
 
 
 def _check(kind: str, encoder: Path | None, prefixes: str | None, approximate: bool) -> None:
-    """Refuse options that would do nothing, and an extra that is missing before the documents are read."""
+    """Refuse options that would do nothing, and a missing extra, before the documents are read."""
     if encoder is not None and kind == "bm25":
         raise ConfigError("--encoder does nothing with --kind bm25; add --kind dense or --kind hybrid")
     if prefixes is not None and encoder is None:

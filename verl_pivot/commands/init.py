@@ -27,7 +27,7 @@ class Template:
     placeholder: str
     files: tuple[str, ...]
     commands: tuple[str, ...]
-    """Commands that the user can run next, beside pytest and mypy."""
+    """Commands that the user can run next, in addition to pytest and mypy."""
     use: str
     """Sentence that says how training and other commands use the files."""
 
@@ -72,7 +72,7 @@ def init_command(
     kind: Annotated[Literal["verifier", "tool", "environment", "format"], typer.Argument(help="What to write.")],
     name: Annotated[str, typer.Argument(help="Name in small letters, such as refund_check.")],
 ) -> None:
-    """Write a working verifier, tool, environment or format with its test into this folder, as a start of your own.
+    """Write a working verifier, tool, environment or format with its test into this folder, for you to change.
 
     Existing files are not overwritten.
 
@@ -102,7 +102,7 @@ def init_command(
 
 
 def _programs_folder() -> str:
-    """Folder of this environment's programs, to stand before their names; "" where the shell finds them itself."""
+    """Prefix for the names of this environment's programs: their folder, or "" if the shell finds them without it."""
     folder = Path(sys.executable).parent
     found = shutil.which("python")
     return "" if found is not None and Path(found).parent == folder else f"{shlex.quote(str(folder))}/"

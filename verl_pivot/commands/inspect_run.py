@@ -1,4 +1,4 @@
-"""`verl-pivot inspect`: a page on loopback, or a view in the terminal, of a training, also of one that runs."""
+"""`verl-pivot inspect`: a finished or running training -> a page on loopback, or a view in the terminal."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -28,11 +28,11 @@ def inspect_command(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
     terminal: Annotated[bool, typer.Option("--terminal", help="Show them in this terminal.")] = False,
 ) -> None:
-    """Show a training in the browser, or what came before it: a profile, pivots and trajectories.
+    """Show a training in the browser, or files of the stages before it: a profile, pivots and trajectories.
 
     Open the address that is printed. The page follows a training that runs, and needs no network. Press ? in it for
     its keys. Ctrl-C ends the command. It writes nothing but marked_verdicts.jsonl, for verdicts that you mark as wrong.
-    With --terminal all is shown where the command runs, as over ssh, by keys alone: ? shows them.
+    With --terminal everything is shown in the terminal instead, for example over ssh; press ? for the keys.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""`verl-pivot judge serve`: a model -> an OpenAI-compatible endpoint of SGLang that judges can be asked at."""
+"""`verl-pivot judge serve`: a model -> an OpenAI-compatible endpoint of SGLang that serves it as a judge."""
 
 import os
 import sys

@@ -23,7 +23,7 @@ _LIMITS = ("max_turns", "max_turn_tokens", "max_observation_tokens", "max_wall_s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuationOptions:
-    """With --by continuations: the tools, and how the run wrote calls and limited rollouts."""
+    """Options of --by continuations: the tools, the format of calls, and the limits of rollouts in the run."""
 
     tools: Annotated[
         str | None, typer.Option(help="Tools file of the run, pivot.rollout.tools, or path/to/file.py:Class.")
@@ -51,10 +51,10 @@ class ContinuationOptions:
     max_wall_seconds: Annotated[float | None, typer.Option(min=0.001, help="Seconds of a continuation.")] = None
 
     def settings(self) -> "RolloutSettings":
-        """The section `pivot.rollout` of the run, as far as the options say.
+        """Section `pivot.rollout` of the run, with the keys that the options give and defaults for the others.
 
         Raises:
-            ConfigError: If there is no such format, or it has a wrong key.
+            ConfigError: If --tools is missing, or the format does not exist, has a wrong key or needs the trainer.
         """
         from verl_pivot.rollout.settings import RolloutSettings
         from verl_pivot.validation import validated
@@ -97,7 +97,7 @@ def _section(name: str) -> dict[str, object]:
 def continuation_job(
     options: ContinuationOptions, endpoint: EndpointOptions, sampling: "ChatSampling", num_samples: int
 ) -> "ContinuationJob":
-    """How turns are continued.
+    """Job that continues turns as the options say.
 
     Raises:
         ConfigError: If an option is missing or wrong.
@@ -148,7 +148,7 @@ def _form(settings: "RolloutSettings") -> "MessageForm | SameMessageForm":
 def _identity(
     options: ContinuationOptions, settings: "RolloutSettings", endpoint: EndpointOptions, sampling: "ChatSampling"
 ) -> "JsonObject":
-    """What outcomes depend on beside the turns; the code of tools is not among it."""
+    """All that outcomes depend on apart from the turns; the code of the tools is not included."""
     file = Path(settings.tools)
     return {
         "model": endpoint.model,
@@ -162,7 +162,7 @@ def _identity(
 
 
 def policy_player(options: ContinuationOptions, endpoint: EndpointOptions, sampling: "ChatSampling") -> "Player":
-    """The policy, which is asked nothing yet."""
+    """Player that asks the policy at its endpoint; nothing is asked yet."""
     from verl_pivot.engines.chat import ChatClient
     from verl_pivot.engines.retries import Retries
     from verl_pivot.playing.endpoint_player import EndpointPlayer

@@ -1,4 +1,4 @@
-"""Where `verl-pivot process label` has its labels from: a judge, outcomes, or continuations."""
+"""Sources of the labels of `verl-pivot process label`: a judge, outcomes, or continuations."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelRequest:
-    """What the command was given."""
+    """Arguments of the command."""
 
     dumps: list[Path]
     rows: list[Path]
@@ -39,7 +39,7 @@ class Labelled(NamedTuple):
     labels: "Labels"
     counts: "DumpCounts"
     principle_set: "PrincipleSet"
-    """What the questions say."""
+    """Principles in the questions, and the form of the answers."""
 
 
 def by_outcomes(request: LabelRequest) -> Labelled:
@@ -56,8 +56,8 @@ def by_judge(request: LabelRequest) -> Labelled:
     """Labels by a stronger judge.
 
     Raises:
-        VerifierError: If it cannot be reached or keeps failing.
-        ConfigError: If it refuses every question, or an option is missing.
+        VerifierError: If the judge cannot be reached or keeps failing.
+        ConfigError: If the judge refuses every question, or an option is missing.
     """
     import asyncio
 
@@ -90,7 +90,7 @@ def by_continuations(request: LabelRequest) -> Labelled:
 
     Raises:
         EngineError: If the endpoint cannot be reached or keeps failing.
-        ConfigError: If it refuses every request, an option is missing, or nothing decides an outcome.
+        ConfigError: If the endpoint refuses every request, an option is missing, or nothing decides an outcome.
         DataError: If a file cannot be read.
         UserCodeError: If tools fail in the user's own code before any continuation has worked.
     """
@@ -129,7 +129,7 @@ def by_continuations(request: LabelRequest) -> Labelled:
 
 @contextmanager
 def _told_how_to_go_on(kept: str) -> Iterator[None]:
-    """Add to the error of an endpoint that fails how the command goes on."""
+    """Add to the error of a failing endpoint that the same command can be run again, and what it then reuses."""
     try:
         yield
     except (VerifierError, EngineError) as error:

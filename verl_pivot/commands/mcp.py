@@ -163,7 +163,7 @@ def _override(key: str, path: Path) -> str:
 def _asker(
     client: "ChatClient", parameters: "JsonObject"
 ) -> "Callable[[list[JsonObject], int], Awaitable[ChatAnswer]]":
-    """What asks the model, with another seed for each question."""
+    """Function that asks the model, with another seed for each question."""
     return lambda messages, question: client.ask(messages, {**parameters, "seed": question})
 
 
@@ -182,7 +182,7 @@ def _print_draw(drawn: "ScenarioDraw") -> None:
 
 
 def _read(tools: Path, *, meets_frozen: bool, on_server: "Callable[[McpServer], None]") -> None:
-    """Start and ask every MCP server of a tools file, and raise at the end what is wrong with any of them."""
+    """Start and ask every MCP server of a tools file, and raise one error at the end with the problems of all."""
     from verl_pivot.tools.tools_file import read_entries
     from verl_pivot.tools.toolset import Toolset
 

@@ -27,8 +27,9 @@ def next_stage_command(
 ) -> None:
     """Write the policy of a run's last checkpoint as a model, from which the next stage starts with a new optimizer.
 
-    With --keep-optimizer it writes a run that has taken no step yet instead: rStar2-Agent's second stage goes on with
-    the optimizer of the first, and the third begins with a new one. It needs as many GPUs as the run before.
+    With --keep-optimizer it writes a run instead, which has taken no step yet and keeps the optimizer. rStar2-Agent's
+    second stage goes on with the optimizer of the first, and the third begins with a new one. The written run needs as
+    many GPUs as the run before.
 
     Weights that verl saved in shards go through verl's own merger, which rounds them to bfloat16. Weights saved with
     actor_rollout_ref.actor.checkpoint.save_contents=[...,hf_model] are taken as they are.

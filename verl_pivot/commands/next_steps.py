@@ -1,4 +1,4 @@
-"""What a finished command prints: the next command as it can be typed, and what message turns are paid."""
+"""Texts that a finished command prints: the next command, ready to be typed, and a remark about message turns."""
 
 import shlex
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ _LARGEST_BATCH = 64
 
 
 def next_command(words: Sequence[str], program: Sequence[str] = ("verl-pivot",)) -> str:
-    """A command line that works as it stands.
+    """Command line that works as it stands.
 
     Args:
-        words: Words after the program, which may hold anything.
+        words: Words after the program, which may hold any characters.
         program: Words that start the program.
     """
     return shlex.join([*program, *words])
 
 
 def message_turns_remark(num_messages: int, num_turns: int) -> str:
-    """Sentence about turns at which the expert writes a message and the verifier reads none."""
+    """Sentence about turns at which the expert writes a message, for which any text is accepted."""
     return (
         f"{num_messages} of {num_turns} turns are messages: any text is accepted; judge them (message_judge in "
         "docs/verifiers.md), or leave them out with `verl-pivot profile --turns calls`."

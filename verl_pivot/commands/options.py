@@ -26,7 +26,7 @@ def out_of_json_lines(out: Path | None) -> Path | None:
     """The value of an option --out whose file will hold JSON lines.
 
     Raises:
-        ConfigError: If the name ends as that of another kind of file, as which it would be read.
+        ConfigError: If the name has the ending of another kind of file, so that the file would be read as that kind.
     """
     if out is not None and out.suffix in _READ_OTHERWISE:
         stem = out.with_suffix("")
@@ -41,7 +41,7 @@ def out_of_parquet(out: Path) -> Path:
     """The value of an option --out whose file will be parquet.
 
     Raises:
-        ConfigError: If the name does not end in .parquet, by which verl and every reader know such a file.
+        ConfigError: If the name does not end in .parquet, by which verl and every reader recognize such a file.
     """
     if out.suffix != ".parquet":
         raise ConfigError(
@@ -69,7 +69,7 @@ def refuse_void(given: dict[str, bool], *, because: str) -> None:
 
     Args:
         given: {option: whether its value differs from the default}
-        because: Why they do nothing, and what they would need.
+        because: Reason why they do nothing, and what they would need, for the message.
 
     Raises:
         ConfigError: If one of them was given.
@@ -103,11 +103,11 @@ def refuse_overwriting(out: Path, inputs: list[Path]) -> None:
 
 
 def refuse_repeats(runs: list[Path], each: str = "another one") -> None:
-    """Stop a command that would show a run beside itself.
+    """Stop a command to which the same run was given twice.
 
     Args:
         runs: Folders of runs, or dumps.
-        each: What each must be.
+        each: Words for what each run must be, for the message.
 
     Raises:
         ConfigError: If two are the same folder or file.
@@ -117,9 +117,9 @@ def refuse_repeats(runs: list[Path], each: str = "another one") -> None:
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """A command in which the fields of a dataclass are options, for each parameter that is such an object.
+    """Replace each parameter of a command that is a dataclass by options, one for each field.
 
-    Fields are annotated and have defaults as the parameters of commands, so that several commands share them.
+    Fields are annotated and have defaults like the parameters of a command, so that several commands can share them.
     """
     given = inspect.signature(command).parameters
     groups: dict[str, Any] = {name: each.annotation for name, each in given.items() if is_dataclass(each.annotation)}
@@ -138,7 +138,7 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def options_given(ctx: typer.Context, names: tuple[str, ...]) -> list[str]:
-    """The options, as users write them, of those parameters that stand in the command line."""
+    """Options, as users write them, of those parameters among `names` that were given in the command line."""
     sources = {name: ctx.get_parameter_source(name) for name in names}
     return [option_name(name) for name, source in sources.items() if source and source.name == "COMMANDLINE"]
 

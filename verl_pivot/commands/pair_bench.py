@@ -27,13 +27,13 @@ def bench_turn_pairs(
     seed: int,
     as_json: bool,
 ) -> None:
-    """Ask about the pairs of a file, and print the report.
+    """Ask a judge about the pairs in a file, and print the report.
 
     Args:
         path: A turns.pairs.parquet.
         settings: The judge.
-        concurrency: Questions at a time.
-        limit: Pairs to ask about, drawn at random; None: all.
+        concurrency: Number of questions at a time.
+        limit: Number of pairs to ask about, drawn at random; None: all.
         temperature: Temperature of the answers.
         seed: Seed of the answers, and of the draw.
         as_json: Whether the report is printed as one JSON object.

@@ -60,8 +60,8 @@ def plan_command(
 ) -> None:
     """Plan a training: import the trajectories, profile some of them, and print the commands for all of them.
 
-    The plan says how many pivots and GPU hours to expect, and what will go wrong. What it has imported and profiled
-    is a part of the whole: the printed commands go on from there, and so does `plan` itself when it is run again.
+    The plan says how many pivots and GPU hours to expect, and what will go wrong. Its import and profile are not
+    repeated: the printed commands go on from there, and so does `plan` itself when it is run again.
 
     \b
     Examples:
@@ -116,10 +116,10 @@ def plan_command(
 
 
 def _show_and_run(plan: "Plan", runner: "StageRunner", *, run: bool, as_json: bool) -> None:
-    """Print the plan, and with --run do what it says, unless nothing could be trained on.
+    """Print the plan, and with --run run its commands, unless there would be nothing to train on.
 
     Raises:
-        typer.Exit: If nothing could, or a command fails.
+        typer.Exit: If there would be nothing to train on, or a command fails.
     """
     from verl_pivot.commands.plan_display import print_launch, print_plan
     from verl_pivot.commands.plan_stages import run_stages

@@ -1,4 +1,4 @@
-"""Display of `verl-pivot plan`: a Plan -> lines of text, its commands whole so that they can be copied."""
+"""Display of `verl-pivot plan`: a Plan -> lines of text; commands are not wrapped, so that they can be copied."""
 
 from collections.abc import Iterator
 from textwrap import wrap
@@ -15,7 +15,7 @@ _WIDTH = 96
 
 
 def print_plan(plan: "Plan") -> None:
-    """Print everything."""
+    """Print the whole plan."""
     for title, lines in _sections(plan):
         typer.echo(f"\n{title}")
         for line in lines:

@@ -27,14 +27,14 @@ class TrialOptions:
     num_profiled: int
     """Trajectories to draw."""
     max_prompt_tokens: int | None
-    """None chooses the limit by the drawn trajectories."""
+    """Limit that the user gave; None chooses the limit by the drawn trajectories."""
     max_new_tokens: int | None
     tokens_per_second: float | None
     """Speed that the user gave; None measures it, or takes it from a table."""
 
 
 def find_out(request: "PlanRequest", facts: "ModelFacts", options: TrialOptions, runner: StageRunner) -> "Plan":
-    """Import, survey, measure and try; everything that is written is a part of what the printed commands write.
+    """Import, survey, measure and profile a part; all that is written is a part of the printed commands' output.
 
     Raises:
         PivotError: If the trajectories, the model or the options do not allow a plan.
@@ -108,7 +108,7 @@ def _lengths(measured: "MeasuredTurns", facts: "ModelFacts", options: TrialOptio
     """Limits on tokens, which must let some prompt through and fit into the model's context.
 
     Raises:
-        ConfigError: If they do not.
+        ConfigError: If the limits do not.
     """
     from verl_pivot.planning.lengths import choose_lengths
 
@@ -149,7 +149,7 @@ def _trial(request: "PlanRequest", rows: "Sequence[RawRow]", lengths: "Lengths")
 def _speed(
     request: "PlanRequest", facts: "ModelFacts", options: TrialOptions, state: "PlanState"
 ) -> "EngineSpeed | None":
-    """Speed of one GPU: as given, as measured where GPUs may have been at work, or of a table by the model's size."""
+    """Speed of one GPU: as given, else as measured if the trial may have used GPUs, else from a table."""
     from verl_pivot.local.environment import has_accelerator
     from verl_pivot.planning.estimates import given_speed, tabulated_speed
 

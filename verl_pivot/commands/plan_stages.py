@@ -1,4 +1,4 @@
-"""Stages of `verl-pivot plan`: it runs the commands that it prints, and what is finished is not done again."""
+"""Stages of `verl-pivot plan`, which runs the commands that it prints and does not repeat finished work."""
 
 import sys
 from collections import Counter
@@ -32,10 +32,10 @@ class StageRunner:
     """Whether stdout is left to one JSON object, so that commands print to stderr."""
 
     def run(self, words: Sequence[str]) -> object:
-        """Print a command and run it; returns what it gives to a caller.
+        """Print a command and run it; returns the command's return value.
 
         Raises:
-            typer.Exit: If it fails, which has then said why.
+            typer.Exit: If the command fails, which has then printed why.
         """
         from verl_pivot.planning.plan_commands import typed
 
@@ -47,7 +47,7 @@ class StageRunner:
         """Run a command as a part of the plan: its report goes to stderr, without its hint at the next command.
 
         Raises:
-            typer.Exit: If it fails, which has then said why.
+            typer.Exit: If the command fails, which has then printed why.
         """
         captured = StringIO()
         try:
@@ -89,7 +89,7 @@ def is_imported(files: Sequence[Path]) -> bool:
 
 
 def import_files_once(request: "PlanRequest", runner: StageRunner, state: "PlanState") -> "Json":
-    """Import the files, unless the folder has them from the same command; returns what tells them apart from others."""
+    """Import the files, unless the same command has done so; returns the import's identity, None if there was none."""
     from verl_pivot.data.journal import input_identity
     from verl_pivot.planning.plan_commands import import_words
 
@@ -104,7 +104,7 @@ def import_files_once(request: "PlanRequest", runner: StageRunner, state: "PlanS
 
 
 def rejected_rows(request: "PlanRequest") -> Counter[str]:
-    """{reason: rows that the import rejected}; nothing is known of a file that was imported before."""
+    """{reason: number of rows that the import rejected}; empty for a file that was imported before."""
     from verl_pivot.data.files import read_rows
     from verl_pivot.formats.importing import rejected_path
 
@@ -115,7 +115,7 @@ def rejected_rows(request: "PlanRequest") -> Counter[str]:
 
 
 def run_stages(plan: "Plan", runner: StageRunner) -> "Plan":
-    """Run the rest of what a plan prints, and plan the launch for the pivots that were selected.
+    """Run the plan's profile and selection, and plan the launch for the pivots that were selected.
 
     Raises:
         typer.Exit: If a command fails.

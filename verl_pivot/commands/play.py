@@ -1,4 +1,4 @@
-"""`verl-pivot play`: a tools file or environment, and a model or a person -> conversations with rewards, untrained."""
+"""`verl-pivot play`: tools or an environment, and a model or a person -> conversations with rewards, no training."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -263,7 +263,7 @@ def _keeper(
     write: "Callable[[PlayedProblem], None] | None",
     on_done: "Callable[[int], None]",
 ) -> "Callable[[PlayedProblem], None]":
-    """Function that takes each conversation at its end: it is written first of all."""
+    """Function to call with each finished conversation, which it writes before it does anything else."""
 
     def on_end(played: "PlayedProblem") -> None:
         if write is not None:

@@ -17,9 +17,9 @@ _STYLES = {Role.SYSTEM: "dim", Role.USER: "bold cyan", Role.ASSISTANT: "bold gre
 
 
 class PlayDisplay:
-    """Prints conversations to stdout: each message as it comes if only one is played at a time, else each at its end.
+    """Prints conversations to stdout: message by message if only one is played at a time, else each at its end.
 
-    A person at the keyboard sees own messages as typed, so that they are not printed again.
+    Messages that a person typed at the keyboard are on the screen already and are not printed again.
     """
 
     def __init__(self, *, num_conversations: int, is_live: bool, is_human: bool, is_quiet: bool) -> None:
@@ -74,7 +74,7 @@ class PlayDisplay:
 
 
 def outcome_lines(played: PlayedProblem) -> Iterator[str]:
-    """What training would make of a conversation."""
+    """Lines that tell how training would use a conversation."""
     outcome, record = played.outcome, played.played.record("")
     why = f"{outcome.by}: {outcome.reason}" + (f", {outcome.detail}" if outcome.detail else "")
     if outcome.is_masked:

@@ -16,7 +16,7 @@ class PlayLoop(StrEnum):
     """How the model acts."""
 
     TOOLS = "tools"
-    """Calls of tools, which are answered one turn after the other."""
+    """Calls of tools, which are answered turn by turn."""
     NOTEBOOK = "notebook"
     """Steps of thought and Python in a notebook, in which the tools are functions."""
 
@@ -30,7 +30,7 @@ def check_options(loop: PlayLoop, *, of_tools: dict[str, bool], of_notebook: dic
         of_notebook: {option of conversations in a notebook: whether it was given}.
 
     Raises:
-        ConfigError: If one was given.
+        ConfigError: If an option of the other loop was given.
     """
     foreign = of_tools if loop is PlayLoop.NOTEBOOK else of_notebook
     for option, is_given in foreign.items():

@@ -1,4 +1,4 @@
-"""`verl-pivot process`: rollouts -> labelled turns, and a judge of turns -> how good it is."""
+"""`verl-pivot process`: rollouts -> labelled turns; labelled turns and a judge -> how good the judge is."""
 
 import typer
 

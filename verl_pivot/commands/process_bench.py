@@ -35,9 +35,9 @@ def bench_command(
 ) -> None:
     """Ask a judge once about each labelled turn, and compare its scores with the labels.
 
-    With --form checklist each row is a choice with the columns task, earlier, candidates and right, and it is counted
-    how often the right action brings the task farthest. With --pairs the judge sees two turns of a task in one
-    question, in both orders, and it is counted how often it orders them as their labels do.
+    With --form checklist each row is a choice with the columns task, earlier, candidates and right; the report says how
+    often the right action gets the highest progress. With --pairs the judge sees two turns of a task in one question,
+    in both orders; the report says how often the judge orders them as their labels do.
 
     \b
     Examples:
@@ -97,7 +97,7 @@ def bench_command(
 
 
 _IN_ROWS = ("form", "principles", "max_added_principles", "max_question_tokens", "tokenizer")
-"""Options whose part the rows of pairs have, each with its whole question."""
+"""Options that do nothing with --pairs, since each row of pairs holds its whole question."""
 
 
 def _print(report: "JudgeReport", model: str) -> None:

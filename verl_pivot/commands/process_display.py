@@ -1,4 +1,4 @@
-"""What `verl-pivot process label` shows at its end."""
+"""Table that `verl-pivot process label` prints at its end."""
 
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def print_counts(labels: "Labels", counts: "DumpCounts") -> None:
-    """Show what became of rollouts and turns, and what it cost."""
+    """Print the numbers of turns that were left out and labelled, and what the answers cost."""
     table = counts_table(f"{counts.num_rollouts} rollouts")
     for reason, number in counts.left_out.most_common():
         table.add_row("left out", str(number), reason)

@@ -62,9 +62,9 @@ def label_command(
 ) -> None:
     """Label every sampled turn but the last of each rollout, for judges of turns.
 
-    The label is the median of a stronger judge's scores; with --by outcomes the mean outcome of the rollouts with the
-    same turn after the same turns; with --by continuations that of rollouts which a policy goes on with from behind the
-    turn, with the tools of the run. A command that was stopped asks nothing again that was answered.
+    The label is the median of a stronger judge's scores. With --by outcomes it is the mean outcome of the rollouts with
+    the same turn after the same turns. With --by continuations it is the mean outcome of rollouts that a policy
+    continues after the turn, with the tools of the run. A stopped command that is run again reuses all answers.
 
     \b
     Examples:

@@ -107,7 +107,7 @@ def profile_command(
     gpus_per_server: Annotated[
         int, typer.Option(min=1, help="With --ray and no --endpoint: GPUs of each server that a node starts.")
     ] = 1,
-) -> object:  # the FinishedProfile, for `verl-pivot plan`; typer evaluates annotations
+) -> object:  # a FinishedProfile, for `verl-pivot plan`; not named here, since typer evaluates annotations
     """Sample K actions of the frozen policy at every turn, and score them with the turn's verifier.
 
     An interrupted profile continues when it is run again.
@@ -206,7 +206,7 @@ def _run(verifier_modules: tuple[str, ...], job: "ProfileJob") -> "FinishedProfi
 
 
 def _select_words(job: "ProfileJob", verifier_modules: tuple[str, ...]) -> list[str]:
-    """Words of the command that selects from the profile, with the same lengths and the rule of early stopping."""
+    """Words of the command that selects from the profile, with its prompt length and its rule of early stopping."""
     plan = job.settings.early_stop
     words = ["select", str(job.trajectories), "--profile", str(job.out)]
     words += [

@@ -17,7 +17,7 @@ _MAX_RUNS = 12
 """Runs whose curves can be told apart: six colours, with and without dashes."""
 
 _MAX_QUERY_SECONDS = 120.0
-"""Seconds after which counting is given up: more than a page has, since a report is written once."""
+"""Seconds after which counting is given up; longer than for a page, since a report is written once."""
 
 
 def report_command(
@@ -46,11 +46,11 @@ def report_command(
         bool, typer.Option("--json", help="Print the numbers as one JSON object instead, without texts of rollouts.")
     ] = False,
 ) -> None:
-    """Write one HTML file about a training, or several beside each other, for somebody who has not got their files.
+    """Write one HTML file about one training or several side by side, for readers who do not have the run's files.
 
-    It has curves of metrics, settings and which of them differ, versions, outcomes over the steps, the worst and the
-    best rollouts turn by turn, with --profile also pivots with their samples, and of several runs the differences on
-    the prompts that they share. The file has no script, asks for nothing from anywhere, and is smaller than 3 MB.
+    It shows curves of metrics, settings and their differences, versions, outcomes over the steps, and the worst and
+    best rollouts turn by turn. With --profile it also shows pivots with their samples. For several runs it compares the
+    prompts that they share. The file has no script, loads no other file, and is smaller than 3 MB.
 
     \b
     Examples:
@@ -93,7 +93,7 @@ def report_command(
 def _read(
     index: "RunIndex", num_shown: int, profile: Path | None, trajectories: Path | None
 ) -> "tuple[TrainingReport, list[StoredTurn]]":
-    """The numbers, and of a profile the pivots that are shown."""
+    """Numbers of the report, and the pivots to show if there is a profile."""
     from verl_pivot.inspect.report import make_report
 
     report = make_report(index, num_rollouts=num_shown)
@@ -108,10 +108,10 @@ def _read(
 
 
 def _refuse_earlier_stages(paths: list[Path]) -> None:
-    """Stop where a file is of the stages before training, whose lines are no rollouts.
+    """Stop if a file comes from a stage before training, since its lines are no rollouts.
 
     Raises:
-        ConfigError: With the command that shows it.
+        ConfigError: If there is such a file; the message has the command that shows it.
     """
     from verl_pivot.inspect.candidate_files import kind_of
 
@@ -128,10 +128,10 @@ def _several(number: int, what: str) -> str:
 
 
 def _check_out(out: Path | None, runs: list[Path], *, as_json: bool) -> None:
-    """Stop where nothing or no page would be written.
+    """Stop if the options would write nothing, or a file that is no HTML page.
 
     Raises:
-        ConfigError: With the option to change.
+        ConfigError: If they would; the message names the option to change.
     """
     if out is None:
         if as_json:

@@ -42,7 +42,7 @@ def explain_command(
     ] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
 ) -> None:
-    """Show each trajectory of a step, each term of its reward, what it was paid and why.
+    """Show each trajectory of a step, and for each term of its reward what the term was paid and why.
 
     The terms are those of pivot.rewards, which docs/rewards.md describes.
 

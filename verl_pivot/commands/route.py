@@ -188,7 +188,7 @@ def _check_names(option: str, names: list[str], known: list[str]) -> None:
 def _simulate(
     scenarios: "dict[str, Scenario]", seeds: range, policies: list[str], rates: str, workers: int, out: Path | None
 ) -> "dict[str, list[SeedResult]]":
-    """Simulate every scenario with every seed; where there is an `out`, a journal beside it keeps what is done."""
+    """Simulate every scenario with every seed; with an `out`, a journal beside it keeps finished results."""
     from verl_pivot.data.journal import open_journal
     from verl_pivot.routing.simulator.comparison import seed_result_from_json
 
@@ -227,7 +227,7 @@ def journal_settings(scenarios: "dict[str, Scenario]", policies: list[str], rate
 def _simulated(
     scenarios: "dict[str, Scenario]", jobs: list[tuple[str, int]], policies: list[str], rates: str, workers: int
 ) -> "Iterator[SeedResult]":
-    """The result of each job, which is the name of a scenario and a seed, as soon as it is there."""
+    """Yield the result of each job as soon as it is ready; a job is the name of a scenario and a seed."""
     from concurrent.futures import ProcessPoolExecutor, as_completed
 
     from verl_pivot.commands.progress import progress_bar

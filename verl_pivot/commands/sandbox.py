@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.service.settings import ServiceSettings
 
 HANDED_TOKEN = "VERL_PIVOT_SANDBOX_HANDED_TOKEN"
-"""Environment variable with the descriptor of a file that holds the token, by which a service that root started hands
-it on when it restarts as an ordinary user: other processes of that user can read the environment of a process."""
+"""Environment variable with the descriptor of a file that holds the token. A service that root started uses it to pass
+the token on when it restarts as an ordinary user. The variable does not hold the token itself, since other processes of
+that user can read the environment of a process."""
 PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that this process gets when its parent ends."""
 
@@ -135,7 +136,7 @@ def serve_command(
     from verl_pivot.sandbox.service.settings import ServiceLimits, ServiceSettings
 
     if os.geteuid() == 0:
-        _hand_on(read_token(token_file))  # the ordinary user may not read the file
+        _hand_on(read_token(token_file))  # the ordinary user may have no right to read the file
     drop_root(user, with_pods=True)
     if die_with_parent is not None:
         _die_with(die_with_parent)
@@ -201,7 +202,7 @@ def _allow_many_files() -> None:
 
 
 def _write(ready_file: Path, ready: str) -> None:
-    """Write the file atomically, so that nobody reads half of it."""
+    """Write the file atomically, so that no process reads half of it."""
     partial = ready_file.with_suffix(".partial")
     try:
         partial.write_text(ready + "\n")
@@ -236,7 +237,7 @@ def _hand_on(token: str) -> None:
 
 
 def _handed_token() -> str:
-    """The token of a service that root started; "" for any other."""
+    """The token that a service started by root has passed on; "" for any other service."""
     handed = os.environ.pop(HANDED_TOKEN, "")
     if not handed:
         return ""
@@ -272,7 +273,7 @@ def start_command(
     min_tier: Annotated[str | None, typer.Option(help="Same as for `serve`.")] = None,
     wait_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every node serves.")] = 300.0,
 ) -> None:
-    """Keep one service on each node of a Ray cluster, now and later.
+    """Keep one service on each node of a Ray cluster, also on nodes that join later.
 
     Example: verl-pivot sandbox start --ray --lanes 8 -- --max-sessions 256
     """
@@ -322,7 +323,7 @@ def stop_command(
     address: Address = "auto",
     name: Name = "default",
 ) -> None:
-    """Stop each service; running programs get the time that `serve` has.
+    """Stop each service; running programs get the --drain-seconds of `serve` to end.
 
     Example: verl-pivot sandbox stop --url http://127.0.0.1:8650 --token-file token.txt
     """

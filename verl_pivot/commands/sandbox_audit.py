@@ -1,4 +1,4 @@
-"""`verl-pivot sandbox audit`: attacks on a sandbox of this machine -> a table of what holds, and what does not."""
+"""`verl-pivot sandbox audit`: attacks on a sandbox of this machine -> a table of what is stopped, and what is not."""
 
 import json
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +17,7 @@ def audit_command(
     backend: Annotated[str, typer.Option(help="Backend to attack: zygote or bwrap_exec.")] = "zygote",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Attack a sandbox on this machine, and say what holds. Takes about half a minute on an idle machine.
+    """Attack a sandbox on this machine, and show which attacks it stops. Takes about half a minute on an idle machine.
 
     Each attack is a program in the sandbox that ends by itself; nothing outside of it is changed. The exit code is 1 if
     an attack achieves what this machine's tier promises to stop, or could not be tried. An attack that is "open" is one

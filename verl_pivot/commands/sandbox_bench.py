@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.bench.run import BenchReport
 
 HANDED_FILE = "VERL_PIVOT_SANDBOX_HANDED_FILE"
-"""Environment variable in which a benchmark that root started hands on the open file of --json when it restarts as an
-ordinary user."""
+"""Environment variable with the descriptor of the open file of --json, by which a benchmark that root started passes
+the file on when it restarts as an ordinary user."""
 
 
 def bench_command(
@@ -36,7 +36,7 @@ def bench_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the mix of programs.")] = 0,
 ) -> None:
-    """Measure the sandbox, and compare with its targets for two cores. A missed target is shown; it is not an error.
+    """Measure the sandbox, and compare the figures with its targets for two cores. A missed target is not an error.
 
     Example: verl-pivot sandbox bench --json bench.json
     """
@@ -61,7 +61,7 @@ def bench_command(
 
 
 def _opened(path: Path) -> int:
-    """Open the file before anything is measured. A file that root opens stays open when root is given up."""
+    """Open the file before anything is measured. A file that root opens stays open when the process drops root."""
     from verl_pivot.sandbox.bubblewrap.privileges import is_root
 
     handed = os.environ.pop(HANDED_FILE, "")

@@ -61,7 +61,7 @@ def stop(address: str, name: str) -> None:
 
 
 def _wait(name: str, until: float) -> list[ServicePlace]:
-    """The state of all services, once each is ready or has failed, or at the time `until`."""
+    """State of all services, as soon as each is ready or has failed, but at the latest at the time `until`."""
     with Console(stderr=True).status("starting") as status:
         while True:
             places = ray_supervisor.places(name)

@@ -48,9 +48,9 @@ def run_command(
 ) -> None:
     """Run one program in the sandbox.
 
-    Its output is printed as it comes, and its exit code is the command's. It runs on the services that
-    VERL_PIVOT_SANDBOX_URLS names, or on one that is started for it. What is piped into the command is the program's
-    input.
+    The program's output is printed as it comes, and its exit code becomes that of the command. It runs on the services
+    that VERL_PIVOT_SANDBOX_URLS names, or on a service that is started for it. Input that is piped into the command
+    goes to the program.
 
     Example: verl-pivot sandbox run --language bash --terminal session.sh
 
@@ -82,10 +82,10 @@ def run_command(
 
 
 def _piped(*, with_end: bool) -> str:
-    """What is piped into this command; "" for a keyboard.
+    """Input that is piped into this command; "" if stdin is a keyboard.
 
     Args:
-        with_end: Whether it is typed into a terminal, where the end of the input is a key.
+        with_end: Whether the input is typed into a terminal, where a key marks the end of the input.
     """
     if sys.stdin.isatty():
         return ""
@@ -110,7 +110,7 @@ async def _run(program: "Program") -> "Result":
 
 @contextlib.contextmanager
 def _keyboard(output: "OutputStream") -> Iterator[None]:
-    """Type into the program's terminal what is typed here, key by key, with Ctrl-C and the like."""
+    """Pass each key that is typed here to the program's terminal, Ctrl-C and similar keys included."""
     if not sys.stdin.isatty():
         yield
         return
@@ -137,7 +137,7 @@ async def _type(keys: "asyncio.Queue[str]", output: "OutputStream") -> None:
 
 
 def _exit_code(result: "Result") -> int:
-    """Exit code as a shell tells it."""
+    """Exit code as a shell reports it."""
     if result.signal is not None:
         return _SIGNALED + result.signal
     return _FAILED if result.exit_code is None else result.exit_code

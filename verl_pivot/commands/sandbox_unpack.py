@@ -17,10 +17,10 @@ def unpack_command(
         typer.Option(help="If root unpacks: give the files to this user instead of nobody, as for `sandbox serve`."),
     ] = None,
 ) -> None:
-    """Unpack an image into a folder, as a root of programs.
+    """Unpack an image into a folder that programs can have as their root.
 
-    Nothing of it is run. An archive that leads out of the folder, holds device nodes outside of /dev, is damaged or too
-    large is refused, and leaves nothing behind.
+    No program of the image is run. An archive is refused, and leaves nothing behind, if it leads out of the folder,
+    holds device nodes outside of /dev, is damaged, or is too large.
 
     Example:
 

@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 def serve_until_told(
     make_app: "Callable[[], web.Application]", host: str, port: int, on_ready: Callable[[str], None]
 ) -> None:
-    """Serve an application that is made within the event loop that runs it.
+    """Serve an application until a signal ends it; the application is made within the event loop that runs it.
 
     Args:
         make_app: Makes the application.
         host: Address to listen on.
         port: Port to listen on; 0 takes a free one.
-        on_ready: Called with the address when requests are answered.
+        on_ready: Called with the address as soon as requests are answered.
 
     Raises:
-        ConfigError: If it cannot listen there.
+        ConfigError: If it cannot listen on this address and port.
     """
     from verl_pivot.tools.http_service import serve
 

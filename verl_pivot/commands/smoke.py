@@ -28,10 +28,10 @@ def smoke_command(
     out: Annotated[Path, typer.Option(help="Folder for files and logs.")] = Path("outputs/smoke"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
-    """Try whether methods run here: two steps of the stock trainer with each, and a tiny policy.
+    """Try whether methods run on this machine: two steps of the stock trainer with each method and a tiny policy.
 
-    On GPUs where there are some, and else with +local=cpu. Exit code 1 if a method does not work; then the checks of
-    `verl-pivot doctor` that fail here are printed too.
+    They run on GPUs if there are any, else with +local=cpu. The exit code is 1 if a method does not work; then the
+    failed checks of `verl-pivot doctor` are printed, too.
 
     Examples:
 
@@ -113,7 +113,7 @@ def _as_json(result: "SmokeResult") -> dict[str, Any]:
 
 
 def _finite(values: Mapping[str, float]) -> dict[str, float | None]:
-    """The values as JSON has them, which knows no NaN."""
+    """The values with None for NaN and infinity, which JSON does not have."""
     return {name: value if math.isfinite(value) else None for name, value in values.items()}
 
 

@@ -184,7 +184,7 @@ def _inputs(tasks: Path | None, trajectories: Path | None, tools: str | None) ->
 
 
 def _tools_text(tools: str | None) -> str | None:
-    """The tools file, on which an interrupted run depends; the code of tools is not among it."""
+    """Text of the tools file, or the name of the environment; the code of the tools is not included."""
     is_file = tools is not None and Path(tools).suffix in (".yaml", ".yml")
     return Path(str(tools)).read_text(encoding="utf-8") if is_file else tools
 

@@ -1,4 +1,4 @@
-"""`verl-pivot tools report`, `serve` and `check-replay`: the tools of a training, for others, and again."""
+"""`verl-pivot tools report`, `serve` and `check-replay`: shows a training's calls, serves tools, checks replays."""
 
 import math
 from functools import partial
@@ -145,9 +145,9 @@ def check_replay_command(
 ) -> None:
     """Tell whether an environment replays exactly: the same calls give the same results, states and score.
 
-    The calls of each trajectory are run twice in new environments, and on copies where there is `fork`. The verifier
-    state, +method=tree_search and the checks of synthesize run calls again, and rely on this. The exit code is 1 where
-    anything differs.
+    The calls of each trajectory are run twice in new environments, and also on copies if the environment has `fork`.
+    The verifier `state`, +method=tree_search and the checks of `synthesize` run calls again, and rely on exact replays.
+    The exit code is 1 if anything differs.
 
     \b
     Examples:

@@ -25,7 +25,7 @@ There are no p-values: steps depend on each other. The range over seeds shows wh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolReport:
-    """What `verl-pivot tools report` tells."""
+    """Content of the report of `verl-pivot tools report`."""
 
     runs: Mapping[str, Sequence[StepToolUse]]
     """{name of the run: its steps}"""

@@ -1,4 +1,4 @@
-"""Lines that a person types while the event loop goes on, from a terminal that has its own settings afterwards."""
+"""Lines that a person types while the event loop runs, from a terminal whose settings are restored afterwards."""
 
 import sys
 import threading
@@ -10,7 +10,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.tools.functions import in_thread
 
 _SECONDS_UNTIL_EDITING = 1.0
-"""Longest wait for a thread that is about to read to change the terminal's settings."""
+"""Longest wait, in seconds, until a thread that is about to read has changed the terminal's settings."""
 
 
 class TypedLines:
@@ -46,7 +46,7 @@ class TypedLines:
 
     @contextmanager
     def terminal_restored(self) -> Iterator[None]:
-        """Give the terminal its settings back at the end: an interrupted thread in input() leaves those of editing."""
+        """Restore the terminal's settings at the end: an interrupted thread in input() leaves those of line editing."""
         import termios
 
         if not sys.stdin.isatty():

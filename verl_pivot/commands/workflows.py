@@ -1,4 +1,4 @@
-"""`verl-pivot workflows induce`: dumps of rollouts -> workflows of those that succeeded."""
+"""`verl-pivot workflows induce`: dumps of rollouts -> workflows of the rollouts that succeeded."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -50,8 +50,8 @@ def induce_command(
 ) -> None:
     """Write workflows of the rollouts that succeeded, for pivot.rollout.workflows.file.
 
-    Of two workflows for one goal the shorter stays. A model's workflow has two steps or more, each of which occurs in
-    the trajectory that it comes from.
+    Of two workflows for the same goal the shorter one is kept. A model's workflow has at least two steps, each of which
+    occurs in the trajectory that it comes from.
 
     \b
     Examples:
@@ -94,7 +94,7 @@ def _tasks(rows: list[Path] | None) -> "dict[str, WorkflowTask] | None":
 def _by_model(
     sources: "Sequence[Workflow]", endpoint: EndpointOptions, max_tokens: int, left_out: "Counter[str]"
 ) -> "list[Workflow]":
-    """Workflows that a model finds in each source; what is refused is counted."""
+    """Workflows that a model finds in each source; refused ones are counted in `left_out`."""
     import asyncio
 
     from verl_pivot.commands.progress import progress_bar

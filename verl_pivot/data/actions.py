@@ -21,7 +21,7 @@ _NOTHING_TO_READ = re.compile(
 """Tags, entities, fences, names of special tokens and escapes, which say nothing by themselves."""
 
 TRUNCATED = Malformed(reason="truncated", detail="the completion reached its token limit before the turn ended")
-"""What a completion is that was cut off."""
+"""Result for a completion that was cut off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,9 +38,12 @@ class TurnText:
 def read_turn(text: str) -> TurnText:
     """Split a turn in the Hermes format: optional thinking, then text, then ``<tool_call>`` blocks.
 
-    A turn is no action, and none of its calls counts, if its text holds markers of the chat, such as those of thinking
-    that is never closed, of a tool's result or of the user's next message; if text follows a call, whose result the
-    policy does not know yet; or if its only text has no visible letter.
+    A turn is no action, and none of its calls counts, in three cases:
+
+    - Its text holds markers of the chat, such as those of thinking that is never closed, of a tool's result or of the
+      user's next message.
+    - Text follows a call, whose result the policy does not know yet.
+    - It has no calls, and its text has no visible letter.
     """
     reasoning = None
     thinking, end, rest = text.partition("</think>")
@@ -57,7 +60,7 @@ def read_turn(text: str) -> TurnText:
 
 
 def _mistake(content: str, *, has_calls: bool, has_text_after_call: bool) -> Malformed | None:
-    """Why a turn with this text outside of its calls is no action; None if it is one."""
+    """Why a turn with this text outside of its calls is no action; None if it is an action."""
     if tag := _TAG.search(content):
         return Malformed(reason="malformed_call", detail=f"{tag[0]} without its partner")
     if marker := forged_marker(content, before_call=has_calls):

@@ -62,9 +62,9 @@ class PivotRecord:
     variance: float | None = None
     """Running variance within a group; before the first visit the variance in the profile. None: never measured."""
     num_visits: int = 0
-    """Groups that were sampled at this pivot."""
+    """Number of groups that were sampled at this pivot."""
     num_flat_visits: int = 0
-    """Latest visits in a row after which the running variance was at most `retire_variance`."""
+    """Number of latest visits in a row after which the running variance was at most `retire_variance`."""
     last_step: int = 0
     """Training step of the last visit; 0 before the first."""
 

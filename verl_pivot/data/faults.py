@@ -1,7 +1,7 @@
-"""Causes that lie in a row or in the user's code, as verdicts, and the row that they name.
+"""Errors in a row or in the user's code -> undecided verdicts that say the cause and name the row.
 
-Such a cause would end every rollout of a run in the same way. The rollout is undecided with one of these reasons, and
-the replay buffer stops the first step of a launch with its sentence; in later steps the rollout is masked and counted.
+Such an error would end every rollout of a run in the same way. In the first step of a launch, the replay buffer
+therefore stops the launch with the cause as its message. In later steps the rollout is masked and counted.
 """
 
 from collections import Counter
@@ -15,20 +15,20 @@ from verl_pivot.types import Verdict
 from verl_pivot.user_code import described
 
 MAX_SENTENCE = 1000
-"""Characters of a cause that are kept."""
+"""Maximum number of characters of a cause; the rest is cut."""
 SYSTEM_FAILURE = "system_failure"
-"""Reason for a rollout that a system outside of row and code ended: an engine, a sandbox, a file system."""
+"""Reason of a rollout that a system failure ended, such as that of an engine, a sandbox or a file system."""
 _MAX_QUOTED = 60
 
 
 class FaultReason(StrEnum):
-    """Reason of an undecided verdict whose cause the user can mend."""
+    """Reason of an undecided verdict whose cause the user can fix."""
 
     BROKEN_ROW = "broken_row"
     USER_CODE_FAILED = "user_code_failed"
-    """A verifier, environment, tool or reward function raised or returned what it must not."""
+    """A verifier, environment, tool or reward function raised an error or returned a value that is not allowed."""
     ROLLOUT_FAILED = "rollout_failed"
-    """The agent loop raised."""
+    """The agent loop raised an error."""
 
 
 def fault_verdict(error: Exception) -> Verdict:
@@ -56,7 +56,7 @@ def with_row_name(verdict: Verdict, row: Mapping[str, Any]) -> Verdict:
 
 
 def row_name(row: Mapping[str, Any]) -> str:
-    """What a person finds a row by: its turn, its `extra_info.index`, or else how its prompt ends."""
+    """Text by which a person finds the row: its turn, its `extra_info.index`, or else the end of its prompt."""
     if row.get("trajectory_id") is not None and row.get("turn_index") is not None:
         return f"turn {row['trajectory_id']}:{row['turn_index']}"
     extra_info = row.get("extra_info")
@@ -72,7 +72,7 @@ def fault_of(rewards: Iterable[Mapping[str, Any]]) -> str | None:
     """The most frequent cause among the `reward_extra_info` of rollouts, with its share; None if there is none.
 
     Args:
-        rewards: [num_rollouts] what the reward manager wrote.
+        rewards: [num_rollouts] `reward_extra_info` that the reward manager wrote.
     """
     details: Counter[str] = Counter()
     num_faults = num_rollouts = 0

@@ -96,7 +96,7 @@ def check_file(path: Path) -> None:
     """Refuse a file that is not there, and a folder.
 
     Raises:
-        DataError: Naming the folder in which a relative path was looked for.
+        DataError: If the path is a folder or does not exist; the message says where a relative path was looked for.
     """
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the files in it, such as {path}/*.jsonl")
@@ -179,7 +179,7 @@ def _kind_of_json(path: Path, file: _Peekable) -> Literal["array", "object", "li
 
 
 _UNREADABLE = (OSError, ValueError, pyarrow.ArrowException)
-"""What reading a damaged part of a parquet file raises; a text that is no UTF-8 is a ValueError."""
+"""Errors that reading a damaged part of a parquet file raises; text that is not UTF-8 raises a ValueError."""
 
 
 def _parquet_rows(path: Path) -> Iterator[RawRow]:
@@ -208,7 +208,7 @@ def _batch_rows(path: Path, batch: pyarrow.RecordBatch, num_before: int) -> Iter
 
 
 def _single_row(batch: pyarrow.RecordBatch) -> tuple[JsonObject, str]:
-    """Columns of the only row, and the problem that it has."""
+    """Columns of the only row, and why it cannot be read; "" if it can."""
     try:
         return batch.to_pylist()[0], ""
     except _UNREADABLE as error:

@@ -1,4 +1,4 @@
-"""Text of a turn -> the marker in it by which the policy speaks for another side, or hides its reasoning."""
+"""Text of a turn -> the marker in it by which the policy imitates another speaker, or leaves its reasoning open."""
 
 import re
 import unicodedata
@@ -8,7 +8,7 @@ _TOKEN = re.compile(
     r"<\|[\w-]{1,40}\|>|<\uff5c[^\uff5c<>\s]{1,40}\uff5c>|<(?:start|end)_of_turn>|<(?:bos|eos)>|<</?SYS>>"
     r"|\[/?(?:INST|THINK|TOOL_CALLS|AVAILABLE_TOOLS|TOOL_RESULTS)\]"
 )
-"""Markers of chat templates that mean nothing else."""
+"""Markers of chat templates that have no other meaning."""
 _WRITTEN_TOKEN = re.compile(rf"{_TOKEN.pattern}|</?s>")
 _TAG = re.compile(r"<\s*(?:(/)\s*)?([a-z][\w:.-]{0,40})(?:[ ]+([a-z]{1,12}))?(?=[\s/>])")
 _NO_LETTERS = re.compile(r"[\W_]+")
@@ -20,7 +20,7 @@ _RESULT_TAG = re.compile(
 _RESULT_NAME = (
     r"[\w:.-]{0,40}?(?:result|output|respons|observation|feedback|repl(?:y|ies)|return|stdout|stderr|terminal)"
 )
-"""Name up to a word for a result that stands in it, such as `refund_result`."""
+"""Name such as `refund_result`, up to the word in it that means a result."""
 _BARE_RESULT = re.compile(
     rf"(?:(?<!\w)<|<(?=\s*/))\s*(?:/\s*)?{_RESULT_NAME}[\w:.-]{{0,40}}(?=[\s/>])"
     rf"|^[^\w\n]{{0,8}}(?:```|~~~) *{_RESULT_NAME}[^\n]*"
@@ -28,8 +28,8 @@ _BARE_RESULT = re.compile(
     r"|[\"']role[\"']\s*:\s*[\"'](?:tool|user|human|system|function)[\"']",
     re.MULTILINE,
 )
-"""Tags, code blocks and JSON in which a result may stand, and which a text without a call may hold as well. A type such
-as `Promise<Response>` is none."""
+"""Tags, code blocks and JSON that may hold a result. They count only before a call, since an answer may hold them too.
+A type such as `Promise<Response>` does not match."""
 _ROLE_TAG = re.compile(r"user|human|system|assistant|tool|environment")
 _REASONING_TAG = re.compile(
     r"\w*think(?:ing)?(?:process)?|thoughts?|(?:inner|internal|hidden)(?:thoughts?|monologue|reasoning)|reasoning"
@@ -48,7 +48,7 @@ _LABEL_ENDS = re.compile(
 )
 _COLON = re.compile(r"[^\S\n]?[*_]{0,3}[^\S\n]?:")
 _WINDOW = 24
-"""Characters before a label that are looked at."""
+"""Number of characters before a label that are examined."""
 
 _INVISIBLE = re.compile(
     # Combining marks, and characters that only change how others are shown.
@@ -62,12 +62,12 @@ LOOK_ALIKES = str.maketrans(
 
 
 def without_chat_tokens(text: str) -> str:
-    """A text in which no marker of a chat template is whole, so that no server takes it for a token of its model."""
+    """The text with a space inside each marker of a chat template, so that no server reads it as a special token."""
     return _WRITTEN_TOKEN.sub(lambda found: f"{found[0][:1]} {found[0][1:]}", text)
 
 
 def _folded(text: str) -> str:
-    """A text with marks, look-alikes and forms of width made one; its letters keep their case."""
+    """The text without combining and invisible marks, with look-alikes and width variants as plain letters."""
     if text.isascii():
         return text
     return _INVISIBLE.sub("", unicodedata.normalize("NFKD", text)).translate(LOOK_ALIKES)
@@ -97,11 +97,11 @@ _ROLE_WORDS = _folded_words(
 
 
 def forged_marker(text: str, *, before_call: bool) -> str | None:
-    """The first marker found in a text by which the policy speaks for the template, a tool or the user; None if none.
+    """The first marker by which the policy imitates the template, a tool or the user; None if there is none.
 
     Tokens and tags of chat templates, tags of results, and tags of reasoning that are not closed count everywhere.
-    Labels such as "Observation:" or "User:" count before a call, whose result they forge, and where labels of the
-    assistant's next turn stand beside them: a message without a call may write down a dialogue or an observation.
+    Labels such as "Observation:" or "User:" count before a call, whose result they forge. Without a call they count
+    only beside a label of the assistant's next turn, since an answer may quote a dialogue or an observation.
 
     Args:
         text: Text of a turn outside of its thinking and its calls.
@@ -125,7 +125,7 @@ def forged_marker(text: str, *, before_call: bool) -> str | None:
 
 
 def _forged_tag(lowered: str) -> str | None:
-    """The first tag that a result or a message of another side stands in, or of reasoning that is not closed."""
+    """The first tag around a result or around a message of another speaker, or of reasoning that is not closed."""
     is_open = ""
     for tag in _TAG.finditer(lowered):
         is_closing, names = tag[1] == "/", _names(tag)
@@ -141,13 +141,13 @@ def _forged_tag(lowered: str) -> str | None:
 
 
 def _names(tag: re.Match[str]) -> list[str]:
-    """Names that a tag may have: its first word without its namespace, and its first two words in one."""
+    """Names that a tag may have: its first word without the namespace, and its first two words joined."""
     first = _NO_LETTERS.sub("", tag[2].rpartition(":")[2])
     return [first, first + tag[3]] if tag[3] else [first]
 
 
 def _label(folded: str, lowered: str, words: Iterable[str], *, is_role: bool) -> str | None:
-    """The first of the words that stands as a label of another side's turn."""
+    """The first of the words that stands in the text as the label of another speaker's turn."""
     for word in words:
         start = lowered.find(word)
         while start >= 0:
@@ -170,7 +170,7 @@ def _is_label(folded: str, start: int, end: int, *, is_role: bool) -> bool:
 
 
 def _dress(text: str, position: int) -> str | None:
-    """Blanks and marks between the beginning of a line and a position; None if there is more, or a quote."""
+    """Blanks and punctuation between the beginning of the line and a position; None if letters or quotes are there."""
     before = text[max(0, position - _WINDOW) : position]
     line = _LINE_BEGINS.search(before if position > _WINDOW else f"\n{before}")
     return line and line["dress"]

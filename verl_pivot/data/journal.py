@@ -1,4 +1,4 @@
-"""Journal of a long job in `<out>.unfinished`: after kill -9 the job goes on, and its output has the same bytes."""
+"""Journal of a long job in `<out>.unfinished`: even after kill -9 the job can resume, with the same bytes as output."""
 
 import fcntl
 import hashlib
@@ -39,7 +39,7 @@ class Journal:
     def __init__(self, folder: Path, database: sqlite3.Connection, state: JsonObject) -> None:
         self.folder = folder
         self.database = database
-        """Database for the job's own tables; what is written to them counts from the next commit on."""
+        """Database for the job's own tables; what is written to them becomes valid with the next commit."""
         self.state = state
         """State of the job at the last commit; empty before the first."""
         self._files: dict[str, BinaryIO] = {}

@@ -100,7 +100,8 @@ def check_conversation(messages: Sequence[Message]) -> None:
     """Refuse messages that cannot be one conversation of an expert with its tools.
 
     Raises:
-        BadRowError: If it has no assistant turn, two in a row, an empty one, or a tool result without its call.
+        BadRowError: If the conversation has no assistant turn, two assistant turns in a row, an empty assistant turn,
+            or a tool result without its call.
     """
     if not messages:
         raise BadRowError("no_messages", "the list of messages is empty")

@@ -101,7 +101,7 @@ def pivot_rows(
         trajectory: Trajectory of the turns.
         numbers: {index of a selected turn: its numbers}.
         with_recording: Whether each row carries the calls and results of the trajectory, for tools that replay them.
-        sampling: SamplingRecord of the profile, encoded; None without a profile of one's own.
+        sampling: SamplingRecord of the profile, encoded; None without a profile that `verl-pivot profile` measured.
     """
     # Each state begins with the state before it, so every message is encoded only once.
     encoded = [encode_json(message.as_dict()) for message in trajectory.messages]

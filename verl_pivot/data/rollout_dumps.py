@@ -1,4 +1,4 @@
-"""Rollouts <-> lines of `<rollout_data_dir>/pivot/<step>.jsonl`, which say what was rewarded and why; docs/dumps.md."""
+"""Rollouts <-> lines of `<rollout_data_dir>/pivot/<step>.jsonl`, with rewards and their reasons; docs/dumps.md."""
 
 import json
 import math
@@ -25,7 +25,7 @@ class RecordedTexts(StrEnum):
     KEPT = "kept"
     """The rollouts that the update saw."""
     CALLS = "calls"
-    """None: of a rollout with tools there are the calls, of all others the outcome and the numbers of tokens."""
+    """No rollout. A line then has the calls of a rollout with tools, or else only the outcome and numbers of tokens."""
 
 
 class LeftOut(StrEnum):
@@ -36,7 +36,7 @@ class LeftOut(StrEnum):
     MASKED = "masked"
     """The system failed, as `failure` says."""
     LONE = "lone"
-    """The rollout is the last decided one of its group, and has no advantage alone."""
+    """The rollout is the only usable one left of its group, so that it has no advantage."""
     RESAMPLED = "resampled"
     """GRPO-RoC drew other rollouts of the group."""
     GROUP_TOO_FEW = "group_too_few"
@@ -52,7 +52,7 @@ class LeftOut(StrEnum):
 
 
 class DumpedStep(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a turn in a notebook, by which its step is rewarded.
+    """Outcome of a turn in a notebook, from which the reward of its step is computed.
 
     Example:
         DumpedStep(has_form=True, ran=True, num_outputs=1, num_errors=0, step_return=0.31)
@@ -91,9 +91,9 @@ class DumpedTurn(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float | None = None
     """Seconds of waiting for the engine; None in dumps of earlier versions."""
     tool_seconds: float | None = None
-    """Seconds of waiting for the tools after the turn; None if there was nothing to wait for, or nobody measured it."""
+    """Seconds of waiting for the tools after the turn; None if there was none, or its time is not known."""
     step: DumpedStep | None = None
-    """What came of the turn in a notebook; None for rollouts without a notebook."""
+    """Outcome of the turn in a notebook; None for rollouts without a notebook."""
 
     @property
     def recorded_text(self) -> str:
@@ -103,7 +103,7 @@ class DumpedTurn(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DumpedOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The part of a line that the replay buffer knows: the verdict, and whether the update saw the rollout."""
+    """The part of a line that the replay buffer writes: the verdict, and whether the update saw the rollout."""
 
     uid: str
     """Key of the row in verl, `<group>_<session>_<part>`; verl's own dump of the step holds the text under this key."""
@@ -135,11 +135,11 @@ class DumpedRollout(DumpedOutcome, frozen=True, kw_only=True):
     """Index of the pivot among the trajectory's assistant turns, from 0."""
     data_source: str | None = None
     prompt: tuple[dict[str, Any], ...] | None = None
-    """[num_messages] messages of the prompt; None if they are those of the line before in the same group, and where
+    """[num_messages] messages of the prompt; None if they equal those of the line before in the same group, or if
     `pivot.record` leaves texts out."""
     sampled_spans: tuple[tuple[int, int], ...] = ()
-    """[num_spans, 2] positions in the response from which, and up to which, the policy sampled all tokens; what lies
-    between was read, and no loss is taken of it."""
+    """[num_spans, 2] first position, and position after the last, of each stretch of the response that the policy
+    sampled. The tokens between the stretches are observations, which get no loss."""
     turn_ends: tuple[int, ...] = ()
     """[num_turns] positions in the response, each behind the last sampled token of a turn."""
     turns: tuple[DumpedTurn, ...] = ()
@@ -170,7 +170,7 @@ def encode_transcript(
     mask: Sequence[int] = (),
     turn_ends: Sequence[int] = (),
 ) -> bytes:
-    """The part of a line that the agent loop knows, as a JSON object.
+    """The part of a line that the agent loop writes, as a JSON object.
 
     Args:
         row: Columns of the row that was rolled out.
@@ -228,7 +228,7 @@ def encode_line(outcome: DumpedOutcome, transcript: bytes | None, prompt: bytes 
 
 
 def without_texts(transcript: bytes) -> bytes:
-    """A transcript whose turns have neither their texts nor what the policy read."""
+    """The transcript without the texts of its turns and without their observations."""
     try:  # values that stay are not decoded, which takes a third of the time
         fields = _RAW_FIELDS.decode(transcript)
         turns = _RAW_TURNS.decode(fields["turns"])

@@ -40,12 +40,12 @@ CRITERIA_FIELD = "criteria"
 
 
 class StopReason(StrEnum):
-    """Why a rollout ended; each has exactly one reason."""
+    """Why a rollout ended; each rollout has exactly one reason."""
 
     ANSWERED = "answered"
     """The policy ended a turn without a call."""
     MAX_TURNS = "max_turns"
-    """The policy made calls in its last turn."""
+    """The policy made calls in the last turn that the limit allows."""
     MAX_TURN_TOKENS = "max_turn_tokens"
     """A turn reached its token limit and was cut off."""
     MAX_RESPONSE_TOKENS = "max_response_tokens"
@@ -114,7 +114,7 @@ class RoutingCost(msgspec.Struct, kw_only=True):
     wait_seconds: float = 0.0
     """Seconds that the rollout waited for an engine."""
     num_moves: int = 0
-    """Turns that another engine served than the turn before."""
+    """Number of turns that were served by another engine than the turn before."""
     recomputed_tokens: int = 0
     """Tokens of the conversation that an engine recomputed after such a move."""
 
@@ -123,9 +123,9 @@ class SearchRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of the search that chose a rollout."""
 
     gain: float | None
-    """Mean over the turns of how much the kept candidates score above all; None if nothing was scored."""
+    """Mean score of the kept candidates minus that of all candidates, averaged over the turns; None without scores."""
     extra_tokens: int
-    """Tokens that the policy sampled and the rollout does not hold."""
+    """Tokens that the policy sampled for candidates that are not part of the rollout."""
 
 
 class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +152,7 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     tool_seconds: float
     """Seconds of waiting for tools; of parallel calls the longest counts."""
     num_empty_answers: int = 0
-    """Empty completions of the engine; the request was repeated after each."""
+    """Number of empty completions of the engine; the request was repeated after each."""
     num_answers: int | None = None
     """Answers between format tags, 0 if tags are unmatched; None if no format tag is configured."""
     text_differs: bool = False
@@ -161,9 +161,10 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     journey: RoutingCost | None = None
     """Cost of routing; None if the router does not count it, or its actor died meanwhile."""
     oldest_weights: int | None = None
-    """Number of updates before the weights that sampled the first token; None if the engine does not report it."""
+    """Version of the weights that sampled the first token, as a number of updates; None if the engine reports none."""
     newest_weights: int | None = None
-    """The same for the last token. It is greater than `oldest_weights` where the rollout went on in a later step."""
+    """Version of the weights that sampled the last token. It is greater than `oldest_weights` if the rollout went on in
+    a later step."""
     failure: str = ""
     """What failed, if the rollout is masked."""
     answer: str | None = None
@@ -171,11 +172,11 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     num_trims: int = 0
     """Number of times that the context of a notebook was trimmed."""
     search: SearchRecord | None = None
-    """Figures of the search that chose the rollout; None for the policy's own draw."""
+    """Figures of the search that chose the rollout; None if the policy sampled it without a search."""
     workflow_version: int | None = None
-    """Version of the workflow memory that the prompt was written from; None if the rollout was to see no workflows."""
+    """Version of the workflow memory that the prompt was written from; None if the rollout sees no workflows."""
     num_workflows: int = 0
-    """Workflows that the prompt shows."""
+    """Number of workflows that the prompt shows."""
 
     @property
     def is_masked(self) -> bool:
@@ -187,7 +188,7 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def num_tool_errors(self) -> int:
-        """Calls that the policy got wrong."""
+        """Number of calls that the policy got wrong."""
         return sum(call.status is CallStatus.TOOL_ERROR for call in self.calls)
 
     def as_dict(self) -> JsonObject:
@@ -204,7 +205,7 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_undecided(verdict: Mapping[str, Any] | None) -> bool:
-    """Whether what stands under VERDICT_FIELD has no score: the system failed the rollout."""
+    """Whether the verdict under VERDICT_FIELD has no score, which means that the system failed."""
     return verdict is not None and verdict["score"] is None
 
 

@@ -1,4 +1,4 @@
-"""SamplingRecord: how the samples of a profile were drawn, which pivots.parquet keeps and a launch compares."""
+"""SamplingRecord: how a profile was sampled, stored in pivots.parquet and compared with the settings of a launch."""
 
 from dataclasses import asdict, dataclass
 from typing import NamedTuple, Self
@@ -8,7 +8,7 @@ from verl_pivot.types import Json, JsonObject
 
 
 class SamplingDifference(NamedTuple):
-    """One thing in which two ways of sampling differ."""
+    """One field in which two sampling records differ."""
 
     name: str
     """Field of SamplingRecord."""
@@ -18,7 +18,7 @@ class SamplingDifference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingRecord:
-    """What an action's distribution depends on, beside the state.
+    """Everything, besides the state, that the distribution of an action depends on.
 
     Example:
         SamplingRecord(model="./sft", model_digest="4f2a...", max_new_tokens=2048, temperature=1.0, top_p=1.0, top_k=-1,
@@ -30,7 +30,7 @@ class SamplingRecord:
     model_digest: str | None
     """Digest of the weights; None if the model was not a folder."""
     max_new_tokens: int
-    """Most tokens of one action."""
+    """Maximum number of tokens of one action."""
     temperature: float
     top_p: float
     top_k: int
@@ -58,7 +58,10 @@ class SamplingRecord:
             raise BadRowError("bad_sampling", f"the column sampling is of another version: {error}") from error
 
     def differences(self, other: Self) -> list[SamplingDifference]:
-        """What differs; digests are compared where both are known, and the models' names where one is not."""
+        """Fields that differ. Models are compared by digest if both have one, else by name.
+
+        Chat templates are compared only if both have a digest.
+        """
         skipped = {"model_digest" if None in (self.model_digest, other.model_digest) else "model"}
         if None in (self.template_digest, other.template_digest):
             skipped.add("template_digest")

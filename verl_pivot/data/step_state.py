@@ -28,7 +28,7 @@ class _StateLine(msgspec.Struct, omit_defaults=True):
 
 
 class _StateChange(NamedTuple):
-    """Where the value of a change stands."""
+    """Step of a change, and the place of its line in the file."""
 
     step: int
     offset: int
@@ -36,7 +36,7 @@ class _StateChange(NamedTuple):
 
 
 class StateEntry(NamedTuple):
-    """One value as a step left it."""
+    """One value after a change."""
 
     version: int
     """Number of the value's changes up to this one, from 1."""
@@ -80,11 +80,11 @@ class StepState:
 
         Args:
             key: Name of the value.
-            before: Step whose own changes, and those of later ones, do not count, so that all rollouts of a step read
-                the same value; None counts all.
+            before: Only changes of steps before this one count, so that all rollouts of a step read the same value;
+                None counts all changes.
 
         Raises:
-            StateError: If the file cannot be read any more.
+            StateError: If the file cannot be read.
         """
         with self._changing():
             changes = self._changes.get(key, [])
@@ -99,13 +99,13 @@ class StepState:
             )
 
     def write(self, key: str, value: Json, *, step: int, version: int) -> bool:
-        """Append a change; False, and nothing is written, if somebody else has changed the value meanwhile.
+        """Append a change; returns False and writes nothing if another process has changed the value meanwhile.
 
         Args:
             key: Name of the value.
             value: The new value.
-            step: Training step. A change counts as one of the step of the last change that it builds on, if that is
-                later, so that none stays of which the ground is void.
+            step: Training step of the change. If the change that it builds on has a later step, that step is recorded,
+                so that both become void together.
             version: Version of the value that this change builds on; 0 if there is none.
 
         Raises:
@@ -124,7 +124,7 @@ class StepState:
         """Names of all values, in alphabetical order.
 
         Raises:
-            StateError: If the file cannot be read any more.
+            StateError: If the file cannot be read.
         """
         with self._changing():
             return sorted(key for key, changes in self._changes.items() if changes)
@@ -134,7 +134,7 @@ class StepState:
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Hold the lock, with everything read that others have written."""
+        """Hold the lock, after reading everything that other processes have written."""
         try:
             with self._locked():
                 self._look()
@@ -151,7 +151,7 @@ class StepState:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _look(self) -> None:
-        """Read the lines that are new; half a line at the end is cut off, since whoever wrote it is dead."""
+        """Read the lines that are new; an incomplete last line is cut off, since the process that wrote it has died."""
         size = os.fstat(self._file).st_size
         if size == self._num_read:
             return
@@ -169,7 +169,7 @@ class StepState:
             raise StateError(f"byte {self._num_read} begins no line of a state: {error}") from error
 
     def _take(self, line: _StateLine, length: int) -> None:
-        """Count a line that stands in the file behind all that were read."""
+        """Take in the next line of the file."""
         if line.key is not None:
             self._changes[line.key].append(_StateChange(line.step, self._num_read, length))
         else:
@@ -210,15 +210,15 @@ def state_path(local_dir: str | Path, name: str) -> Path:
 
 
 def begin_launch(local_dir: Path, name: str, step: int, source_dir: Path | None = None) -> None:
-    """Make a state that of the checkpoint which a launch goes on from; called once, before any worker opens it.
+    """Reset a state to the checkpoint that a launch resumes from; called once, before any worker opens it.
 
-    Nothing is deleted: the lines of later steps stay in the file, and count no more.
+    Nothing is deleted: the lines of later steps stay in the file, but are ignored.
 
     Args:
         local_dir: `trainer.default_local_dir`.
         name: Name of the state.
         step: Step of the checkpoint; 0 begins anew.
-        source_dir: Folder of the run whose checkpoint it is, where it is another one.
+        source_dir: `trainer.default_local_dir` of the run that wrote the checkpoint, if it is another run.
 
     Raises:
         ConfigError: If the file cannot be written.

@@ -18,7 +18,9 @@ _MANGLED = "parquet gives structs of different rows the same keys; store this co
 
 
 def parse_tools(obj: Json) -> tuple[JsonObject, ...]:
-    """Tool schemas in OpenAI's nested form, from a list or its JSON string; the flat form of Responses is read too.
+    """Tool schemas in OpenAI's nested form, from a list in this form or in the flat one of the Responses API.
+
+    The list may be a JSON string.
 
     Raises:
         BadRowError: If an item is not the schema of a function, or two share a name.

@@ -14,11 +14,11 @@ def is_for_validation(row: Mapping[str, Any], section: str, method: str) -> bool
 
     Args:
         row: Columns of the dataset's row.
-        section: Section of the settings that needs to know it, such as "pivot.ruler".
-        method: Method whose manager of agent loops tells it.
+        section: Section of the settings that needs to know it, such as "pivot.ruler"; for the message.
+        method: Method whose manager of agent loops writes it into the row; for the message.
 
     Raises:
-        ConfigError: If nothing tells it.
+        ConfigError: If the row does not say.
     """
     if IS_VALIDATION not in row:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""A Python program that runs while other checks do -> its last line, or why there is none."""
+"""A Python program, run in the background during other checks -> its last line, or why there is none."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ class Answer:
 
 
 class BackgroundProgram:
-    """Starts at once; `answer` waits for the end, `stop` ends it early."""
+    """A program that starts at once; `answer` waits for its end, `stop` ends it early."""
 
     def __init__(self, code: str, environment: Mapping[str, str]) -> None:
         self._started = time.monotonic()
@@ -33,7 +33,7 @@ class BackgroundProgram:
         )
 
     def answer(self, timeout_seconds: float = TIMEOUT_SECONDS) -> Answer:
-        """The outcome of the program; one that takes too long is ended."""
+        """Outcome of the program, which is ended if it takes too long."""
         try:
             left = max(0.0, self._started + timeout_seconds - time.monotonic())
             output, errors = self._process.communicate(timeout=left)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
-    """What a check found."""
+    """Result of one check."""
 
     name: str
     passed: bool

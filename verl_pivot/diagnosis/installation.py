@@ -24,11 +24,11 @@ ray.shutdown()
 print("with" if loaded else "without")
 """
 ENGINES = {"sglang": "import sglang, sglang.srt.server_args", "vllm": "import vllm"}
-"""{engine: its import, which fails where its version and torch's or CUDA's do not fit}."""
+"""{engine: its import, which fails if the engine's version does not fit that of torch or CUDA}."""
 
 
 def check_versions() -> Diagnosis:
-    """Packages of the extra `verl`, and the versions that a report of an error should name."""
+    """Check the packages of the extra `verl`, and list the versions that a bug report should name."""
     from packaging.requirements import Requirement
 
     lines = [Requirement(line) for line in requires("verl-pivot") or ()]
@@ -63,7 +63,7 @@ def _listed_versions() -> str:
 
 
 def diagnose_import(module: str) -> Diagnosis:
-    """Import a package that other checks need; versions that do not fit each other fail in many ways."""
+    """Import a package that other checks need; incompatible versions raise errors of many types."""
     package = module.partition(".")[0]
     try:
         with warnings.catch_warnings(action="ignore"):
@@ -76,12 +76,12 @@ def diagnose_import(module: str) -> Diagnosis:
 
 
 def _requirements() -> str:
-    """Which file of locked versions is for this machine; asked where torch cannot be."""
+    """Name of the file of locked versions for this machine; does not need torch."""
     return "sglang" if shutil.which("nvidia-smi") else "cpu"
 
 
 def plugin_is_loaded() -> bool:
-    """Whether `import verl` loads our plugin into this process; also asked of a Ray worker."""
+    """Whether `import verl` loads our plugin into this process; also called in a Ray worker."""
     import verl  # noqa: F401  for its effect
     from omegaconf import OmegaConf
 
@@ -89,7 +89,7 @@ def plugin_is_loaded() -> bool:
 
 
 def check_plugin() -> Diagnosis:
-    """The entry point of verl-pivot, as `import verl` finds it in this process."""
+    """Check that `import verl` finds the entry point of verl-pivot in this process."""
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto")
     return Diagnosis(
         name="plugin in this process",
@@ -100,7 +100,7 @@ def check_plugin() -> Diagnosis:
 
 
 def check_hook_differences() -> Diagnosis:
-    """The names of verl that this package uses, beside those of the verl that is here."""
+    """Compare the names of verl that this package uses with the installed verl."""
     from verl_pivot.hook_check import TESTED_RELEASE, describe, hook_differences, verl_version
     from verl_pivot.hooks import HOOKS
 
@@ -117,7 +117,7 @@ def check_hook_differences() -> Diagnosis:
 
 
 def check_configs() -> Diagnosis:
-    """The config groups of this package, composed into verl's."""
+    """Check that the config groups of this package can be composed into verl's config."""
     from hydra import compose, initialize_config_module
     from hydra.errors import HydraException
 
@@ -131,12 +131,12 @@ def check_configs() -> Diagnosis:
 
 
 def start_ray_worker() -> BackgroundProgram:
-    """Ask a Ray worker for the plugin: where only the driver has it, a training fails late or silently."""
+    """Ask a Ray worker whether it loads the plugin: if only the driver does, a training fails late or silently."""
     return BackgroundProgram(_RAY_PROBE, os.environ)
 
 
 def diagnose_ray_worker(answer: Answer) -> Diagnosis:
-    """Diagnosis of what the worker said."""
+    """Diagnosis from the answer of the Ray worker."""
     loaded = answer.succeeded and answer.line == "with"
     detail = f"a worker imported verl {answer.line} our plugin" if answer.succeeded else answer.line
     address = os.environ.get("RAY_ADDRESS")

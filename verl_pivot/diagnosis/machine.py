@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 MIN_OPEN_FILES = 16_384
 """Requests that a step of 512 x 32 rollouts may hold open at once."""
 MIN_SHARED_BYTES = 8 * 1024**3
-"""What Ray's object store and the weights on their way to the engine take of /dev/shm, on a machine with GPUs."""
+"""Bytes of /dev/shm that Ray's object store and the transfer of weights to the engine need, on a machine with GPUs."""
 _GIB = 1024**3
 _QUERY = "--query-gpu=name,memory.total,memory.free,driver_version"
 
 
 def check_accelerator() -> Diagnosis:
-    """GPUs with their memory; a machine without one passes too, since +local=cpu runs there."""
+    """Check the GPUs and their memory; a machine without a GPU passes too, since +local=cpu runs there."""
     if shutil.which("nvidia-smi"):
         command = ["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -37,7 +37,7 @@ def check_accelerator() -> Diagnosis:
 
 
 def diagnose_gpus(listing: str, *, seen_by_torch: bool) -> Diagnosis:
-    """Diagnosis of what nvidia-smi listed.
+    """Diagnosis from the output of nvidia-smi.
 
     Args:
         listing: One line per GPU: name, total and free memory in MiB, version of the driver.
@@ -65,7 +65,7 @@ def diagnose_gpus(listing: str, *, seen_by_torch: bool) -> Diagnosis:
 
 
 def check_flash_attention() -> Diagnosis:
-    """flash-attention, which verl's workers use on GPUs unless a launch says otherwise."""
+    """Check for flash-attention, which verl's workers use on GPUs unless a launch says otherwise."""
     name = "flash-attention"
     if importlib.util.find_spec("flash_attn") is not None:
         return Diagnosis(name=name, passed=True, detail="installed")
@@ -81,13 +81,13 @@ def check_flash_attention() -> Diagnosis:
 
 
 def check_shared_memory() -> Diagnosis:
-    """Size of the memory that processes share, of which Docker gives a container 64 MiB."""
+    """Check the size of the shared memory, /dev/shm, of which Docker gives a container 64 MiB."""
     total = shutil.disk_usage("/dev/shm").total
     return diagnose_shared_memory(total, MIN_SHARED_BYTES if has_accelerator() else 0)
 
 
 def diagnose_shared_memory(total: int, needed: int) -> Diagnosis:
-    """Diagnosis of so many bytes, of which so many are needed."""
+    """Diagnosis of shared memory with `total` bytes, where `needed` bytes are needed."""
     return Diagnosis(
         name="shared memory",
         passed=total >= needed,
@@ -97,7 +97,7 @@ def diagnose_shared_memory(total: int, needed: int) -> Diagnosis:
 
 
 def check_open_files() -> Diagnosis:
-    """Limit of open files and sockets."""
+    """Check the limit of open files and sockets."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Diagnosis(
         name="open files",
@@ -109,7 +109,7 @@ def check_open_files() -> Diagnosis:
 
 
 def check_addresses() -> Diagnosis:
-    """Whether processes reach each other by the addresses of this machine, and not through a proxy."""
+    """Check that processes reach each other by the addresses of this machine, and not through a proxy."""
     addresses = ["127.0.0.1", *([own] if (own := _own_address()) else [])]
     refused = [address for address in addresses if not _accepts(address)]
     proxied = [address for address in addresses if "http" in getproxies() and not proxy_bypass(address)]
@@ -125,7 +125,7 @@ def check_addresses() -> Diagnosis:
 
 
 def _own_address() -> str | None:
-    """The address of this machine towards the network; connecting a datagram socket sends nothing."""
+    """Address of this machine in the network; connecting a datagram socket sends nothing."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         try:
             sender.connect(("192.0.2.1", 9))
@@ -149,7 +149,7 @@ def _port_range() -> str:
 
 
 def check_sandbox() -> Diagnosis:
-    """Run one program in the foreign pool, or in bubblewrap with the namespaces and the filter that programs get."""
+    """Run one program in the foreign pool if there is one, else in bubblewrap with the isolation that programs get."""
     from verl_pivot.sandbox.bubblewrap.probe import Tier, probe
     from verl_pivot.sandbox.bubblewrap.python_view import PythonView
     from verl_pivot.sandbox.pool_settings import pool_of_environment

@@ -1,4 +1,4 @@
-"""AnswerCache: answers of a model in a folder, so that a run that was killed and goes on asks no question again."""
+"""AnswerCache: a model's answers, kept in a folder so that a run that is resumed asks no question twice."""
 
 import math
 import os
@@ -18,23 +18,24 @@ from verl_pivot.errors import ConfigError, EngineError
 
 _SUFFIX = ".answers.jsonl"
 _MOST_BYTES: Final = 1 << 32
-"""Bytes that no line reaches."""
+"""Upper bound of the length of a line, in bytes."""
 _MOST_BYTES_OF_FILE: Final = 1 << 48
+"""Upper bound of the size of a file, in bytes."""
 _LOOK_SECONDS: Final = 0.02
-"""Seconds between two looks at what other processes have written."""
+"""Seconds between two reads of the files of other processes."""
 
 
 class _Entry(msgspec.Struct):
-    """One line of a file."""
+    """One line of a cache file."""
 
     key: str
     answer: msgspec.Raw = msgspec.Raw(b"null")
     failure: str = ""
-    """Why whoever asked got no answer; "" for an answer."""
+    """Why the question got no answer; "" if it got one."""
 
 
 class _AnswerPlace(NamedTuple):
-    """Where a line stands."""
+    """Place of a line: an open file, and the line's offset and length in bytes."""
 
     descriptor: int
     offset: int
@@ -42,7 +43,7 @@ class _AnswerPlace(NamedTuple):
 
 
 class _PlaceTable:
-    """{key: place} with 130 bytes for each, so that memory holds a million: digests of keys, and numbers for places."""
+    """{key: place} in about 130 bytes per entry: digests of keys, and places as integers. A million fit in memory."""
 
     def __init__(self) -> None:
         self._packed: dict[bytes, int] = {}
@@ -72,24 +73,24 @@ def _short(key: str) -> bytes:
 
 @dataclass(slots=True, kw_only=True)
 class _OtherFile:
-    """The file of another process, as far as it was read."""
+    """The cache file of another process, and how much of it was read."""
 
     descriptor: int
     num_read: int = 0
-    """Bytes of whole lines."""
+    """Bytes read so far, which end with a complete line."""
     num_seen: int = 0
-    """Bytes at the last look, of which the last line may not have been whole."""
+    """Size of the file in bytes when it was last read; its last line may have been incomplete."""
 
 
 class AnswerCache:
-    """Answers by key, those of all processes included that share the folder, before this one began and since.
+    """Answers by key, from all processes that share the folder, including processes that have ended.
 
-    Every process appends to a file of its own, each answer by one write, so that the answers of a process that is
-    killed are there, and several processes and nodes can share the folder. A line that a full disk cut off is skipped.
+    Every process appends to its own file, with one write per answer. The answers of a killed process are therefore
+    kept, and several processes and nodes can share the folder. A line that a full disk cut off is skipped.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Read where the answers of other processes stand.
+        """Create this process's file, and index the answers of other processes.
 
         Raises:
             ConfigError: If the folder cannot be read or written, or its file system has no locks.
@@ -113,10 +114,10 @@ class AnswerCache:
         return len(self._places)
 
     def claim(self, key: str) -> bool:
-        """Whether the caller may ask a question now; False while another one of any process does.
+        """Whether the caller may ask a question now; False while another caller, in any process, asks it.
 
-        Whoever claims a question asks the cache again before the model, puts the answer, and releases the claim. The
-        claim of a process that dies ends with it.
+        A caller that has the claim looks in the cache again before it asks the model, puts the answer into the cache,
+        and releases the claim. The claim of a process ends when the process dies.
         """
         if not self._claims.claim(key):
             return False
@@ -146,11 +147,11 @@ class AnswerCache:
         return bytes(entry.answer)
 
     def failures(self, key: str) -> list[str]:
-        """Why those who asked a question got no answer, in the order of the failures."""
+        """Error messages of the failed attempts to get an answer, oldest first."""
         return self._failures.get(key, [])
 
     def put_failure(self, key: str, failure: str) -> None:
-        """Tell those that wait for the answer to a question that there is none; whoever asks later asks the model.
+        """Tell callers that wait for the answer to a question that it failed; later callers ask the model again.
 
         Raises:
             EngineError: If it cannot be written.
@@ -180,7 +181,7 @@ class AnswerCache:
         raise EngineError(self._unwritable(OSError("no space left")))
 
     def _look(self) -> None:
-        """Read what other processes have written since the last look."""
+        """Read what other processes have written since the last read."""
         self._looked_at = time.monotonic()
         for name in sorted(os.listdir(self._folder)):
             if name.endswith(_SUFFIX) and name != self._name and name not in self._others:
@@ -208,7 +209,7 @@ class AnswerCache:
 
 
 def _entry_of(line: bytes) -> _Entry | None:
-    """What a line says; None for one that a full disk cut off before another was written behind it."""
+    """The entry in a line; None if a full disk cut the line off and the next line follows without a line break."""
     try:
         return msgspec.json.decode(line, type=_Entry)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""ChatClient: messages -> an answer of a model behind OpenAI-compatible servers; used by judges and `play`."""
+"""ChatClient: messages -> a model's answer from OpenAI-compatible servers; used by judges and `play`."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -21,24 +21,24 @@ AnswerT = TypeVar("AnswerT", bound=msgspec.Struct)
 AnswerFormat = Literal["json_schema", "json_object", "text"]
 """How a server is told the form of its answers: a JSON schema, JSON of any form, or by the prompt alone."""
 _CLAIM_SECONDS: Final = 0.05
-"""Seconds after which it is looked again whether somebody else's question has its answer."""
+"""Seconds between two checks whether a question that another caller asks has been answered."""
 _REMEDY: Final = "see that the server takes these parameters"
 
 
 class LikelyToken(msgspec.Struct, frozen=True):
-    """A token that could stand in a place of an answer, and the log of its probability."""
+    """A candidate token for one position of an answer, and its log-probability."""
 
     token: str
     logprob: float
 
 
 class TokenLogprob(msgspec.Struct, frozen=True):
-    """One token that a model wrote, and the log of its probability."""
+    """One token that a model wrote, and its log-probability."""
 
     token: str
     logprob: float
     top_logprobs: tuple[LikelyToken, ...] = ()
-    """The likeliest tokens in its place, if the request asks for a number of them."""
+    """The most probable tokens at this position, if the request asks for `top_logprobs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,20 +48,20 @@ class ChatAnswer:
     message: JsonObject
     """The message with its role, content and tool_calls, in OpenAI's format."""
     finish_reason: str
-    """"stop", "tool_calls", "length" for a message that was cut off, or a word of the server's own."""
+    """"stop", "tool_calls", "length" for a message that was cut off, or another word that the server uses."""
     num_prompt_tokens: int
     num_completion_tokens: int
-    """Tokens as the server counts them; 0 where it does not say."""
+    """Number of tokens by the server's count; 0 if the server does not report it."""
     logprobs: tuple[TokenLogprob, ...] = ()
-    """[num_tokens] if they were asked for."""
+    """[num_tokens] log-probabilities; empty unless the request asks for them."""
     stop_text: str = ""
-    """The text of the request's `stop` at which the answer ends, as SGLang and vLLM say; "" if it is none of them."""
+    """The stop text of the request that ended the answer, as SGLang and vLLM report it; "" if none did."""
     is_cached: bool = False
-    """Whether the answer comes from the cache, so that it cost nothing this time."""
+    """Whether the answer comes from the cache, so that no request was sent."""
 
     @property
     def text(self) -> str:
-        """Text of the message; "" where it holds calls only."""
+        """Text of the message; "" if it holds tool calls only."""
         content = self.message.get("content")
         return content if isinstance(content, str) else ""
 
@@ -80,9 +80,9 @@ class _ChatChoice(msgspec.Struct):
     finish_reason: str | None = None
     logprobs: _ChatLogprobs | None = None
     matched_stop: object = None
-    """SGLang's name of the text or token at which the answer ends."""
+    """The stop text or stop token that ended the answer, in SGLang's field."""
     stop_reason: object = None
-    """The same of vLLM."""
+    """The stop text or stop token that ended the answer, in vLLM's field."""
 
 
 class _ChatCompletion(msgspec.Struct):
@@ -108,14 +108,14 @@ class ChatClient:
         """Keep the address; nothing is sent yet.
 
         Args:
-            url: Address of the server, with or without /v1, or those of several servers of the same model.
+            url: Address of the server, with or without /v1, or addresses of several servers of the same model.
             model: Name under which the servers offer the model.
-            api_key: Key of the servers; any text where they need none.
-            retries: How failures that may pass are repeated.
-            remedy: What a user can do where a server refuses a request; ends the message.
-            cache: Answers to questions with a `cache_key`; None keeps none.
-            max_concurrency: Most requests at a time; None: any number.
-            before_request: What each request waits for, such as a rate limit; None: nothing.
+            api_key: API key of the servers; any text if they need none.
+            retries: How requests are retried after failures that may be temporary.
+            remedy: Advice to the user at the end of the error message when a server refuses a request.
+            cache: Cache of the answers to questions with a `cache_key`; None caches nothing.
+            max_concurrency: Maximum number of concurrent requests; None is unlimited.
+            before_request: Awaited before each request, such as a rate limit; None waits for nothing.
         """
         chosen = retries or Retries()
         urls = [url] if isinstance(url, str) else list(url)
@@ -139,13 +139,13 @@ class ChatClient:
             messages: The conversation so far, in OpenAI's format.
             parameters: Other keys of the request, such as temperature, max_tokens and tools.
             logprobs: Whether the answer has the logprobs of its tokens.
-            cache_key: Name of the question: an equal question with equal parameters to this model is answered from
-                the cache, if there is one, and while one process of those that share the cache asks it, the others
-                wait. Messages may differ in what means nothing, such as the words of fences.
+            cache_key: Key of the question in the cache, if there is one. A question with the same key, parameters and
+                model is answered from the cache. While one process asks it, other processes that share the cache wait.
+                Messages of the same key may differ in details without meaning, such as the words of fences.
 
         Raises:
-            EngineError: If no server can be reached, or it keeps failing, or answers something else, or if the cache
-                cannot be written.
+            EngineError: If no server can be reached, the servers keep failing, or their answer has another format, or
+                if the cache cannot be read or written.
             ConfigError: If a server refuses the request itself.
         """
         asked = {**parameters, **({"logprobs": True} if logprobs else {})}
@@ -159,7 +159,7 @@ class ChatClient:
                 return self._read(kept, logprobs=logprobs, is_cached=True)
             failures = self._cache.failures(key)
             num_failures = len(failures) if num_failures is None else num_failures
-            if len(failures) > num_failures:  # of whoever asked meanwhile, so that nobody waits again as long
+            if len(failures) > num_failures:  # another caller's request failed meanwhile: do not wait as long again
                 raise EngineError(failures[-1])
             async with self._slots or nullcontext():
                 if self._cache.claim(key):
@@ -211,12 +211,12 @@ class ChatClient:
 
 
 def response_format(answer_format: AnswerFormat, name: str, schema: JsonObject) -> JsonObject:
-    """Parameters of a request that ask the server for the form of its answer.
+    """Parameters of a request that ask the server for answers in a JSON format.
 
     Args:
-        answer_format: How the server is told.
-        name: Name of the form.
-        schema: JSON schema of the answer, which only "json_schema" sends.
+        answer_format: How the server is told the format.
+        name: Name of the schema.
+        schema: JSON schema of the answer, which is sent only with "json_schema".
     """
     if answer_format == "text":
         return {}
@@ -238,10 +238,10 @@ def openai_client(url: str, api_key: str, retries: Retries, remedy: str = TOO_LO
 
 
 def decoded(body: bytes, answer: type[AnswerT], url: str) -> AnswerT:
-    """An answer of a server, as its type says.
+    """A server's answer, decoded from JSON into the given type.
 
     Raises:
-        EngineError: If the answer is not JSON, or lacks what the type has.
+        EngineError: If the answer is not JSON, or does not match the type.
     """
     try:
         return msgspec.json.decode(body, type=answer)
@@ -275,7 +275,7 @@ async def served_models(url: str, api_key: str, retries: Retries | None = None) 
 
 
 async def served_model(url: str, model: str, api_key: str, retries: Retries | None = None) -> str:
-    """Name under which an OpenAI-compatible server offers `model`: `model` itself, or that of its only model.
+    """Name under which an OpenAI-compatible server offers `model`: `model` itself, or the name of its only model.
 
     Raises:
         ConfigError: If the server offers several models and none has that name.

@@ -9,7 +9,7 @@ from verl_pivot.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How the policy samples one turn. The defaults sample from the model's own distribution, as training must."""
+    """Sampling parameters of one turn. The defaults sample from the model's own distribution, as training requires."""
 
     temperature: float = 1.0
     """Sampling temperature; 0 is greedy."""
@@ -40,12 +40,13 @@ class Completion:
     """One sampled turn, as the server returned it."""
 
     token_ids: tuple[int, ...]
-    """[num_tokens], or empty where the server returns text only."""
+    """[num_tokens] token ids, or empty if the server returns text only."""
     text: str
     """Text as the server decoded it."""
     ended: bool
-    """Whether the turn ended by itself; False where it was cut off at max_new_tokens."""
+    """Whether the turn ended by itself; False if it was cut off at max_new_tokens."""
     num_tokens: int
+    """Number of sampled tokens."""
     num_cached_tokens: int = 0
     """Prompt tokens that the server found in its prefix cache."""
 

@@ -1,4 +1,4 @@
-"""HttpClient: JSON bodies -> answers of one inference server by aiohttp, retried, with an error for each failure."""
+"""HttpClient: JSON bodies -> answers of one inference server, with retries and an error message for each failure."""
 
 from io import BytesIO
 from typing import Final
@@ -11,7 +11,7 @@ from verl_pivot.errors import ConfigError
 
 _CONNECT_SECONDS: Final = 10.0
 _LARGE_BYTES: Final = 1 << 20
-"""Size from which aiohttp wants a body as a file, which it sends in pieces."""
+"""Size from which a body is passed to aiohttp as a file, which it sends in chunks."""
 
 
 class HttpClient:
@@ -21,10 +21,10 @@ class HttpClient:
         """Keep the address; nothing is sent yet.
 
         Args:
-            url: Address of the server, before the paths of its requests.
-            retries: How failures that may pass are repeated.
+            url: Base address of the server, to which the path of each request is added.
+            retries: How requests are retried after failures that may be temporary.
             api_key: Bearer token of every request; None sends none.
-            remedy: What a user can do where the server refuses a request; ends the message.
+            remedy: Advice to the user at the end of the error message when the server refuses a request.
         """
         self.url = url.rstrip("/")
         self._retries = retries
@@ -33,30 +33,30 @@ class HttpClient:
         self._session: aiohttp.ClientSession | None = None
 
     async def post(self, path: str, body: bytes) -> bytes:
-        """Body of the answer to a JSON body, which is sent again while the server cannot be reached or is busy.
+        """Body of the answer to a JSON body; the request is retried while the server is unreachable or busy.
 
         Raises:
             EngineError: If the server cannot be reached, keeps failing, or does not know the path.
-            ConfigError: If the server refuses the request itself, or the URL is none.
+            ConfigError: If the server refuses the request itself, or the URL is invalid.
         """
         return await with_retries(self._retries, lambda: self._request("POST", path, body))
 
     async def try_post(self, path: str, body: bytes) -> bytes:
-        """As `post`, with one attempt.
+        """Like `post`, but with one attempt only.
 
         Raises:
-            UnavailableError: If another attempt is worth it.
+            UnavailableError: If the failure may be temporary, so that a retry can succeed.
             EngineError: If the server does not know the path.
-            ConfigError: If the server refuses the request itself, or the URL is none.
+            ConfigError: If the server refuses the request itself, or the URL is invalid.
         """
         return await self._request("POST", path, body)
 
     async def get(self, path: str) -> bytes:
-        """Body of the answer to a GET request; raises and repeats as `post`."""
+        """Body of the answer to a GET request; retries, and raises the same errors, as `post`."""
         return await with_retries(self._retries, lambda: self._request("GET", path, None))
 
     async def is_ok(self, path: str, timeout_seconds: float) -> bool:
-        """Whether one GET request succeeds in time."""
+        """Whether a single GET request succeeds within the timeout."""
         try:
             timeout = aiohttp.ClientTimeout(total=timeout_seconds)
             async with self._open_session().get(f"{self.url}{path}", timeout=timeout) as response:
@@ -87,14 +87,14 @@ class HttpClient:
         return answer
 
     def _open_session(self) -> aiohttp.ClientSession:
-        """The session, made at the first request, since it belongs to the event loop that runs then."""
+        """The session, created at the first request because it is bound to the running event loop."""
         if self._session is None:
             key = {} if self._api_key is None else {"Authorization": f"Bearer {self._api_key.strip()}"}
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0),
                 timeout=aiohttp.ClientTimeout(total=self._retries.timeout_seconds, sock_connect=_CONNECT_SECONDS),
                 headers={"Content-Type": "application/json", **key},
-                # A proxy of the environment cannot reach this machine's loopback address.
+                # A proxy that the environment names cannot reach this machine's loopback address.
                 trust_env=urlsplit(self.url).hostname not in ("127.0.0.1", "localhost", "::1"),
             )
         return self._session

@@ -1,9 +1,9 @@
-"""The installed packages -> the rollout engine of verl that a launch here can sample with."""
+"""Installed packages -> the rollout engine of verl that a launch on this machine can use."""
 
 from importlib.util import find_spec
 
 ENGINES = ("sglang", "vllm")
-"""Names of `actor_rollout_ref.rollout.name` that are packages too, the first choice first."""
+"""Values of verl's `actor_rollout_ref.rollout.name` that are also package names, in order of preference."""
 
 
 def installed_engine() -> str | None:

@@ -1,4 +1,4 @@
-"""Name of a model -> nothing, or at once the sentence that a folder or a model of the hub is not there."""
+"""Name of a model -> nothing, or an early error that its folder or its Hugging Face model does not exist."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ def check_model(model: str) -> None:
     """Refuse a model that cannot be loaded, before anything slow is imported or started.
 
     Args:
-        model: Folder of a checkpoint, or a name of the Hugging Face hub.
+        model: Folder of a checkpoint, or a model name of the Hugging Face hub.
 
     Raises:
         ConfigError: If there is no such checkpoint.

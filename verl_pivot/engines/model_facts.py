@@ -1,4 +1,4 @@
-"""Checkpoint -> ModelFacts: its number of parameters and its context, from its config alone."""
+"""Checkpoint -> ModelFacts: its number of parameters and its context length, from its config alone."""
 
 from typing import NamedTuple
 
@@ -7,14 +7,14 @@ from verl_pivot.local.environment import activate_shims
 
 
 class ModelFacts(NamedTuple):
-    """Sizes of a model that its config says."""
+    """Sizes of a model, derived from its config."""
 
     billions: float | None
     """Parameters in billions; None if transformers does not know the architecture."""
     active_billions: float | None
-    """Parameters that one token uses; fewer than all in a mixture of experts."""
+    """Parameters in billions that one token uses; fewer than `billions` for a mixture of experts."""
     context_tokens: int | None
-    """Most tokens of prompt and answer together."""
+    """Maximum number of tokens of prompt and answer together; None if the config does not say."""
 
 
 def model_facts(model: str) -> ModelFacts:
@@ -35,7 +35,7 @@ def model_facts(model: str) -> ModelFacts:
     try:
         with torch.device("meta"):
             network = AutoModelForCausalLM.from_config(config)
-    except ValueError:  # an architecture that only its own code knows
+    except ValueError:  # an architecture that only the checkpoint's own code implements
         return ModelFacts(None, None, context)
     sizes = {name: weight.numel() for name, weight in network.named_parameters()}
     total = sum(sizes.values())

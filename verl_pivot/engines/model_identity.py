@@ -1,4 +1,4 @@
-"""Checkpoint -> digests that tell its weights and its chat template from others, read from its files alone."""
+"""Checkpoint -> digests that identify its weights and its chat template, read from its files alone."""
 
 from contextlib import suppress
 from hashlib import sha256
@@ -8,22 +8,22 @@ from verl_pivot.data.json_values import BadRowError, as_object, decode_json, enc
 from verl_pivot.types import Json
 
 _TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
-"""Files in which transformers looks for a chat template, in its order."""
+"""Files in which transformers looks for a chat template, in the same order."""
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
-"""Files of weights; the first kind that a folder has counts."""
+"""Patterns of weight files; the first pattern with a match in the folder is used."""
 _BLOCK_BYTES = 65_536
 _NUM_BLOCKS = 8
-"""Blocks of each file of weights that are read, which takes milliseconds for weights of any size."""
+"""Number of blocks that are read from each weight file, so that a file of any size takes milliseconds."""
 
 
 def weights_digest(model: str) -> str | None:
-    """Digest of the config and of blocks of the weights, the same wherever the folder lies.
+    """Digest of the config and of blocks of the weights; it does not depend on the folder's path.
 
     Args:
-        model: Folder of a checkpoint, or a name of the Hugging Face hub.
+        model: Folder of a checkpoint, or a model name of the Hugging Face hub.
 
     Returns:
-        None unless the model is a folder on this machine: elsewhere its name has to tell it from others.
+        The digest, or None if the model is no folder on this machine; only its name can identify it then.
     """
     folder = Path(model).expanduser()
     if not folder.is_dir():
@@ -40,10 +40,10 @@ def weights_digest(model: str) -> str | None:
 
 
 def template_digest(model: str) -> str | None:
-    """Digest of the checkpoint's chat template; None if it has none, or its files cannot be had.
+    """Digest of the checkpoint's chat template; None if it has none, or its files cannot be read or downloaded.
 
     Args:
-        model: Folder of a checkpoint, or a name of the Hugging Face hub.
+        model: Folder of a checkpoint, or a model name of the Hugging Face hub.
     """
     template = next((found for name in _TEMPLATE_FILES if (found := _template_in(model, name)) is not None), None)
     return None if template is None else text_digest(template)
@@ -55,7 +55,7 @@ def text_digest(template: str) -> str:
 
 
 def _template_in(model: str, name: str) -> str | None:
-    """The template in one file of the checkpoint; None if the file, or the template in it, is not there."""
+    """The chat template in one file of the checkpoint; None if there is no such file, or no template in it."""
     path = _file(model, name)
     if path is None:
         return None
@@ -64,7 +64,7 @@ def _template_in(model: str, name: str) -> str | None:
 
 
 def _file(model: str, name: str) -> Path | None:
-    """One file of the checkpoint, which is downloaded if need be; None if it cannot be had."""
+    """Path of one file of the checkpoint, downloaded if necessary; None if there is no such file."""
     from huggingface_hub import hf_hub_download, try_to_load_from_cache
 
     folder = Path(model).expanduser()
@@ -73,7 +73,7 @@ def _file(model: str, name: str) -> Path | None:
     if model.startswith((".", "/", "~")) or model.count("/") > 1:  # a path elsewhere, such as hdfs://cluster/model
         return None
     found: object = try_to_load_from_cache(model, name)
-    if found is None:  # nothing is known of the file, not even that there is none
+    if found is None:  # neither the file nor a record that it does not exist is in the cache
         with suppress(OSError):
             found = hf_hub_download(model, name)
     return Path(found) if isinstance(found, str) else None
@@ -82,10 +82,10 @@ def _file(model: str, name: str) -> Path | None:
 def _field(text: str) -> Json:
     try:
         return as_object(decode_json(text), "the file").get("chat_template")
-    except BadRowError:  # the tokenizer says so when it is loaded
+    except BadRowError:  # loading the tokenizer reports the broken file
         return None
 
 
 def _as_text(template: Json) -> str | None:
-    """A template, or several with their names, as one text."""
+    """The text of a template, or several named templates encoded as one JSON text."""
     return template if template is None or isinstance(template, str) else encode_json(template)

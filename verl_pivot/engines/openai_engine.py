@@ -27,7 +27,7 @@ class _CompletionChoice(msgspec.Struct):
 
 
 class _TextCompletion(msgspec.Struct):
-    """Answer of /v1/completions; vLLM repeats the prompt's token ids in it, which are skipped."""
+    """Answer of /v1/completions. The prompt's token ids, which vLLM repeats in it, are skipped."""
 
     choices: tuple[_CompletionChoice]
     usage: _CompletionUsage
@@ -36,7 +36,7 @@ class _TextCompletion(msgspec.Struct):
 class OpenAIEngine:
     """An OpenAI-compatible server that takes prompts of token ids at /v1/completions: vLLM, SGLang and others.
 
-    Servers that return token ids (vLLM's `return_token_ids`) are read token for token, others by their text.
+    If a server returns token ids (vLLM's `return_token_ids`), completions hold them; otherwise they hold text only.
     """
 
     def __init__(self, url: str, model: str, api_key: str, retries: Retries | None = None) -> None:
@@ -70,9 +70,9 @@ class OpenAIEngine:
 
 
 def completion_body(model: str, prompt: msgspec.Raw, sampling: Sampling, k: int) -> bytes:
-    """Request for sample k of a prompt, whose token ids are JSON already.
+    """JSON body of the request for sample k of a prompt, whose token ids are already encoded as JSON.
 
-    Every parameter is given, since servers otherwise use the model's defaults (top_k 20 for Qwen).
+    All sampling parameters are set, because servers otherwise use the model's defaults (top_k 20 for Qwen).
     """
     return msgspec.json.encode(
         {

@@ -1,4 +1,4 @@
-"""EnginePool: sends all turns of a trajectory to the same one of several engines, and stops using those that fail."""
+"""EnginePool: sends all turns of a trajectory to the same engine of several, and stops using engines that fail."""
 
 import asyncio
 from collections import Counter
@@ -13,11 +13,14 @@ from verl_pivot.errors import EngineError
 RETURN_SECONDS = 300.0
 """Seconds until an engine that failed for the first time is tried again."""
 _NUM_ASSIGNMENTS = 10_000
-"""Trajectories whose engine is remembered."""
+"""Number of trajectories whose engine is remembered."""
 _NUM_ALLOWED_BEHIND = 8
-"""Requests by which an engine's queue may exceed twice the shortest queue before its trajectories are moved."""
+"""Number of requests by which an engine's queue may exceed twice the shortest queue.
+
+Beyond it, the engine's trajectories are moved to another engine.
+"""
 _NUM_UNSHARED_TOKENS = 16
-"""Tokens at the end of a prompt that need no prefill: chat templates may end a state differently once it goes on."""
+"""Tokens at the end of a prompt that need no prefill, because chat templates may change them once a turn is added."""
 
 
 @dataclass(slots=True)
@@ -32,11 +35,11 @@ class _Assignment:
 
 
 class EnginePool:
-    """Several engines of the same model. All turns of a trajectory go to one engine, whose prefix cache fits them.
+    """Several engines of the same model. All turns of a trajectory go to one engine, to make use of its prefix cache.
 
     An engine that gets several requests with the same new prompt at once computes the prompt for each of them. The
     pool therefore has the engine prefill a prompt once (a request for one token) before it asks for samples, unless
-    the prompt is the beginning of one that the engine has prefilled.
+    the prompt is the beginning of another prompt that the engine has prefilled.
     """
 
     def __init__(
@@ -98,7 +101,7 @@ class EnginePool:
         return assignment
 
     def _is_behind(self, engine: Engine, idlest: Engine) -> bool:
-        """Whether an engine has so many more requests in flight than the idlest one that it must be slow or hang."""
+        """Whether an engine has far more requests in flight than the idlest one, so that it is slow or hangs."""
         return self._num_in_flight[engine.url] > 2 * self._num_in_flight[idlest.url] + _NUM_ALLOWED_BEHIND
 
     def _lose(self, engine: Engine, error: EngineError) -> None:
@@ -113,7 +116,7 @@ class EnginePool:
         self._return_timers.add(asyncio.get_running_loop().call_later(seconds, self._alive.append, engine))
 
     async def _prefill(self, assignment: _Assignment, prompt_ids: Sequence[int], sampling: Sampling) -> int | None:
-        """Have the engine prefill a prompt; returns how many of its tokens were cached, None if it need not."""
+        """Have the engine prefill a prompt; returns how many prompt tokens were cached, None if it is not needed."""
         async with assignment.prefilling:
             shared = max(len(prompt_ids) - _NUM_UNSHARED_TOKENS, 0)
             if prompt_ids[:shared] == assignment.prefilled[:shared] or assignment.engine not in self._alive:
@@ -124,7 +127,7 @@ class EnginePool:
 
 
 def _with_prefill(completions: tuple[Completion, ...], num_cached: int | None) -> tuple[Completion, ...]:
-    """Report the prefill's cached tokens as those of the first sample, whose prompt it computed."""
+    """Replace the first sample's number of cached tokens by that of the prefill, which computed the prompt."""
     if num_cached is None:
         return completions
     return (replace(completions[0], num_cached_tokens=num_cached), *completions[1:])

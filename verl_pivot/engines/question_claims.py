@@ -1,4 +1,4 @@
-"""QuestionClaims: which process asks a question, among all that share a folder; a claim ends with its process."""
+"""QuestionClaims: locks by which only one of the processes that share a folder asks a question at a time."""
 
 import fcntl
 import os
@@ -11,9 +11,10 @@ _OFFSET_BYTES: Final = 7
 
 
 class QuestionClaims:
-    """Claims of questions by key: each is the lock on one byte of an empty file, which the kernel takes back.
+    """Claims of questions by key: each claim is a lock on one byte of an empty file.
 
-    Locks of a file belong to the whole process, so that a process has one object for each folder (`claims_of`).
+    The kernel frees the locks of a process that ends. Locks of a file belong to the whole process, so a process has
+    one object for each folder (`claims_of`).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -24,35 +25,35 @@ class QuestionClaims:
             self.release("")
 
     def claim(self, key: str) -> bool:
-        """Whether this caller may ask now; False while another one does, in this process or in another."""
+        """Whether this caller may ask now; False while another caller, in any process, holds the claim."""
         place = _place(key)
         if place in self._held:
             return False
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: somebody else holds it
+        except (BlockingIOError, PermissionError):  # EAGAIN or EACCES: another process holds the lock
             return False
         self._held.add(place)
         return True
 
     def release(self, key: str) -> None:
-        """Give up a claim, whose answer is kept by now or will never come."""
+        """Give up a claim, after the answer is cached or the request has failed."""
         place = _place(key)
         self._held.remove(place)
         fcntl.lockf(self._file, fcntl.LOCK_UN, 1, place)
 
 
 def _place(key: str) -> int:
-    """Number of the byte that stands for a key."""
+    """Offset of the byte that is locked for a key."""
     return int.from_bytes(sha256(key.encode()).digest()[:_OFFSET_BYTES])
 
 
 _claims: dict[tuple[int, int, int], QuestionClaims] = {}
-"""{(process, device, inode of the folder): its claims}; a process that was forked has none of its parent's."""
+"""{(process id, device, inode of the folder): its claims}; a forked process does not inherit its parent's locks."""
 
 
 def claims_of(folder: Path) -> QuestionClaims:
-    """The claims of this process in a folder; raises as `QuestionClaims`."""
+    """The claims of this process in a folder; raises the errors of `QuestionClaims`."""
     found = folder.stat()
     place = (os.getpid(), found.st_dev, found.st_ino)
     if place not in _claims:

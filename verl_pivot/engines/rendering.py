@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class PromptRenderer:
     """Renders states with verl's continuous token builder, as verl's agent loops do (`ct_build_initial_tokens`).
 
-    Prompts are rendered by one thread at a time: it changes the settings of Hugging Face's fast tokenizers, which fails
-    in a thread while another one uses them. Another thread may decode meanwhile, once a prompt was rendered.
+    Only one thread may render prompts at a time: rendering changes the settings of Hugging Face's fast tokenizer, which
+    fails while another thread uses it. After the first prompt, another thread may decode while this one renders.
     """
 
     def __init__(self, model_dir: str, chat_template_kwargs: Mapping[str, Json] | None = None) -> None:
@@ -72,7 +72,7 @@ class PromptRenderer:
         return ids
 
     def num_tokens(self, text: str) -> int:
-        """Number of tokens of a text without any mark of the chat template."""
+        """Number of tokens of a text, without the special tokens of the chat template."""
         return len(self.tokenizer.encode(text, add_special_tokens=False))
 
     def action_text(self, token_ids: Sequence[int]) -> ActionText:

@@ -19,24 +19,24 @@ _LONGEST_ASKED_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retries:
-    """How requests are repeated after refused connections, timeouts and status 429 or 5xx.
+    """How requests are retried after failed connections, timeouts and HTTP status 408, 409, 429 or 5xx.
 
     The waits between attempts are random, and their upper bound doubles each time.
     """
 
     num_attempts: int = 6
-    """Attempts in all, the first one included."""
+    """Total number of attempts, including the first."""
     longest_wait_seconds: float = 20.0
-    """Upper bound of the wait between two attempts."""
+    """Upper bound of the random wait between two attempts."""
     timeout_seconds: float = 1800.0
     """Timeout of one attempt; a group of long completions on a busy server may take many minutes."""
 
 
 class UnavailableError(EngineError):
-    """A failure that may pass, so that another attempt is worth it."""
+    """A failure that may be temporary, so that a retry can succeed."""
 
     def __init__(self, message: str, retry_after_seconds: float = 0.0) -> None:
-        """Keep how long the server asks to be left alone; 0 where it does not say."""
+        """Keep the message, and the seconds that the server asks to wait; 0 if it does not ask."""
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
 
@@ -49,10 +49,10 @@ def check_status(url: str, status: int, body: str, retry_after: str, remedy: str
         status: HTTP status.
         body: Text of the answer.
         retry_after: Header Retry-After; "" if there is none.
-        remedy: What the user can do if the server refuses the request itself.
+        remedy: Advice to the user if the server refuses the request itself.
 
     Raises:
-        UnavailableError: If the failure may pass.
+        UnavailableError: If the failure may be temporary.
         ConfigError: If the server refuses the request itself, or its key.
         EngineError: If the server knows no such path, so that it is no inference server.
     """
@@ -72,7 +72,7 @@ def check_status(url: str, status: int, body: str, retry_after: str, remedy: str
 
 
 async def with_retries(retries: Retries, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:
-    """Result of `attempt()`, repeated as `retries` says while it raises UnavailableError."""
+    """Result of `attempt()`, which is retried as `retries` says while it raises UnavailableError."""
     grows = wait_random_exponential(multiplier=0.5, max=retries.longest_wait_seconds)
     retrying = AsyncRetrying(
         stop=stop_after_attempt(retries.num_attempts),
@@ -88,7 +88,7 @@ async def with_retries(retries: Retries, attempt: Callable[[], Awaitable[ResultT
 
 
 def _asked_seconds(state: RetryCallState) -> float:
-    """Seconds that the server of the last attempt asked to be left alone."""
+    """Seconds that the server asked to wait after the last attempt."""
     error = state.outcome.exception() if state.outcome is not None else None
     return error.retry_after_seconds if isinstance(error, UnavailableError) else 0.0
 

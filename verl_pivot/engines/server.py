@@ -21,13 +21,13 @@ CPU_FLAGS = (
     *("--dtype", "float32"),  # as in training on a CPU; SGLang's default halves the precision of a float32 model
     *("--mem-fraction-static", "0.3", "--max-total-tokens", "65536", "--max-running-requests", "64"),
     "--disable-overlap-schedule",
-    "--sleep-on-idle",  # else the scheduler of a server that waits spins on a core
+    "--sleep-on-idle",  # otherwise the scheduler of an idle server keeps one core busy
 )
 
 GPU_FLAGS = ("--dtype", "bfloat16")
-"""As verl's `rollout.dtype`; SGLang takes float16 for a checkpoint in float32, and so would a profile."""
+"""The default precision of verl's `rollout.dtype`; without it, SGLang serves a float32 checkpoint in float16."""
 
-# Asks Linux to send SIGKILL (9) to this process when its parent ends (PR_SET_PDEATHSIG, 1), then runs the module.
+# Asks Linux to send SIGKILL (9) to the new process when its parent ends (PR_SET_PDEATHSIG, 1), then runs the module.
 _TIE_AND_RUN = """
 import ctypes, os, sys
 parent = int(sys.argv.pop(1))
@@ -48,18 +48,18 @@ def sglang_server(
     start_seconds: float = 1800.0,
     console: Console | None = None,
 ) -> Iterator[str]:
-    """Serve `model` on a free port of this machine; yields the URL once it answers.
+    """Serve `model` on a free port of this machine; yields the URL once the server answers.
 
     Args:
         model: Checkpoint folder or Hugging Face name.
         log: File for all output of the server.
         seed: Seed of the server's random generator.
         extra_flags: Flags of `python -m sglang.launch_server`, which follow ours and so override them.
-        start_seconds: Seconds to wait at most until the server answers.
-        console: Shows the wait; the default writes to stderr.
+        start_seconds: Maximum number of seconds to wait until the server answers.
+        console: Console that shows the progress; the default writes to stderr.
 
     Raises:
-        EngineError: If the server does not start; names the log file and quotes its end.
+        EngineError: If the server does not start. The message names the log file and quotes its end.
     """
     port = free_port()
     flags = server_flags(model, port=port, seed=seed, on_cpu=not has_accelerator()) + tuple(extra_flags)
@@ -81,9 +81,9 @@ def sglang_server(
 
 
 def tied_to_parent(module: str, *arguments: str) -> list[str]:
-    """Command line that runs a Python module and is killed when this process ends, even by SIGKILL.
+    """Command line that runs a Python module, which is killed when this process ends, even by SIGKILL.
 
-    Processes that the module starts are not covered.
+    Processes that the module starts are not killed.
     """
     return [sys.executable, "-c", _TIE_AND_RUN, str(os.getpid()), module, *arguments]
 
@@ -98,7 +98,7 @@ def server_flags(model: str, *, port: int, seed: int, on_cpu: bool) -> tuple[str
 
 
 def server_environment(environment: Mapping[str, str], model: str, *, on_cpu: bool) -> dict[str, str]:
-    """Environment variables of the server: this process's, no proxy for 127.0.0.1, and on a CPU those of the shims."""
+    """Environment variables of the server: the given ones, no proxy for 127.0.0.1, and on a CPU those of the shims."""
     variables = {**GRPC_PORT, **environment, **no_proxy_for_loopback(environment)}
     if Path(model).is_dir():
         variables["HF_HUB_OFFLINE"] = "1"
@@ -106,15 +106,15 @@ def server_environment(environment: Mapping[str, str], model: str, *, on_cpu: bo
 
 
 def no_proxy_for_loopback(environment: Mapping[str, str]) -> dict[str, str]:
-    """Variables with which a program asks servers on 127.0.0.1 directly, whatever proxy these variables name."""
+    """Environment variables with which a program reaches servers on 127.0.0.1 directly, even if a proxy is set."""
     no_proxy = ",".join(filter(None, [environment.get("NO_PROXY", environment.get("no_proxy", "")), "127.0.0.1"]))
     return {"NO_PROXY": no_proxy, "no_proxy": no_proxy}
 
 
 def end_process_group(process: "subprocess.Popen[bytes]", grace_seconds: float = 10.0) -> None:
-    """End the process group that `process` leads: SIGTERM, and SIGKILL for what is left after the grace time.
+    """End the process group that `process` leads: SIGTERM, and SIGKILL for processes that outlive the grace time.
 
-    The leader is reaped last: until then no other process group can have its id.
+    The leader is reaped last, because until then no other process group can get its id.
     """
     os.killpg(process.pid, signal.SIGTERM)
     deadline = time.monotonic() + grace_seconds
@@ -127,10 +127,10 @@ def end_process_group(process: "subprocess.Popen[bytes]", grace_seconds: float =
 def await_ready(
     process: "subprocess.Popen[bytes]", url: str, model: str, log: Path, start_seconds: float, console: Console
 ) -> None:
-    """Wait until a server answers, and show how long.
+    """Wait until a server answers, and show the time that has passed.
 
     Raises:
-        EngineError: If it does not start; names the log file and quotes its end.
+        EngineError: If the server does not start. The message names the log file and quotes its end.
     """
     begin = time.monotonic()
     with console.status("") as status, httpx.Client(timeout=5.0, trust_env=False) as client:
@@ -165,7 +165,7 @@ def _tail(log: Path, num_lines: int = 15) -> str:
 
 
 def free_port() -> int:
-    """A port of this machine on which nothing listens now."""
+    """A port of this machine on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]

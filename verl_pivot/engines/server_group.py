@@ -1,4 +1,4 @@
-"""ServerGroup: one request -> the answer of whichever of several equal servers is least busy and works."""
+"""ServerGroup: one request -> the answer of the least busy working server among several of the same model."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,18 +8,20 @@ from verl_pivot.engines.http_client import HttpClient
 from verl_pivot.engines.retries import Retries, UnavailableError, with_retries
 
 _LONGEST_REST_SECONDS = 30.0
+"""Upper bound of the seconds for which a server that failed is avoided."""
 
 
 @dataclass(slots=True)
 class _EqualServer:
-    """One server and how it does."""
+    """One server, its load and its recent failures."""
 
     client: HttpClient
     num_running: int = 0
+    """Requests in flight."""
     num_failures: int = 0
-    """Failures since the last answer."""
+    """Failures since the last success."""
     rests_until: float = 0.0
-    """Time of the event loop until which others are preferred."""
+    """Event-loop time in seconds until which other servers are preferred."""
 
 
 class ServerGroup:
@@ -33,7 +35,7 @@ class ServerGroup:
 
         Args:
             clients: [num_servers] clients, at least one.
-            retries: How a request is repeated, on whichever server.
+            retries: How a request is retried; each attempt chooses its server anew.
         """
         self._servers = [_EqualServer(client) for client in clients]
         self._retries = retries

@@ -1,4 +1,4 @@
-"""Engine of SGLang servers, through SGLang's own interface: prompt token ids -> sampled token ids."""
+"""Engine of SGLang servers, through SGLang's native API: prompt token ids -> sampled token ids."""
 
 import asyncio
 import time
@@ -17,11 +17,11 @@ ResultT = TypeVar("ResultT")
 CHECK_SECONDS = 60.0
 """Seconds between two health checks of a server with requests in flight."""
 HUNG_SECONDS = 300.0
-"""Seconds for which /health may fail before the server counts as hung; it succeeds while any request progresses."""
+"""Seconds for which /health may fail before the server counts as hung; /health succeeds while a request progresses."""
 
 
 class SGLangEngine:
-    """One SGLang server, asked at /generate: token ids in, token ids out, nothing rendered or decoded on the way."""
+    """One SGLang server, used through /generate, which takes token ids and returns token ids."""
 
     def __init__(
         self,
@@ -81,10 +81,10 @@ class SGLangEngine:
             task.cancel()
 
     async def _check(self) -> None:
-        """Ask /health, once for all requests in flight.
+        """Send a health check, one for all requests in flight.
 
         Raises:
-            EngineError: If it has failed for `hung_seconds`, and no request was answered meanwhile.
+            EngineError: If health checks have failed for `hung_seconds`, and no request was answered meanwhile.
         """
         now = time.monotonic()
         if now - self._checked_at >= self._check_seconds:
@@ -110,7 +110,7 @@ def _sglang_parameters(sampling: Sampling, k: int) -> JsonObject:
 
 
 def _sglang_completion(sample: Json, url: str) -> Completion:
-    """Completion in one item of SGLang's answer; an aborted request is the server's failure, not the policy's."""
+    """Completion in one item of SGLang's answer; raises EngineError if the server aborted the request."""
     match sample:
         case {
             "text": str(text),

@@ -1,4 +1,4 @@
-"""Texts -> texts that fit a number of tokens: a note replaces the middle of a long one."""
+"""Texts -> texts within a limit of tokens: a note replaces the middle of each text that is too long."""
 
 from collections.abc import Sequence
 from itertools import product
@@ -8,9 +8,9 @@ from verl_pivot.errors import ConfigError
 
 _NOTE = "\n... [{} characters left out] ...\n"
 _LEAST_TOKENS = 64
-"""Tokens that a text keeps as long as texts that are cut after it have more."""
+"""Tokens that each text keeps in the first pass; only a second pass replaces whole texts by a note."""
 _MAX_CHARACTERS_PER_TOKEN = 32
-"""Characters kept per allowed token before text is tokenised at all: a tool may give back 100 MB."""
+"""Characters kept per allowed token before a text is tokenised, because a tool may return 100 MB."""
 
 
 class Tokenizer(Protocol):
@@ -22,7 +22,7 @@ class Tokenizer(Protocol):
 
 
 class CutText(NamedTuple):
-    """A text after it was cut to its limit."""
+    """A text that was cut to a limit of tokens."""
 
     text: str
     num_tokens: int
@@ -31,7 +31,7 @@ class CutText(NamedTuple):
 
 
 def cut_to_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> CutText:
-    """Cut a text to about `max_tokens`: its beginning and its end in equal parts, and between them a note.
+    """Cut a text to about `max_tokens`: equal parts of its beginning and its end, with a note between them.
 
     Args:
         text: Text of any length.
@@ -56,17 +56,17 @@ def cut_to_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> CutText:
 
 
 def fit_together(texts: Sequence[str], order: Sequence[int], max_tokens: int, tokenizer: Tokenizer) -> list[str]:
-    """Cut the middle out of some texts until all of them together have about `max_tokens`.
+    """Cut the middle out of texts, one after the other, until all texts together have about `max_tokens`.
 
     Args:
         texts: Texts of any length.
-        order: Positions in `texts`, each once: the first of them is cut first, down to 64 tokens, then the next. If
-            that is not enough, a note alone replaces the first, then the next.
+        order: Positions in `texts`, each once. The first text in this order is cut first, down to 64 tokens, then the
+            next. If that is not enough, a note alone replaces the first text, then the next.
         max_tokens: Limit of all texts together.
-        tokenizer: Any tokenizer; that of another model counts a little differently.
+        tokenizer: Any tokenizer; the tokenizer of another model gives slightly different counts.
 
     Raises:
-        ConfigError: If there are so many texts that even notes have more tokens.
+        ConfigError: If there are so many texts that even the notes alone have more tokens.
     """
     if sum(len(text.encode(errors="replace")) for text in texts) <= max_tokens:  # a token has at least one byte
         return list(texts)
@@ -90,5 +90,5 @@ def fit_together(texts: Sequence[str], order: Sequence[int], max_tokens: int, to
 
 
 def _countable(text: str, max_tokens: int) -> str:
-    """A part of the text that has more than `max_tokens`, where the whole is far longer."""
+    """The beginning of the text, at most 64 characters per allowed token, so that a huge text is not tokenised."""
     return text[: 2 * max_tokens * _MAX_CHARACTERS_PER_TOKEN]

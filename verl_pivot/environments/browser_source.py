@@ -1,4 +1,4 @@
-"""Entry `- environment: browser` of a tools file -> a web page for each rollout, opened where its row says."""
+"""Entry `- environment: browser` of a tools file -> a web page for each rollout, opened at the address in its row."""
 
 import stat
 from collections.abc import Mapping
@@ -22,13 +22,14 @@ _PAGES = "/pages"
 
 
 class BrowserEntry(WebOptions):
-    """Entry `- environment: browser`: pages of a folder or of listed hosts, whose outcome others decide."""
+    """Entry `- environment: browser`: pages of a folder or of listed hosts; it gives rollouts no outcome of its own."""
 
     environment: Annotated[str, Field(max_length=0)] = ""
     pages: Path | None = None
     """Folder with pages; the row's `metadata.url` then begins with / and is a path in it."""
     hosts: tuple[str, ...] = ()
-    """Hosts that pages may ask, `*.example.org` for all below one; a row may name fewer. None: no network at all."""
+    """Hosts that pages may contact; `*.example.org` means all hosts below example.org. A row may name fewer. Empty: no
+    network at all."""
     actions: tuple[str, ...] = tuple(WEB_ACTIONS)
     """Names of the actions that the policy may take."""
 
@@ -37,14 +38,14 @@ class BrowserEntry(WebOptions):
 class BrowserSource:
     """Opens the page of each rollout."""
 
-    can_branch = False  # a page has a place among `max_pages`, for which rollouts would wait for each other
+    can_branch = False  # each page counts towards `max_pages`, so that rollouts would wait for each other's pages
     pays_by_turn = False
 
     def __init__(self, entry: BrowserEntry) -> None:
-        """Look at what the entry names.
+        """Check the browser, folder, hosts and actions that the entry names.
 
         Raises:
-            ConfigError: If no browser is installed, or a folder, host or action is not there.
+            ConfigError: If no browser is installed, or the folder, a host or an action is wrong.
         """
         find_browser(entry.path)
         for host in entry.hosts:
@@ -67,7 +68,7 @@ class BrowserSource:
         """The page of one rollout.
 
         Raises:
-            DataError: If `metadata` has no `url`, or `hosts`, `seed` or `time` is not what it must be.
+            DataError: If `metadata` has no `url`, or its `hosts`, `seed` or `time` is wrong.
         """
         url = of_row(metadata, "url", str)
         if not url or (url.startswith("/") and self._entry.pages is None):
@@ -90,7 +91,7 @@ class BrowserSource:
 
 
 class _OpenTask:
-    """A task that begins at an address, and whose outcome others decide."""
+    """A task that begins at an address and gives no outcome of its own."""
 
     is_trusted = False
 
@@ -109,10 +110,10 @@ class _OpenTask:
 
 
 def _time(text: str | None) -> datetime | None:
-    """Time at which a row's clock stands.
+    """Time to which a row sets the clock of its page.
 
     Raises:
-        DataError: If it is not written as in ISO 8601.
+        DataError: If the text is not in the format of ISO 8601.
     """
     try:
         return None if text is None else datetime.fromisoformat(text)

@@ -26,31 +26,31 @@ ResultT = TypeVar("ResultT")
 
 
 class GymnasiumEntry(SteppedOptions):
-    """Entry `- environment: gymnasium:ID`: an environment of Gymnasium, of which each rollout has its own."""
+    """Entry `- environment: gymnasium:ID`: an environment of Gymnasium; each rollout has its own instance."""
 
     environment: str
     """ID of the environment, or `package.module:ID`, where importing the module registers it."""
     arguments: Mapping[str, Any] = {}
-    """Arguments of `gymnasium.make`, such as `render_mode: ansi`, with which the policy reads what `render` draws."""
+    """Arguments of `gymnasium.make`; with `render_mode: ansi`, the policy also reads the output of `render`."""
     renderer: str | None = None
     """A subclass of EnvironmentRenderer, as `package.module:Class` or `folder/file.py:Class`; None: the default one."""
 
 
 @register_framework("gymnasium", options=GymnasiumEntry)
 class GymnasiumSource:
-    """Makes the environment of each rollout. One is made, reset and closed at once, to see that it works."""
+    """Makes the environment of each rollout. A first one is made, reset and closed at once, as a test."""
 
     can_branch = True
 
     def __init__(self, entry: GymnasiumEntry) -> None:
-        """Read the schema of the tool.
+        """Test the environment and read the schema of the tool.
 
         Raises:
             ConfigError: If the environment cannot be made or reset, or its actions or observations need a renderer.
         """
         self._entry, self._renderer = entry, _renderer_class(entry.renderer)
         self._label = f"gymnasium:{entry.environment}"
-        with ThreadPoolExecutor(1) as thread:  # an event loop may run in this thread
+        with ThreadPoolExecutor(1) as thread:  # this thread may already run an event loop
             self._schema = thread.submit(asyncio.run, self._tried()).result()
         self.tools, self.pays_by_turn = (self._schema,), entry.reward is RewardRule.TURNS
 
@@ -67,7 +67,7 @@ class GymnasiumSource:
         return GymnasiumStepper(self._entry, self._renderer, seed=seed, options=options)
 
     async def _tried(self) -> JsonObject:
-        """Schema of the tool, from an environment that has begun and closed."""
+        """Schema of the tool, from an environment that is begun and closed for this purpose."""
         stepper, seconds = self._stepper(seed=0, options=None), self._entry.timeout_seconds
         try:
             async with asyncio.timeout(seconds):
@@ -91,7 +91,7 @@ class GymnasiumStepper:
     def __init__(
         self, entry: GymnasiumEntry, renderer: type[EnvironmentRenderer], *, seed: int, options: JsonObject | None
     ) -> None:
-        """Hold what the environment is made from.
+        """Store the arguments; `begin` makes the environment.
 
         Args:
             entry: The entry of the tools file.
@@ -122,7 +122,7 @@ class GymnasiumStepper:
         return await self._run("renderer", lambda: self._begun.renderer.parameters())
 
     async def close(self) -> None:
-        """Close the environment, behind a step that still runs."""
+        """Close the environment, after a step that still runs."""
         if not self._thread.has_begun:
             return
         try:
@@ -140,7 +140,7 @@ class GymnasiumStepper:
         entry = self._entry
         try:
             self._environment = gymnasium.make(entry.environment, disable_env_checker=True, **entry.arguments)
-        except (gymnasium.error.Error, ImportError) as error:  # an unknown ID, or a package that it needs
+        except (gymnasium.error.Error, ImportError) as error:  # an unknown ID, or a package is missing
             raise ConfigError(f"it cannot be made: {error}") from error
         self._renderer = self._renderer_class(self._environment)
         observation, info = self._environment.reset(seed=self._seed, options=self._options)
@@ -166,13 +166,13 @@ class GymnasiumStepper:
         """Result of code of the environment or of its renderer, in the thread.
 
         Raises:
-            ToolFailureError: If a system that the code needs fails; ToolBugError if the code itself does.
+            ToolFailureError: If a system that the code needs fails; ToolBugError if the code itself fails.
         """
         try:
             return await self._thread.run(function)
         except PivotError:
             raise
-        except OSError as error:  # a system that the environment needs
+        except OSError as error:  # a system that the environment needs has failed
             raise ToolFailureError(f"{self._place}.{method} raised {named(error)}") from error
         except (Exception, SystemExit) as error:  # the environment's own code, which may raise anything
             raise ToolBugError(str(code_error(f"{self._place}.{method}", error))) from error
@@ -193,7 +193,7 @@ def _text(renderer: EnvironmentRenderer, result: StepResult) -> str:
 
 
 def _end(result: StepResult) -> StopReason | None:
-    """The end that a step reached; that of the task if it reached both."""
+    """Whether the step terminated or truncated the environment; terminated if both, None if neither."""
     if result.terminated:
         return StopReason.ENVIRONMENT_TERMINATED
     return StopReason.ENVIRONMENT_TRUNCATED if result.truncated else None

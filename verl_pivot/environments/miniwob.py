@@ -26,9 +26,9 @@ from verl_pivot.types import EnvironmentReturn, JsonObject, Verdict
 FOLDER = "/miniwob"
 """Folder in the sandbox that shows the package's pages."""
 _ACTIONS = ("click", "fill", "select", "press", "scroll")
-"""Neither goto nor back: another page of the package would be an easier task."""
+"""goto and back are left out: with them the policy could open a page with an easier task."""
 _EPISODE_MILLISECONDS = 2_000_000_000
-"""Time of an episode by the page's own clock, in place of 10 s: limits of a rollout are those of pivot.rollout."""
+"""Time limit of an episode in the page, in place of 10 s: pivot.rollout sets the limits of a rollout."""
 _UNFINISHED = -1.0
 """Reward that MiniWoB++ gives when its time runs out."""
 _BEGIN = """async ([seed, milliseconds]) => {
@@ -52,7 +52,7 @@ class MiniwobEntry(WebOptions):
 class MiniwobSource:
     """Opens the episode of each rollout."""
 
-    can_branch = False  # a page has a place among `max_pages`, for which rollouts would wait for each other
+    can_branch = False  # each page counts towards `max_pages`, so that rollouts would wait for each other's pages
     pays_by_turn = False
 
     def __init__(self, entry: MiniwobEntry) -> None:
@@ -93,7 +93,7 @@ class _MiniwobTask:
         Args:
             name: Name of the task.
             seed: Seed of its problem.
-            told: Texts of the prompt, of which one may say what the task is.
+            told: Texts of the prompt, one of which may already state the task.
         """
         self._name, self._seed, self._told = name, seed, told
 
@@ -113,7 +113,7 @@ class _MiniwobTask:
 
 
 async def begun_sentence(page: WebPage, name: str, seed: int) -> str:
-    """Begin an episode on a page; the sentence that says what to do comes back.
+    """Begin an episode on a page; returns the sentence that states the task.
 
     Args:
         page: A page of a browser that shows `pages_folder()` as FOLDER.
@@ -121,7 +121,7 @@ async def begun_sentence(page: WebPage, name: str, seed: int) -> str:
         seed: Seed of its problem.
 
     Raises:
-        PageError: If it does not begin.
+        PageError: If the episode does not begin.
         BrowserError: If the browser has died.
     """
     await page.goto(f"file://{FOLDER}/miniwob/{name}.html")
@@ -155,7 +155,7 @@ def pages_folder() -> Path:
 
 @cache
 def miniwob_tasks() -> frozenset[str]:
-    """Names of all tasks, but for those of the airlines' sites (`flight`), which need a server.
+    """Names of all tasks except those of the airlines' sites (`flight`), which need a server.
 
     Raises:
         ConfigError: If the package miniwob is not installed.

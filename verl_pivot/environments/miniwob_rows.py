@@ -1,4 +1,4 @@
-"""Tasks and seeds of MiniWoB++ -> rows for training, each with the sentence that its page tells as its prompt."""
+"""Tasks and seeds of MiniWoB++ -> rows for training; the prompt is the sentence with which the page states its task."""
 
 import asyncio
 import json
@@ -19,27 +19,27 @@ _HOW = "Do the task on the web page below with the tools. The number in brackets
 _SENTENCES, _ROWS = "sentences.jsonl", "rows.parquet"
 _DONE = "done"
 _BLOCK = 64
-"""Problems whose sentences are kept at a time, so that an interrupted command goes on behind them."""
+"""Number of problems whose sentences are saved together; an interrupted command goes on after the last saved ones."""
 _AT_ONCE = 8
-"""Pages at once in the browser."""
+"""Number of pages that are open in the browser at once."""
 _TRIES = 5
-"""Times that a page is opened until the browser does not fail."""
+"""Number of attempts to open a page before the command fails."""
 
 
 class MiniwobProblem(NamedTuple):
-    """One task with the seed from which its page makes it."""
+    """One task, with the seed from which its page makes the problem."""
 
     task: str
     seed: int
 
     @property
     def metadata(self) -> str:
-        """Column of its row, from which the environment makes it."""
+        """Value of the column `metadata`, from which the environment makes the problem."""
         return json.dumps(self._asdict())
 
 
 def miniwob_problems(tasks: Sequence[str], seeds: Iterable[int]) -> list[MiniwobProblem]:
-    """One problem for each task and seed, tasks in turn.
+    """One problem for each task and seed, ordered by seed.
 
     Raises:
         ConfigError: If a name is no task of MiniWoB++.
@@ -50,11 +50,11 @@ def miniwob_problems(tasks: Sequence[str], seeds: Iterable[int]) -> list[Miniwob
 
 
 def miniwob_row(problem: MiniwobProblem, sentence: str, index: int) -> JsonObject:
-    """Row of a problem. The user's message is the sentence alone, by which workflows tell tasks apart.
+    """Row of a problem. The user's message is the sentence alone, since workflows tell tasks apart by it.
 
     Args:
         problem: The problem.
-        sentence: What its page asks for.
+        sentence: Sentence with which its page states the task.
         index: Number of the row.
     """
     return {
@@ -68,11 +68,11 @@ def miniwob_row(problem: MiniwobProblem, sentence: str, index: int) -> JsonObjec
 
 
 async def read_sentences(problems: Sequence[MiniwobProblem]) -> list[str]:
-    """[num_problems] sentences that the pages tell, read in the browser.
+    """[num_problems] sentences with which the pages state their tasks, read in the browser.
 
     Raises:
         ConfigError: If no browser is installed, or this machine has no sandbox for it.
-        BrowserError: If the browser fails one of them each time.
+        BrowserError: If the browser fails in every attempt at a page.
     """
     room = asyncio.Semaphore(_AT_ONCE)
     browser = BrowserSettings(folders={FOLDER: pages_folder()})
@@ -99,12 +99,12 @@ async def _read_sentence(problem: MiniwobProblem, browser: BrowserSettings) -> s
 
 
 def write_miniwob_rows(problems: Sequence[MiniwobProblem], out: Path, on_rows: Callable[[int], object]) -> int:
-    """Write the rows of problems as a parquet file, and say how many there are; an interrupted call goes on.
+    """Write the rows of problems as a parquet file; returns their number. An interrupted call goes on.
 
     Args:
         problems: The problems.
         out: The file.
-        on_rows: Called with the number of rows that are done since the call before.
+        on_rows: Called with the number of rows that have been finished since its last call.
 
     Raises:
         ConfigError: As `read_sentences`, or if the file cannot be written.

@@ -1,7 +1,7 @@
 """Entry `- environment: nemo_gym:URL` of a tools file -> a session with a server of NeMo Gym for each rollout.
 
 The protocol is the one that agents of nemo-gym 0.7 speak with a resources server (`simple_agent/app.py`): the row goes
-to `/seed_session`, each call is a POST, and `/verify` gets the row and the response, in a session that a cookie names.
+to `/seed_session`, each call is a POST, and `/verify` gets the row and the response. A cookie names the session.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ from verl_pivot.types import EnvironmentReturn, ErrorKind, Json, JsonObject, Mes
 
 _PARAMS = "responses_create_params"
 _REFUSED = {400: ErrorKind.REFUSED, 422: ErrorKind.INVALID_ARGUMENT}
-"""{status of a call's answer: kind of the policy's mistake}; any other status that is no success is the system's."""
+"""{status of a call's answer: kind of the policy's mistake}; any other error status is a failure of the system."""
 _OWN_PATHS = frozenset({"aggregate_metrics", "close_session", "mcp", "seed_session", "verify"})
-"""Paths of a resources server that are no tools."""
+"""Paths of a resources server that are not tools."""
 _MAX_DETAIL = 500
 
 
@@ -34,13 +34,13 @@ class NemoGymEntry(ServerAddress):
     """Entry `- environment: nemo_gym:URL`: the tools of a resources server of NeMo Gym, and its reward."""
 
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
-    """Seconds of one call, and of the beginning."""
+    """Time limit of one call, and of the beginning of a session, in seconds."""
     verify_seconds: Annotated[float, Field(gt=0.0)] = 600.0
-    """Seconds of `/verify`, which may ask a judge."""
+    """Time limit of `/verify`, which may ask a judge, in seconds."""
     max_characters: Annotated[int, Field(ge=16)] = 16384
-    """Most characters of an observation; `pivot.rollout.max_observation_tokens` limits the text further."""
+    """Maximum length of an observation in characters; `pivot.rollout.max_observation_tokens` limits it further."""
     max_message_mib: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Size of an answer above which the call fails."""
+    """Maximum size of an answer in MiB; if it is larger, the call fails."""
 
 
 @register_framework("nemo_gym", options=NemoGymEntry)
@@ -49,13 +49,13 @@ class NemoGymSource:
 
     tools: tuple[JsonObject, ...] = ()
     pays_by_turn = False
-    can_branch = False  # what a server does with a session again is its own affair
+    can_branch = False  # a server need not do the same when a session is repeated
 
     def __init__(self, entry: NemoGymEntry) -> None:
-        """Ask the server what it answers to.
+        """Ask the server for its paths.
 
         Raises:
-            ConfigError: If it cannot be reached, or is no resources server.
+            ConfigError: If the server cannot be reached, or is no resources server.
         """
         self._entry = entry
         paths = entry.get("/openapi.json").get("paths")
@@ -90,7 +90,7 @@ class NemoGymSession:
         Args:
             entry: The entry of the tools file.
             row: The row of NeMo Gym.
-            schemas: Its tools, in OpenAI's form.
+            schemas: Schemas of the row's tools, in OpenAI's form.
         """
         self._entry, self._row = entry, row
         self._place = f"environment nemo_gym:{entry.url}"
@@ -102,12 +102,12 @@ class NemoGymSession:
         """Items of the response so far, in the form of OpenAI's Responses API."""
 
     async def begin(self) -> str:
-        """Begin the session with the row; the row's prompt says what the policy must know.
+        """Begin the session with the row; returns no text, since the row's prompt tells the policy everything.
 
         Raises:
             ToolFailureError: If the server fails, or does not answer in time.
         """
-        jar = aiohttp.CookieJar(unsafe=True)  # also for addresses that are numbers
+        jar = aiohttp.CookieJar(unsafe=True)  # `unsafe` allows cookies of IP addresses
         self._http = aiohttp.ClientSession(
             headers=self._entry.header_values(),
             cookie_jar=jar,
@@ -119,7 +119,7 @@ class NemoGymSession:
         return ""
 
     def progress(self) -> None:
-        """Nothing: a server judges a session at its end alone."""
+        """None: a server judges a session only at its end."""
 
     async def call(self, name: str, arguments: JsonObject) -> Observation:
         """Call a tool of the server.
@@ -176,7 +176,7 @@ class NemoGymSession:
         """The answer to a POST request.
 
         Raises:
-            ToolFailureError: If there is none, or not within that many seconds, or it is too large.
+            ToolFailureError: If there is no answer within `seconds`, or it is too large.
         """
         assert self._http is not None, "a session begins before its calls"
         asked = posted(self._http, self._entry.url, path, body, max_mib=self._entry.max_message_mib)

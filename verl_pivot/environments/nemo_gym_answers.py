@@ -50,7 +50,7 @@ async def posted(http: aiohttp.ClientSession, url: str, path: str, body: JsonObj
         url: Address of the server.
         path: Path on the server, with its slash.
         body: JSON of the request.
-        max_mib: Size above which an answer is a failure.
+        max_mib: Maximum size of an answer in MiB; a larger one counts as a failure.
 
     Raises:
         ToolFailureError: If the server does not answer, or its answer is too large.

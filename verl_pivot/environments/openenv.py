@@ -35,11 +35,11 @@ class OpenenvEntry(SteppedOptions, ServerAddress):
     """Entry `- environment: openenv:URL`: an environment of an OpenEnv server, with a session for each rollout."""
 
     wait_seconds: Annotated[float, Field(ge=0.0)] = 600.0
-    """Seconds that a rollout waits for a session where the server says that it has no room."""
+    """Seconds that a rollout waits for a session while the server says that it has no room for another one."""
     max_message_mib: Annotated[int, Field(ge=1, le=1024)] = 16
-    """Size of a message above which the session ends."""
+    """Maximum size of a message in MiB; a larger one ends the session."""
     frozen: Path | None = None
-    """File with an answer of `/schema`, from whose actions those of the server must not differ; None: they may."""
+    """File with a saved answer of `/schema`; a server whose actions differ from it is refused. None: no such check."""
 
     @property
     def seconds_to_begin(self) -> float:
@@ -56,8 +56,8 @@ class OpenenvSource:
         """Read the schema of actions.
 
         Raises:
-            ConfigError: If the server cannot be reached, its answer is no schema of an object, or it is not the frozen
-                one.
+            ConfigError: If the server cannot be reached, its answer is no schema of an object, or the schema differs
+                from the frozen one.
         """
         self._entry, self._label = entry, f"openenv:{entry.url}"
         parameters = _parameters(entry.get("/schema").get("action"), f"{entry.url}/schema")
@@ -87,7 +87,7 @@ def _parameters(schema: Json, place: str) -> JsonObject:
 
 
 def _check_frozen(path: Path, parameters: JsonObject, url: str) -> None:
-    """Refuse actions that are not those of a file, since the prompts would change."""
+    """Refuse actions that differ from those in a file, since the prompts would change."""
     remedy = f"`curl {url}/schema > {path}` freezes the actions anew"
     try:
         frozen = as_object(decode_json(path.read_bytes(), what="it"), "it")
@@ -101,7 +101,7 @@ class _OpenenvStepper:
     """One session with an OpenEnv server."""
 
     def __init__(self, entry: OpenenvEntry, reset: JsonObject) -> None:
-        """Hold what the session begins with.
+        """Store the arguments; `begin` opens the session.
 
         Args:
             entry: The entry of the tools file.
@@ -137,7 +137,7 @@ class _OpenenvStepper:
         return self._step_of(answer)
 
     async def close(self) -> None:
-        """End the session, with which the server closes its environment."""
+        """End the session; the server then closes its environment."""
         http, socket, self._http, self._socket = self._http, self._socket, None, None
         if socket is not None:
             await socket.close()
@@ -145,10 +145,10 @@ class _OpenenvStepper:
             await http.close()
 
     async def _asked(self, message: JsonObject, *, may_connect: bool = False) -> JsonObject:
-        """The server's next message.
+        """Send a message; returns the server's answer.
 
         Raises:
-            ToolFailureError: If there is no connection, or what comes is no JSON object.
+            ToolFailureError: If there is no connection, or the answer is no JSON object.
         """
         try:
             if may_connect:
@@ -173,10 +173,10 @@ class _OpenenvStepper:
         return await self._http.ws_connect(f"{self._entry.url}/ws", max_msg_size=max_bytes, timeout=limit)
 
     def _step_of(self, answer: JsonObject) -> Step:
-        """The step that an answer tells.
+        """The step that an answer describes.
 
         Raises:
-            ToolFailureError: If it is an error, or no observation.
+            ToolFailureError: If the answer is an error, or no observation.
         """
         data = answer.get("data")
         if answer.get("type") == "error":
@@ -191,7 +191,7 @@ class _OpenenvStepper:
 
 
 def _problems(error: JsonObject) -> str:
-    """What pydantic, with which servers check actions, says of each wrong field."""
+    """Message about each wrong field of an action; servers check actions with pydantic."""
     listed = error.get("errors")
     problems = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
     texts = [f"{'.'.join(map(str, as_list(each.get('loc', []), 'loc')))}: {each.get('msg')}" for each in problems]

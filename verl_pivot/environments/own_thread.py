@@ -11,13 +11,13 @@ ResultT = TypeVar("ResultT")
 
 
 class OwnThread:
-    """One thread for what blocks and must always run in the same thread, such as an environment with a window.
+    """One thread for code that blocks and must always run in the same thread, such as an environment with a window.
 
-    A function that hangs lets those behind it wait, and keeps neither the event loop nor the process alive.
+    A function that hangs blocks the functions queued after it, but neither the event loop nor the end of the process.
     """
 
     def __init__(self, name: str) -> None:
-        """Start nothing yet: the first function does.
+        """Start no thread yet: the first `run` does.
 
         Args:
             name: Name of the thread, for debuggers.
@@ -26,7 +26,7 @@ class OwnThread:
         self._name, self.has_begun = name, False
 
     async def run(self, function: Callable[[], ResultT]) -> ResultT:
-        """Result of a function, which begins when those before it have ended; it runs also if nobody waits any more."""
+        """Result of a function, which begins after those queued before it; it runs even if the caller is cancelled."""
         if not self.has_begun:
             self.has_begun = True
             Thread(target=self._work, name=self._name, daemon=True).start()
@@ -35,7 +35,7 @@ class OwnThread:
         return await asyncio.shield(asyncio.wrap_future(future))
 
     def end(self) -> None:
-        """End the thread behind the functions that it was given."""
+        """End the thread after the functions that are queued."""
         self._jobs.put(None)
 
     def _work(self) -> None:

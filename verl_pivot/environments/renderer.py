@@ -1,4 +1,4 @@
-"""Renderer of a Gymnasium environment: arguments of a call -> action, and what a step gave -> text."""
+"""Renderer of a Gymnasium environment: arguments of a call -> action, and result of a step -> text."""
 
 import json
 import re
@@ -20,12 +20,12 @@ with extra("gymnasium"):
     from gymnasium import Env
 
 _HIGHLIGHTED = re.compile(r"\x1b\[[0-9;]*m([^\x1b]*)\x1b\[0m")
-"""What a terminal would show in another colour, which becomes brackets: where the player of FrozenLake stands."""
+"""Text that a terminal would show in another colour; it gets brackets, such as the player's place in FrozenLake."""
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class StepResult(NamedTuple):
-    """What `step` of an environment returned; after `reset` the reward is 0 and nothing has ended."""
+    """Values that `step` of an environment returned; after `reset` the reward is 0 and nothing has ended."""
 
     observation: Any
     reward: float
@@ -51,7 +51,7 @@ class EnvironmentRenderer:
     """
 
     def __init__(self, environment: "Env[Any, Any]") -> None:
-        """Render one environment, which may be of any space.
+        """Render one environment, which may have any spaces.
 
         Args:
             environment: The environment of a rollout, before its first `reset`.
@@ -79,10 +79,10 @@ class EnvironmentRenderer:
         return action_of(self.environment.action_space, arguments["action"])
 
     def text(self, result: StepResult) -> str:
-        """The observation as the policy reads it; by default its JSON value, and what an `ansi` environment draws.
+        """The observation as the policy reads it; by default its JSON value, and the drawing of an `ansi` environment.
 
         Raises:
-            ConfigError: If the observation space has no text.
+            ConfigError: If the observation space is too large to be shown as text.
         """
         space = self.environment.observation_space
         if (number := num_numbers(space)) > MAX_OBSERVATION_NUMBERS:

@@ -1,4 +1,4 @@
-"""Address of an environment's server: the headers of its requests, and JSON that it answers at the launch."""
+"""Address of an environment's server: headers of requests, and the JSON with which it answers at the launch."""
 
 import os
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _LAUNCH_SECONDS = 30.0
 
 
 class ServerAddress(Options):
-    """Options of environments that a server runs: how it is reached."""
+    """Options of environments that a server runs: how the server is reached."""
 
     environment: Annotated[str, Field(pattern=r"^https?://[^/]")]
     """Address of the server."""

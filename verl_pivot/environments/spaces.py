@@ -19,9 +19,9 @@ GIVE_RENDERER = (
     "`renderer: package.module:Class`"
 )
 MAX_ACTION_NUMBERS = 64
-"""Numbers of an action that a policy can be asked to write."""
+"""Maximum count of numbers in an action that a policy is asked to write."""
 MAX_OBSERVATION_NUMBERS = 4096
-"""Numbers of an observation that are shown as text."""
+"""Maximum count of numbers in an observation that is shown as text."""
 
 
 @singledispatch
@@ -97,7 +97,7 @@ def _integers(low: int, high: int) -> JsonObject:
 
 
 def _nested(low: Any, high: Any, *, is_integer: bool) -> JsonObject:
-    """Schema of arrays with these bounds, nested by axes; of one number without axes."""
+    """Schema of arrays with these bounds, nested by axes; bounds without axes give the schema of one number."""
     if numpy.ndim(low) == 0:
         if is_integer:
             return _integers(int(low), int(high))
@@ -118,7 +118,7 @@ def action_of(space: spaces.Space[Any], value: Any) -> Any:
     """Action that a JSON value stands for, which the schema of the space accepts.
 
     Raises:
-        ValueError: If the action is not in the space all the same.
+        ValueError: If the action is not in the space although the schema accepts the value.
     """
     action = _action(space, value)
     if not space.contains(action):
@@ -144,7 +144,7 @@ def _action(space: spaces.Space[Any], value: Any) -> Any:
 
 
 def plain(observation: Any) -> Json:
-    """An observation as a JSON value; numbers of 32 bits have the digits that 32 bits hold.
+    """An observation as a JSON value; a 32-bit float is written with as many digits as 32 bits hold.
 
     Raises:
         TypeError: If it holds anything but numbers, texts, arrays, lists, tuples and dictionaries.
@@ -166,7 +166,7 @@ def plain(observation: Any) -> Json:
 
 
 def num_numbers(space: spaces.Space[Any]) -> int:
-    """Most numbers and texts in an observation of a space; of spaces without a fixed size those of one item."""
+    """Maximum count of numbers and texts in an observation; of one item, for a space without a fixed size."""
     match space:
         case spaces.Dict():
             return sum(map(num_numbers, space.spaces.values()))

@@ -31,30 +31,31 @@ _ENDINGS = {
 
 
 class RewardRule(StrEnum):
-    """Rule by which the rewards of steps become that of the rollout."""
+    """Rule by which the rewards of steps become the reward of the rollout."""
 
     SUM = "sum"
-    """Their sum, on the last token of the rollout."""
+    """The sum of the rewards, on the last token of the rollout."""
     LAST = "last"
-    """The last of them, on the last token of the rollout."""
+    """The last reward, on the last token of the rollout."""
     TURNS = "turns"
-    """Their sum, each on the last token of the turn that made the step."""
+    """The sum of the rewards, each on the last token of the turn that made the step."""
 
 
 class SteppedOptions(Options):
     """Options of every environment that is stepped."""
 
     tool_name: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")] = "step"
-    """Name of the tool that steps it."""
+    """Name of the tool that steps the environment."""
     description: str | None = None
-    """Description of that tool for the policy, such as what each action means; None: a sentence with the name."""
+    """Description of the tool for the policy, such as what each action means; None: one sentence that names the
+    environment."""
     reward: RewardRule = RewardRule.SUM
     unfinished_reward: Annotated[float, Field(allow_inf_nan=False)] = 0.0
-    """Added to the reward of a rollout that ends before its environment; below 0 where leaving must not pay."""
+    """Added to the reward of a rollout that ends before its environment does; below 0 discourages ending early."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
-    """Seconds of one step, of the beginning, and of the end, which has 10 at most."""
+    """Time limit in seconds of one step, of the beginning, and of closing, which has 10 s at most."""
     max_characters: Annotated[int, Field(ge=16)] = 16384
-    """Most characters of an observation; `pivot.rollout.max_observation_tokens` limits the text further."""
+    """Maximum length of an observation in characters; `pivot.rollout.max_observation_tokens` limits it further."""
 
     @property
     def seconds_to_begin(self) -> float:
@@ -81,23 +82,23 @@ class SteppedOptions(Options):
 
 
 class Step(NamedTuple):
-    """What came of a step, or of the beginning, which has no reward."""
+    """Result of a step, or of the beginning, which has no reward."""
 
     text: str
     """Observation as the policy reads it."""
     reward: float = 0.0
     end: StopReason | None = None
-    """Which of the two ends of an environment it is; None if the environment goes on."""
+    """How the environment ended, terminated or truncated; None if it goes on."""
 
 
 class Stepper(Protocol):
-    """An environment of one rollout. One of its methods runs at a time, and none but `close` after one that failed."""
+    """The environment of one rollout. Its methods run one at a time; after one has failed, only `close` is called."""
 
     async def begin(self) -> Step:
         """Make the environment and bring it to its first state.
 
         Raises:
-            ToolFailureError: If that fails; ToolBugError if the environment's own code does.
+            ToolFailureError: If that fails; ToolBugError if the environment's own code fails.
         """
         ...
 
@@ -108,7 +109,7 @@ class Stepper(Protocol):
             arguments: Arguments that the schema of the tool accepts.
 
         Raises:
-            ToolError: If the environment has not been touched, because the action is the policy's mistake.
+            ToolError: If the action is a mistake of the policy; the environment's state is unchanged.
             ToolFailureError: As for `begin`.
         """
         ...
@@ -143,15 +144,15 @@ class SteppedEnvironment:
         """Whether a step failed or has not returned, so that the state is unknown."""
 
     async def begin(self) -> str:
-        """Begin; the first observation comes back.
+        """Begin; returns the first observation.
 
         Raises:
             ToolFailureError: If the environment fails, or does not begin in time.
         """
-        seconds = self._options.timeout_seconds
+        seconds = self._options.seconds_to_begin
         self._is_lost = True
         try:
-            async with asyncio.timeout(self._options.seconds_to_begin):
+            async with asyncio.timeout(seconds):
                 first = await self._stepper.begin()
         except TimeoutError as error:
             raise ToolFailureError(f"{self._place} did not begin within {seconds:g} s") from error
@@ -188,7 +189,7 @@ class SteppedEnvironment:
         return text if step.end is None else f"{text}\nThe environment has ended: {_ENDINGS[step.end]}."
 
     async def score(self, answer: Message | None) -> Verdict:
-        """The sum of the rewards, or the last one, and what leaving early adds; undecided if the environment failed."""
+        """Sum of the rewards, or the last one, plus `unfinished_reward` if it applies; undecided after a failure."""
         if self._is_lost:
             return Verdict.undecided("environment_failed", f"{self._place} failed")
         rule, rewards = self._options.reward, self._rewards
@@ -238,7 +239,7 @@ class _StepTool:
 def seed_of(metadata: JsonObject, row: Mapping[str, Any]) -> int:
     """Seed of a row's environment: `metadata.seed`, else a number drawn from the prompt and `extra_info.index`.
 
-    All rollouts of a row have the same seed, so that those of a group begin in one state and a rerun begins in it, too.
+    All rollouts of a row have the same seed, so that a group begins in one state, and a rerun begins in it, too.
 
     Raises:
         DataError: If `metadata.seed` is no integer from 0 to 2^31 - 1.

@@ -1,10 +1,10 @@
-"""An environment of verifiers as a process of its own Python, with which lines of JSON are exchanged.
+"""An environment of verifiers in a process of its own Python, which exchanges lines of JSON with this package.
 
-It runs where verifiers is installed, and verl-pivot need not be: it imports the standard library and verifiers alone.
-`python verifiers_process.py NAME ARGUMENTS rows LIMIT` prints the environment's data set, a row a line. With `play` it
-reads {"id", "task", "base_url", "api_key"} for each trajectory, many of which are under way at once, and answers
-{"id", "reward", "metrics", "error"} as each ends; {"cancel": id} ends one before. Both interfaces of verifiers are
-spoken: `load_environment` (up to 0.1.14), and since 0.4 the task sets of `verifiers.v1`.
+The process needs verifiers but not verl-pivot: it imports only the standard library and verifiers.
+`python verifiers_process.py NAME ARGUMENTS rows LIMIT` prints the environment's data set, one row per line. With `play`
+it reads {"id", "task", "base_url", "api_key"} for each trajectory and plays many trajectories at once. It answers
+{"id", "reward", "metrics", "error"} when one ends; {"cancel": id} ends one early. Both interfaces of verifiers are
+supported: `load_environment` (up to 0.1.14), and since 0.4 the task sets of `verifiers.v1`.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class LoadedEnvironment:
     """An environment of verifiers up to 0.1.14."""
 
     def __init__(self, name: str, arguments: dict[str, Any]) -> None:
-        """Load it; the arguments are those of its `load_environment`."""
+        """Load the environment; the arguments are those of its `load_environment`."""
         import verifiers
 
         self._environment = verifiers.load_environment(name, **arguments)
@@ -51,7 +51,7 @@ class TasksetEnvironment:
     """A task set of verifiers 0.4, with the environment that plays it."""
 
     def __init__(self, name: str, arguments: dict[str, Any]) -> None:
-        """Load it; the arguments are the keys of verifiers' `[env]`, and the name is that of the task set."""
+        """Load the task set of this name; the arguments are the keys of verifiers' `[env]`."""
         from verifiers.v1.utils.loaders import load_environment, resolve_env_config
 
         taskset = {**arguments.get("taskset", {}), "id": name}
@@ -116,9 +116,9 @@ def reported(finished: Any) -> dict[str, Any]:
 
 def main(name: str, arguments: str, mode: str, limit: str = "") -> None:
     wire = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)  # what the environment's own code prints is no answer
+    os.dup2(2, 1)  # output of the environment's own code must not mix with the answers
     own = os.path.dirname(os.path.abspath(__file__))
-    sys.path[:] = [folder for folder in sys.path if folder != own]  # its files have the names of other frameworks
+    sys.path[:] = [folder for folder in sys.path if folder != own]  # some of its files have the names of frameworks
     import verifiers
 
     interface = LoadedEnvironment if hasattr(verifiers, "load_environment") else TasksetEnvironment
@@ -155,7 +155,7 @@ def forget(running: dict[int, "asyncio.Task[None]"], number: int, _: object) -> 
 
 
 async def answer(environment: LoadedEnvironment | TasksetEnvironment, asked: dict[str, Any], wire: TextIO) -> None:
-    """Play one trajectory and write what came of it; nothing if it is cancelled."""
+    """Play one trajectory and write its result; nothing if it is cancelled."""
     try:
         with key_in_environment(asked) as variable:
             report = await environment.play(asked["task"], asked["base_url"], variable)
@@ -166,7 +166,7 @@ async def answer(environment: LoadedEnvironment | TasksetEnvironment, asked: dic
 
 @contextmanager
 def key_in_environment(asked: dict[str, Any]) -> Iterator[str]:
-    """Name of an environment variable with a trajectory's key, since verifiers takes keys from variables alone."""
+    """Name of an environment variable that holds a trajectory's key; verifiers reads keys only from variables."""
     variable = f"VERL_PIVOT_KEY_{asked['id']}"
     os.environ[variable] = asked["api_key"]
     try:

@@ -34,7 +34,7 @@ def verifiers_rows(
         python: As for `verifiers_command`.
         name: As for `verifiers_command`.
         arguments: As for `verifiers_command`.
-        limit: Rows that are read, from the first; None reads all of them.
+        limit: Number of rows to read, from the first; None reads all of them.
 
     Raises:
         ConfigError: If the process fails; the message has the last line of its standard error.
@@ -58,10 +58,10 @@ def verifiers_rows(
 
 
 def write_rows(rows: Iterable[JsonObject], out: Path) -> int:
-    """Write rows of `verifiers_rows` as a parquet file, and say how many there are.
+    """Write rows of `verifiers_rows` as a parquet file; returns their number.
 
     Raises:
-        ConfigError: If there are none.
+        ConfigError: If there are no rows.
     """
     import pyarrow
     import pyarrow.parquet
@@ -90,7 +90,7 @@ def _row(name: str, index: int, example: JsonObject) -> JsonObject:
 
 
 def verifiers_task(columns: Mapping[str, Any]) -> JsonObject:
-    """The task of a row, as verifiers wants it.
+    """The task of a row, in the form that verifiers expects.
 
     Args:
         columns: Columns of the dataset's row, such as those that `verifiers_rows` makes.

@@ -16,7 +16,7 @@ class WebAction(NamedTuple):
     schema: JsonObject
     """Name, description and parameters, in OpenAI's form."""
     act: Callable[[WebPage, Mapping[str, Any]], Awaitable[None]]
-    """Takes it, with arguments that the schema accepts."""
+    """Function that takes the action, with arguments that the schema accepts."""
 
 
 def _schema(name: str, description: str, properties: JsonObject, optional: tuple[str, ...] = ()) -> JsonObject:

@@ -28,30 +28,30 @@ class WebOptions(Options):
     """Options of every environment of web pages."""
 
     path: str | None = None
-    """Path or name of the browser; None: that of pivot.browser.path, or else the first Chromium that is installed."""
+    """Path or name of the browser; None: pivot.browser.path, or without it the first Chromium that is installed."""
     width: Annotated[int, Field(ge=50, le=4096)] = 1280
     """Width of the visible part of a page in CSS pixels."""
     height: Annotated[int, Field(ge=50, le=4096)] = 720
     action_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 30.0
-    """Seconds in which a page must answer; one that does not is closed."""
+    """Seconds in which a page must answer; a page that does not is closed."""
     settle_seconds: Annotated[float, Field(ge=0.0, le=60.0)] = 0.05
     """Seconds between an action and the observation, in which scripts may change the page."""
     max_pages: Annotated[int, Field(ge=1)] = 64
-    """Most pages at once in one worker; further rollouts wait at their beginning."""
+    """Maximum number of pages that are open at once in one worker; further rollouts wait before they begin."""
     memory_mib: Annotated[int, Field(ge=128)] = 768
-    """Most MiB of data of each process of the browser; a page that wants more crashes."""
+    """Maximum memory, in MiB, for the data of each browser process; a page that needs more crashes."""
     max_characters: Annotated[int, Field(ge=16)] = 16384
-    """Most characters of an observation; `pivot.rollout.max_observation_tokens` limits the text further."""
+    """Maximum length of an observation in characters; `pivot.rollout.max_observation_tokens` limits it further."""
 
     def browser(self, folders: Mapping[str, Path], hosts: tuple[str, ...] = ()) -> BrowserSettings:
-        """What the browser starts with."""
+        """Settings with which the browser starts."""
         return BrowserSettings(
             path=self.path, folders=folders, hosts=hosts, memory_mib=self.memory_mib, max_pages=self.max_pages
         )
 
 
 class TaskEnd(NamedTuple):
-    """The end of a task that its page decides."""
+    """End of a task, as its page decides it."""
 
     outcome: float
     reason: str
@@ -62,11 +62,11 @@ class WebTask(Protocol):
 
     @property
     def is_trusted(self) -> bool:
-        """Whether its pages never hang or crash by themselves, so that the machine is at fault where one does."""
+        """Whether the task's pages never hang or crash by themselves, so that the machine is at fault if one does."""
         ...
 
     async def begin(self, page: WebPage) -> str:
-        """Open the first document; what the policy must know of the task comes back, "" if the prompt says it.
+        """Open the first document; returns what the policy must know of the task, "" if the prompt says it.
 
         Raises:
             PageError: If the page does not open, which is then a failure of the system.
@@ -74,7 +74,7 @@ class WebTask(Protocol):
         ...
 
     async def end(self, page: WebPage) -> TaskEnd | None:
-        """The end, if the task has ended."""
+        """End of the task; None if it goes on."""
         ...
 
     def unfinished(self) -> Verdict | None:
@@ -93,8 +93,8 @@ class WebEnvironment:
         Args:
             task: The task.
             names: Names of the actions that the policy may take.
-            browser: What the browser starts with.
-            page: What the page is opened with.
+            browser: Settings with which the browser starts.
+            page: Settings with which the page is opened.
             options: The entry of the tools file.
         """
         self.tools: tuple[Tool, ...] = tuple(_WebTool(WEB_ACTIONS[name].schema, self._take(name)) for name in names)
@@ -107,7 +107,7 @@ class WebEnvironment:
         self._lock = asyncio.Lock()
 
     async def begin(self) -> str:
-        """Open the page; the task and the page as text come back.
+        """Open the page; returns the task and the page as text.
 
         Raises:
             ToolFailureError: If the browser or the page fails.
@@ -131,7 +131,7 @@ class WebEnvironment:
         return EnvironmentReturn(score=self._end.outcome, reason=self._end.reason)
 
     def progress(self) -> float | None:
-        """Nothing: only the end of a task says how far it has come."""
+        """None: only the end of a task shows its progress."""
         return None
 
     async def close(self) -> None:
@@ -204,7 +204,7 @@ def of_row(metadata: JsonObject, name: str, kind: type, default: Any = None) -> 
     """Value of a row's column `metadata`.
 
     Raises:
-        DataError: If it has another type.
+        DataError: If the value has another type.
     """
     value = metadata.get(name, default)
     if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):

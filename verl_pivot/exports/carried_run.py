@@ -7,7 +7,7 @@ from verl_pivot.errors import DataError
 from verl_pivot.exports.checkpoints import TRACKER, ActorCheckpoint, linked, new_folder, rank_files
 
 _OF_THE_OLD_RUN = ("data.pt", "transfer_queue")
-"""What verl saves of the place in the data, and of rollouts that were under way: the next stage begins anew there."""
+"""Files with the position in the data and with unfinished rollouts; the next stage begins without them."""
 
 
 def carry_run(actor: ActorCheckpoint, out: Path) -> None:
@@ -29,10 +29,10 @@ def carry_run(actor: ActorCheckpoint, out: Path) -> None:
 
 
 def check_optimizer(actor: Path) -> None:
-    """Refuse a checkpoint without the optimizer's state; Megatron's is in one place with the weights.
+    """Refuse a checkpoint without the optimizer's state; Megatron keeps it in one folder with the weights.
 
     Raises:
-        DataError: Saying how it is saved.
+        DataError: If files are missing; the message says how to save them.
     """
     if (actor / "model" / "dist_ckpt").is_dir():
         return

@@ -248,7 +248,7 @@ def linked(path: Path, copy: Path) -> bool:
 
 
 def _merge(arguments: list[str], out: Path, actor: Path) -> None:
-    # Without an accelerator transformers cannot be imported without the shims; with one they change nothing.
+    # Without an accelerator, transformers can be imported only with the shims; with one, the shims change nothing.
     environment = {**os.environ, "PYTHONPATH": cpu_engine_variables(os.environ)["PYTHONPATH"]}
     merger = subprocess.run(
         tied_to_parent("verl.model_merger", *arguments),

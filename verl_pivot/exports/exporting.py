@@ -29,7 +29,7 @@ _ROWS_AT_ONCE = 256
 
 @dataclass(slots=True, kw_only=True)
 class ExportReport:
-    """Counts of the rows that were written, and of what readers of the file cannot see; some are for NeMo Gym only."""
+    """Counts of written rows, and of content that readers of the file cannot see; some counts are for NeMo Gym only."""
 
     num_written: int = 0
     """Rows of the file."""
@@ -57,8 +57,9 @@ def export_nemo_gym(
     Args:
         rows: Rows of pivots.parquet, of its export to JSON lines, or of trajectories.jsonl.
         out: File to write, completely or not at all.
-        agent: Name in `agent_ref`; None takes the one that a row was imported with, or the nearest to its verifier.
-        scores: Scores from `read_scores`; None writes the pass rate of a pivot alone.
+        agent: Name in `agent_ref`; None takes the one that a row was imported with, else the most similar to its
+            verifier.
+        scores: Scores from `read_scores`; None writes only the pass rate of a pivot.
 
     Raises:
         DataError: If a row is neither a pivot nor a trajectory, or the scores belong to other turns.

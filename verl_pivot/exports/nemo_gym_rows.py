@@ -21,7 +21,7 @@ _LOST_STATE_FIELDS = {
     "call_ids": "missing id of a call",
     "tool_call_id": "missing id of a result",
 }
-"""{field of a message: how the report names its loss}; ids that were missing are lost since NeMo Gym needs an id."""
+"""{field of a message: name of its loss in the report}. That an id is missing is lost too: NeMo Gym needs an id."""
 _LOST_EXPERT_FIELDS = {
     "call_ids": "id of the expert's call",
     "content": "the expert's text before a call",

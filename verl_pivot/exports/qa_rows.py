@@ -19,9 +19,9 @@ from verl_pivot.verifiers.qa_words import l0_words, search_r1_words
 
 Normalisation: TypeAlias = Literal["l0", "search_r1"]
 _OWN_REWARD = "searchR1_"
-"""Start of the names by which verl chooses its exact match for a row."""
+"""Prefix of the names in `data_source` for which verl rewards a row by its exact match."""
 _SCORED_DATASETS = frozenset({"nq", "triviaqa", "popqa", "hotpotqa", "2wikimultihopqa", "musique", "bamboogle"})
-"""Data sets whose names verl knows behind that start."""
+"""Names of data sets that verl knows after this prefix."""
 _SCHEMA = pyarrow.schema(
     {
         "data_source": pyarrow.string(),
@@ -40,7 +40,7 @@ _SCHEMA = pyarrow.schema(
 
 @dataclass(slots=True, kw_only=True)
 class QuestionCounts:
-    """What became of every row that was read."""
+    """Counts of the rows that were read, by what happened to them."""
 
     num_read: int = 0
     refused: Counter[str] = field(default_factory=Counter)
@@ -48,7 +48,7 @@ class QuestionCounts:
     first_refused: dict[str, str] = field(default_factory=dict)
     """{reason: place of the first row, and what is wrong with it}"""
     num_duplicates: int = 0
-    """Rows whose question stands in an earlier row, whatever its answers."""
+    """Rows whose question is also in an earlier row, even if the answers differ."""
     num_beyond_limit: int = 0
     written: Counter[str] = field(default_factory=Counter)
     """{data_source: number of rows}"""
@@ -77,12 +77,13 @@ def write_qa_rows(
     Args:
         files: Files of JSON lines, JSON or parquet, in any of the formats of `read_question`.
         out: The parquet file.
-        normalisation: Rule of the verifier `qa` that must leave something to compare of an answer.
-        instructions: Text behind each question in the prompt; empty for the question alone.
-        data_source: Name by which verl chooses the reward; None takes that of verl's exact match.
-        limit: Most rows to write, drawn at random; None for all.
+        normalisation: Rule by which the verifier `qa` normalises answers; an answer of which it leaves nothing is
+            left out.
+        instructions: Text after each question in the prompt; empty for the question alone.
+        data_source: Name by which verl chooses the reward; None takes the name for verl's exact match.
+        limit: Maximum number of rows to write, drawn at random; None writes all.
         seed: Seed of that draw.
-        on_rows: Called with the number of rows read since the call before.
+        on_rows: Called with the number of rows that have been read since its last call.
 
     Raises:
         DataError: If a file cannot be read, or no question is left.
@@ -116,10 +117,10 @@ def qa_row(question: Question, index: int, instructions: str, data_source: str |
 
 
 def comparable_answers(answers: Sequence[str], normalisation: Normalisation) -> tuple[str, ...]:
-    """The answers of which the verifier `qa` has something to compare.
+    """The answers of which normalisation leaves something that the verifier `qa` can compare.
 
     Raises:
-        BadRowError: If there is none.
+        BadRowError: If there is no such answer.
     """
     words_of = l0_words if normalisation == "l0" else search_r1_words
     kept = tuple(each for each in answers if any(map(str.isalnum, "".join(words_of(each).compared))))
@@ -147,7 +148,7 @@ def _read(
 
 
 def _items(row: RawRow) -> Iterator[RawRow]:
-    """The row itself; of a file that is one object, as TriviaQA's are, the items of its list `Data`."""
+    """The row itself, or, if the file is one object as in TriviaQA, the items of the object's list `Data`."""
     data = _data(row) if row.place.number == 1 else None
     if data is None:
         yield row

@@ -10,7 +10,7 @@ from verl_pivot.exports.trajectory_rows import expert_positions
 
 
 class _Messages(list[dict[str, Any]]):
-    """Messages of one trajectory, which know the positions of those that are trained."""
+    """Messages of one trajectory, with the positions of the messages that are trained."""
 
     def __init__(self, messages: list[dict[str, Any]], trained: Collection[int]) -> None:
         super().__init__(messages)
@@ -20,8 +20,8 @@ class _Messages(list[dict[str, Any]]):
 class TrajectoryDataset(MultiTurnSFTDataset):  # type: ignore[misc]  # verl is untyped here
     """verl's multi-turn dataset for files whose messages and tools are JSON strings; use it as `data.custom_cls`.
 
-    Parquet structs would give every tool and message the keys of all others, with nulls as values. The loss is over the
-    expert's turns alone (`Trajectory.expert_turns`).
+    Parquet structs would give every tool and message the keys of all others, with nulls as values. The loss covers
+    only the expert's turns (`Trajectory.expert_turns`).
 
     Example:
         data.custom_cls.path=pkg://verl_pivot.exports.sft_dataset data.custom_cls.name=TrajectoryDataset

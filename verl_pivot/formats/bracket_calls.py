@@ -41,7 +41,7 @@ def read_bracket_calls(messages: Sequence[Message], tools: Json) -> MessagesAndT
 
     Args:
         messages: Messages in the order of the conversation.
-        tools: Schemas of a column; None takes them out of the prompt.
+        tools: Schemas of a column; None takes those of the prompt.
 
     Raises:
         BadRowError: If such a list cannot be read or calls an unknown tool, or if the prompt's schemas and its
@@ -130,7 +130,7 @@ def _calls(text: str, names: Collection[Json]) -> list[ToolCall]:
 
 
 def _end_of_call(text: str, opening: int) -> int | None:
-    """Position behind the bracket that closes the one at `opening`, brackets in strings aside; None if none does."""
+    """Position behind the bracket that closes the one at `opening`, ignoring brackets in strings; None without one."""
     depth, quote, position = 0, "", opening
     while position < len(text):
         letter = text[position]

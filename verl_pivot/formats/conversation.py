@@ -1,4 +1,4 @@
-"""Conversation: what the reader of a foreign format finds in one row, and the named pairs that readers pass around."""
+"""Conversation: what the reader of a foreign format finds in one row; and named tuples that several readers use."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -27,12 +27,12 @@ class Conversation:
     passed: bool | None = None
     """Whether the outcome was right; None if the row does not say."""
     expert_turns: ExpertTurns = "all"
-    """Which assistant turns are the expert's; "last" where the row gives only one action with its state, and
-    positions among the assistant turns, from 0, where the row says which."""
+    """Assistant turns that are the expert's; "last" if the row gives only one action with its state, or positions among
+    the assistant turns, from 0, if the row names them."""
     metadata: JsonObject = field(default_factory=dict)
     """Data that the verifier needs beside the messages."""
     verifier: str = ""
-    """Name of the verifier that rows of this kind need, where neither row nor import names one; empty for no matter."""
+    """Verifier for rows of this kind if neither the row nor the import names one; empty if the format suggests none."""
     notes: JsonObject = field(default_factory=dict)
     """Columns that the provenance keeps, such as the row's ids and its reward."""
     scores: tuple[float, ...] = ()

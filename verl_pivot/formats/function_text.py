@@ -147,7 +147,7 @@ def _typed(name: str, text: str, json_type: Json) -> Json:
 
 
 def _as_result(message: Message) -> Message:
-    """Tool message that a user message after a call stands for; the message itself if it is not marked as a result."""
+    """Tool message with the result that a user message after a call holds; the message itself if it is no result."""
     if named := _RESULT.match(message.content):
         return Message(role=Role.TOOL, content=message.content[named.end() :], name=named[1])
     if message.content.startswith("OBSERVATION:\n"):
@@ -156,7 +156,7 @@ def _as_result(message: Message) -> Message:
 
 
 def _without_example(message: Message) -> Message:
-    """The user's message with its task alone, if OpenHands wrote an example of the notation before it."""
+    """The user's message, cut down to its task if OpenHands wrote an example of the notation before the task."""
     if message.role is not Role.USER or not message.content.startswith(_EXAMPLE):
         return message
     _, begin, rest = message.content.partition(_TASK)

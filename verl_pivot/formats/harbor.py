@@ -21,7 +21,7 @@ def _is_harbor(row: JsonObject) -> bool:
 
 @register_format("harbor", detect=_is_harbor)
 def read_harbor(row: JsonObject) -> Conversation:
-    """One trajectory; its outcome is that of a column `reward` or `passed`, since Harbor keeps it in another file.
+    """One trajectory; its outcome comes from a column `reward` or `passed`, since Harbor keeps it in another file.
 
     Raises:
         BadRowError: If a step breaks the format, or its observation has no place in a conversation.
@@ -35,7 +35,7 @@ def read_harbor(row: JsonObject) -> Conversation:
 
 
 def _messages(step: JsonObject) -> Iterator[Message]:
-    """The message of a step, and its observation: results of its calls, or what the environment said."""
+    """The message of a step, and its observation: results of its calls, or text from the environment."""
     source = step.get("source")
     if not isinstance(source, str) or source not in _ROLES:
         raise BadRowError("unknown_role", f"a step has source {source!r}; known are {', '.join(_ROLES)}")
@@ -52,7 +52,7 @@ def _messages(step: JsonObject) -> Iterator[Message]:
         reasoning=reasoning,
         tool_calls=tuple(_call(as_object(call, "a tool call")) for call in calls),
     )
-    if not calls:  # an agent that writes commands as text reads what the terminal shows as the user's words
+    if not calls:  # an agent that writes commands as text gets the terminal's output as a user message
         shown = "\n".join(text_of(result.get("content"), may_be_none=True) for result in results)
         yield from [Message(role=Role.USER, content=shown)] if results else []
         return

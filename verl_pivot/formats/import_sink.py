@@ -33,7 +33,7 @@ class ImportReport:
     num_unknown_outcome: int = 0
     """Kept trajectories whose rows do not say whether the outcome was right."""
     formats: Counter[str] = field(default_factory=Counter)
-    """{name of a format: number of rows that were read as it}."""
+    """{name of a format: number of rows that were read in it}."""
     rejected: Counter[str] = field(default_factory=Counter)
     """{reason: number of rejected rows}."""
     examples: dict[str, str] = field(default_factory=dict)

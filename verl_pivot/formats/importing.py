@@ -56,7 +56,7 @@ def import_files(
             rows of an interrupted run.
 
     Raises:
-        DataError: If no row is accepted, or an input cannot be read; the rejected rows are written all the same.
+        DataError: If no row is accepted, or an input cannot be read; the rejected rows are still written.
         ConfigError: If an output cannot be written.
     """
     for path in files:
@@ -110,7 +110,7 @@ def _import_rows(
 
 
 def _settings(options: ImportOptions) -> JsonObject:
-    """Options on which the output depends; those that 0.1.0 did not have count only where they are used."""
+    """Options on which the output depends; options that version 0.1.0 lacks are left out at their defaults."""
     unused = {"allow_no_tools": True, "verifier_modules": ()}
     return {name: value for name, value in asdict(options).items() if name not in unused or unused[name] != value}
 
@@ -139,7 +139,7 @@ def _read_row(row: RawRow, options: ImportOptions) -> AcceptedRow | RejectedRow:
         line = encode_json(trajectory_as_dict(trajectory))
     except BadRowError as error:
         return RejectedRow(error.reason, str(error))
-    except ConfigError as error:  # of the verifier that the row names
+    except ConfigError as error:  # the row names a wrong verifier
         return RejectedRow("bad_verifier", str(error))
     without_tools = not trajectory.tools and any(message.tool_calls for message in trajectory.messages)
     if without_tools and not options.allow_no_tools:

@@ -28,7 +28,7 @@ def parse_literal(text: str, *, reason: str, what: str) -> Json:
     except BadRowError as not_json:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of unknown escapes such as "\d", which stand for themselves
+                warnings.simplefilter("ignore")  # about unknown escapes such as "\d", which Python keeps as they are
                 return json_value(ast.parse(text.strip(), mode="eval").body)
         except NOT_A_LITERAL:
             raise not_json from None

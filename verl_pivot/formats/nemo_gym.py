@@ -21,7 +21,7 @@ _IDS = ("trajectory_id", "source_trajectory_uid", "uuid", "id")
 _TASKS = ("task_id", "instance_id")
 _EXPORTED = {OWN_COLUMN, REWARDS_COLUMN, "trajectory_id", "agent_ref", "expected_answer"}
 _EXPORTED |= {"pass_rate", "pass_rate_total", "pass_rate_passed"}
-"""Columns that are not kept as metadata where a row was written by our own export."""
+"""Columns that are not kept as metadata if a row was written by our own export."""
 
 _BATCH_KEYS = {"analysis", "plan", "state_analysis", "explanation"}
 """Keys of a batch of keystrokes beside its commands, in the formats of Terminus 1 and 2."""
@@ -32,7 +32,7 @@ _NOT_MESSAGE_FIELDS = {"position", "call_ids"}
 def read_nemo_gym(row: JsonObject) -> Conversation:
     """The one pivot candidate of a row.
 
-    A reward in the row, as rollout files have it, is that of a policy's response and not read as the expert's outcome.
+    A reward in the row, as in rollout files, belongs to a policy's response; it is not read as the expert's outcome.
 
     Raises:
         BadRowError: If the row breaks the format of NeMo Gym's pivot environments.

@@ -11,7 +11,7 @@ from verl_pivot.types import Json, JsonObject, Message, Role
 _IGNORED_ACTIONS = {"recall", "change_agent_state", "null", "initialize", "start"}
 """Actions that add nothing to the conversation with the model."""
 _IGNORED_OBSERVATIONS = {"agent_state_changed", "null"}
-# Knowledge that a recall puts into the prompt; the log does not hold the prompt's words for it.
+# Knowledge that a recall puts into the prompt; the log does not hold the text that the prompt got.
 _RECALLED = ("microagent_knowledge", "repo_instructions", "additional_agent_instructions", "conversation_instructions")
 
 
@@ -19,7 +19,7 @@ def read_events(history: Sequence[Json]) -> MessagesAndTools:
     """Messages of the conversation: assistant turns from the logged responses of the model, results from observations.
 
     Raises:
-        BadRowError: If the log does not hold an event in the words that the model saw.
+        BadRowError: If the log does not hold the text of an event that the model saw.
     """
     messages: list[Message] = []
     tools: Json = None

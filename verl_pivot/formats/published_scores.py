@@ -6,15 +6,16 @@ from verl_pivot.data.json_values import BadRowError, as_list, type_in_words
 from verl_pivot.types import Json, JsonObject
 
 _TOLERANCE = 0.005
-"""Largest allowed error of a published mean: that of rounding to two decimals. One of 64 samples makes 3 times it."""
+"""Largest allowed error of a published mean, that of rounding to two decimals. One of 64 samples shifts it 3 times as
+far."""
 _MAX_SAMPLES = 10_000
 
 
 def published_scores(row: JsonObject) -> tuple[float, ...]:
     """[num_samples] scores in [0, 1] of the samples that the row was published with; empty if it has none.
 
-    They are the list `rewards` of the one column `*_info` that has it. Without such a column, `pass_rate_passed` scores
-    are 1, and the others of `pass_rate_total` are 0.
+    The scores are the list `rewards` in the one column `*_info` that has it. Without such a column, `pass_rate_passed`
+    scores are 1 and the rest, up to `pass_rate_total` scores, are 0.
 
     Raises:
         BadRowError: If the columns contradict each other.

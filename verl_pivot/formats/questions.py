@@ -1,4 +1,4 @@
-"""Row of a question-answering data set -> Question: its text, the accepted answers, and the data set that it is of."""
+"""Row of a question-answering data set -> Question: its text, the accepted answers, and the name of its data set."""
 
 import re
 from collections.abc import Iterator
@@ -11,14 +11,14 @@ _QUESTION_COLUMNS = ("question", "Question")
 _ID_COLUMNS = ("id", "_id", "question_id", "QuestionId")
 _ANSWER_COLUMNS = ("golden_answers", "answers", "possible_answers", "answer", "Answer", "answer_aliases")
 _ANSWER_KEYS = ("value", "Value", "text", "aliases", "Aliases")
-"""Keys of answers that are objects: TriviaQA's, and `text` of SQuAD's."""
+"""Keys of answers that are objects, as in TriviaQA; `text` is SQuAD's."""
 _TELLING_COLUMNS = {
     "evidences": "2wikimultihopqa",
     "supporting_facts": "hotpotqa",
     "question_decomposition": "musique",
     "possible_answers": "popqa",
 }
-"""{column: the data set that has it}; 2WikiMultihopQA has HotpotQA's columns too, and so stands first."""
+"""{column: data set that has it}; 2WikiMultihopQA comes first, since it has HotpotQA's columns too."""
 _NOT_LETTERS = re.compile(r"[\W_]+")
 
 
@@ -32,21 +32,21 @@ class Question:
     """
 
     id: str
-    """Name in its data set; empty if it has none."""
+    """Id of the question in its data set; empty if it has none."""
     text: str
     answers: tuple[str, ...]
     """[num_answers] different accepted answers, at least one."""
     dataset: str
-    """Name of the data set as Search-R1 writes it, such as "nq"; that of NQ where the columns tell of no other."""
+    """Name of the data set as Search-R1 writes it, such as "hotpotqa"; "nq" if the columns do not show another one."""
 
     @property
     def key(self) -> str:
-        """The question in small letters without marks; questions with equal keys are the same."""
+        """The question in lower case without punctuation; questions with equal keys are the same."""
         return question_key(self.text)
 
 
 def question_key(text: str) -> str:
-    """A question in small letters, with one space for all marks and spaces between two words."""
+    """A question in lower case, with one space in place of the punctuation and spaces between two words."""
     return _NOT_LETTERS.sub(" ", text.casefold()).strip()
 
 
@@ -54,7 +54,7 @@ def read_question(row: JsonObject) -> Question:
     """The question of a row as HotpotQA, NQ, TriviaQA, MuSiQue, 2WikiMultihopQA, PopQA, Bamboogle or Search-R1 has it.
 
     Raises:
-        BadRowError: If there is no question or no answer, or the row says that there is none in its documents.
+        BadRowError: If there is no question or no answer, or the row says that it is not answerable.
     """
     text = next((each for name in _QUESTION_COLUMNS if isinstance(each := row.get(name), str)), "").strip()
     if not question_key(text):
@@ -65,7 +65,7 @@ def read_question(row: JsonObject) -> Question:
     answers = tuple(dict.fromkeys(each.strip() for each in found if each.strip()))
     if not answers:
         raise BadRowError("no_answer", f"no answer stands in {', '.join(_ANSWER_COLUMNS)}")
-    encode_json([text, *answers])  # raises where a text is none that a file can hold
+    encode_json([text, *answers])  # raises if a file cannot hold one of the texts
     name = next((str(row[name]) for name in _ID_COLUMNS if isinstance(row.get(name), str | int)), "")
     return Question(id=name, text=text, answers=answers, dataset=_dataset(row))
 

@@ -39,7 +39,7 @@ _MODULES = {
     "pivots": "pivots",
     "played": "played",
 }
-"""Formats from the most general to the most special. A row may look like several: the last of them reads it."""
+"""Formats from the most general to the most specific. If a row looks like several, the last of them reads it."""
 
 _formats: Registry[Format] = Registry(
     "format",
@@ -76,7 +76,7 @@ def format_named(name: str) -> Format:
 
 
 def detected_format(row: JsonObject) -> Format:
-    """The format that a row looks like: the user's own formats are tried first, then the most special ones.
+    """The format that a row looks like: the user's own formats are tried first, then the most specific ones.
 
     Raises:
         BadRowError: If no format recognizes the row.

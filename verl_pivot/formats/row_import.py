@@ -107,7 +107,7 @@ def _as_trajectory(format: Format, row: JsonObject, place: Place, options: Impor
 
 
 def _refuse_nulls_in_arguments(value: Json) -> None:
-    """Refuse a null in arguments that parquet stored as a struct: its keys are those of all rows together."""
+    """Refuse a null in arguments that parquet stored as a struct, since a struct has the keys of all rows together."""
     if isinstance(value, dict):
         arguments = value.get("arguments")
         if isinstance(arguments, dict):
@@ -156,9 +156,9 @@ class _Verifier(NamedTuple):
 
 
 def _verifier(row: JsonObject, found: Conversation, options: ImportOptions) -> _Verifier:
-    """The verifier that the row names, else the one of the import, whose default gives way to what the format needs.
+    """The verifier that the row names, else the one of the import; the format's own replaces the import's default.
 
-    A row names it as text, with its options in the column `verifier_options`, or as {"name", "options"}.
+    A row names a verifier as text, with its options in the column `verifier_options`, or as {"name", "options"}.
     """
     verifier, row_options = row.get("verifier"), row.get("verifier_options")
     if isinstance(verifier, str) and row_options is not None:

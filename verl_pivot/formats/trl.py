@@ -44,7 +44,7 @@ def messages_of(value: Json, what: str, role: Role) -> list[Message]:
 
 
 def expert_turns(prompt: Iterable[Message], completion: Iterable[Message]) -> Json:
-    """Which assistant turns are the expert's: those of the completion alone."""
+    """Assistant turns that are the expert's: only those of the completion."""
     num_earlier = sum(message.role is Role.ASSISTANT for message in prompt)
     num_own = sum(message.role is Role.ASSISTANT for message in completion)
     if not num_earlier:

@@ -1,4 +1,4 @@
-"""Profile, pivots, trajectories and reasons of drops -> CandidateFiles: turns by trajectory, of which one is opened."""
+"""Profile, pivots, trajectories and reasons of drops -> CandidateFiles: turns by trajectory, each opened on demand."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -26,22 +26,22 @@ from verl_pivot.types import Json, JsonObject, Turn, TurnProfile
 _OF_PROFILE = ("outcome", "num_scores", "pass_rate", "reward_mean", "num_prompt_tokens")
 """Columns of a profile's table that a turn keeps."""
 _BROKEN_LINE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What decoding a line raises that is not JSON, of another form, or too deep."""
+"""Errors that decoding a line raises if it is not JSON, has another form or is nested too deeply."""
 _PIVOT_COLUMNS = ["trajectory_id", "turn_index", "split", "pass_rate", "reward_mean", "num_prompt_tokens"]
 
 
 class CandidateKind(StrEnum):
-    """What a file of the stages before training holds."""
+    """Kind of a file that one of the stages before training writes."""
 
     PROFILE = "profile"
     PIVOTS = "pivots"
     TRAJECTORIES = "trajectories"
     DROPPED = "dropped"
-    """The reasons of `verl-pivot filter`."""
+    """Reasons for which `verl-pivot filter` dropped trajectories."""
 
 
 def kind_of(path: Path) -> CandidateKind | None:
-    """What a file holds, by its first line; None if it is nothing of these stages.
+    """Kind of a file, by its suffix or its first line; None if it is of no such kind.
 
     Raises:
         DataError: If it cannot be read.
@@ -66,13 +66,13 @@ def kind_of(path: Path) -> CandidateKind | None:
 
 
 class _Spot(NamedTuple):
-    """Where something lies in a file."""
+    """Place of a trajectory or a turn in a file."""
 
     path: Path
     number: int
-    """Line of a file of lines, from 1; row of parquet, from 0."""
+    """Number of the line in a JSON lines file, from 1, or of the row in a parquet file, from 0."""
     offset: int
-    """Bytes before the line."""
+    """Number of bytes before the line; 0 in a parquet file."""
 
 
 class _TrajectoryMessage(msgspec.Struct, gc=False):
@@ -80,13 +80,13 @@ class _TrajectoryMessage(msgspec.Struct, gc=False):
 
 
 class _TrajectoryLine(msgspec.Struct):
-    """What is read of a line of trajectories before it is opened."""
+    """Fields of a line of trajectories that are read before the trajectory is opened."""
 
     id: str
     messages: list[_TrajectoryMessage]
     passed: bool | None = None
     expert_turns: list[int] | Literal["all", "last"] = "all"
-    """As of `types.Trajectory`."""
+    """The same as in `types.Trajectory`."""
 
 
 _TRAJECTORY = msgspec.json.Decoder(_TrajectoryLine)
@@ -94,21 +94,21 @@ _DROPPED = msgspec.json.Decoder(FilterDrop)
 
 
 class CandidateFiles:
-    """All that the files say of each turn; samples and states stay in them."""
+    """Facts about each turn from the files; samples and states are read only when a turn is opened."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         """Read the files once.
 
         Args:
-            paths: Files of one set of trajectories, in any order; of each kind one, of pivots both splits.
+            paths: Files about one set of trajectories, in any order: at most one of each kind, of pivots both splits.
 
         Raises:
-            DataError: If a file cannot be read, or a line of it is none of its kind.
-            ConfigError: If two files are of one kind.
+            DataError: If a file cannot be read, or a line is not of the kind of its file.
+            ConfigError: If two files are of the same kind, or more than two hold pivots.
         """
         self.paths = tuple(paths)
         self.trajectories: dict[str, ListedTrajectory] = {}
-        """In the order in which the files name them."""
+        """{id: trajectory}, in the order in which the files name them."""
         self.selection: SelectionFound | None = None
         self.has_profile = False
         self._spots: dict[CandidateKind, dict[Any, _Spot]] = {kind: {} for kind in CandidateKind}
@@ -216,7 +216,7 @@ class CandidateFiles:
 
 
 def _expert_indices(expert_turns: list[int] | Literal["all", "last"], num_turns: int) -> list[int]:
-    """As `types.Trajectory.expert_indices`."""
+    """The same as `types.Trajectory.expert_indices`, without positions that are out of range."""
     if isinstance(expert_turns, list):
         return [index for index in expert_turns if 0 <= index < num_turns]
     return [*range(num_turns)] if expert_turns == "all" else [*range(num_turns)][-1:]
@@ -272,7 +272,7 @@ def _parquet_row(spot: _Spot) -> JsonObject:
 
 
 def _selection_beside(path: Path) -> SelectionFound:
-    """The rule and the counts of the report beside a file of pivots; without them if there is none."""
+    """The rule and the counts of the report beside a file of pivots; empty if there is no report."""
     train = path.with_name(path.name.replace(".validation.parquet", ".parquet"))
     path = SelectionOutputs(train=train).report
     try:

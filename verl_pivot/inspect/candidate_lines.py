@@ -60,7 +60,7 @@ def turn_lines(files: CandidateFiles, listed: ListedTurn, width: int, *, is_whol
     """One turn: what was measured and decided, its state, the expert's action and every sample.
 
     Args:
-        files: Where it lies.
+        files: Files that hold its state and samples.
         listed: The turn.
         width: Cells of a line.
         is_whole: Whether long texts are unfolded.

@@ -1,4 +1,4 @@
-"""CandidateFiles -> the page of `verl-pivot inspect` for a profile, pivots and trajectories, over HTTP on loopback."""
+"""CandidateFiles -> the page of `verl-pivot inspect` for a profile, pivots and trajectories, over HTTP."""
 
 from dataclasses import asdict
 from itertools import islice
@@ -20,7 +20,7 @@ from verl_pivot.inspect.guarded_page import GuardedPage, converted, in_thread
 from verl_pivot.types import JsonObject, Sample
 
 _MAX_LISTED = 200
-"""Trajectories that one request is answered with."""
+"""Maximum number of trajectories in one answer."""
 
 
 class _TurnName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -29,14 +29,14 @@ class _TurnName(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CandidatePage(GuardedPage):
-    """The page over one set of files, which were read before."""
+    """The page for one set of files, which have been read."""
 
     def __init__(self, files: CandidateFiles, *, token: str, host: str) -> None:
-        """Serve files.
+        """Create the page.
 
         Args:
-            files: What is looked at.
-            token: What requests for data must carry.
+            files: The files that are shown.
+            token: Token that requests for data must carry.
             host: Address that the server listens on.
         """
         super().__init__(token=token, host=host)

@@ -1,4 +1,4 @@
-"""What files of the stages before training say of a turn -> its outcome, and what `select` and `filter` decided."""
+"""Facts about turns from files written before training -> outcomes, and the decisions of `select` and `filter`."""
 
 import math
 from collections import Counter
@@ -11,7 +11,7 @@ from verl_pivot.profiling.summary import TurnOutcome
 from verl_pivot.selection.decisions import Decision, SelectionRule
 
 NUM_BINS = 10
-"""Bins of the distribution of pass rates between 0 and 1; turns at exactly 0 and 1 are counted apart."""
+"""Number of bins of the pass rates between 0 and 1; turns at exactly 0 and 1 are counted apart."""
 
 
 class FilterDrop(msgspec.Struct, frozen=True):
@@ -25,11 +25,11 @@ class FilterDrop(msgspec.Struct, frozen=True):
 
 @dataclass(slots=True)
 class CandidateTurn:
-    """What is known of one turn; a field is None where no file says it."""
+    """Facts about one turn; a field is None if no file has it."""
 
     index: int
     outcome: str | None = None
-    """As `profiling.summary.TurnOutcome`."""
+    """Value of `profiling.summary.TurnOutcome`."""
     pass_rate: float | None = None
     reward_mean: float | None = None
     num_scores: int | None = None
@@ -40,7 +40,7 @@ class CandidateTurn:
 
 @dataclass(slots=True)
 class ListedTrajectory:
-    """What is known of one trajectory."""
+    """Facts about one trajectory."""
 
     id: str
     passed: bool | None = None
@@ -48,20 +48,20 @@ class ListedTrajectory:
     """Turns of the assistant; None where no file has the trajectory itself."""
     dropped: FilterDrop | None = None
     turns: dict[int, CandidateTurn] = field(default_factory=dict)
-    """{turn index: what is known of it}, in the order of the files"""
+    """{turn index: facts about the turn}, in the order of the files"""
 
 
 class SelectionFound(msgspec.Struct, frozen=True, kw_only=True):
-    """What the report beside a file of pivots says."""
+    """Rule and counts of the report beside a file of pivots."""
 
     rule: SelectionRule | None = None
     num_by_decision: dict[str, int] = {}
     num_missing: int = 0
-    """Turns that were kept, and are in no file of pivots that was given."""
+    """Number of turns that were kept, but are in none of the files of pivots that were given."""
 
 
 class SelectionVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What `select` decided about a turn."""
+    """Decision of `select` on a turn."""
 
     decision: str
     """`kept`, `not kept`, or `unknown` where no file of pivots was given."""
@@ -70,17 +70,17 @@ class SelectionVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 _UNSOLVED = (TurnOutcome.ALWAYS_RIGHT, TurnOutcome.UNDECIDED, TurnOutcome.OVERLONG)
 _DROPPED_OUTCOMES = {"pivots": (*_UNSOLVED, TurnOutcome.ALWAYS_WRONG), "unsolved": _UNSOLVED, "all": ()}
-"""{what `select` keeps: outcomes that it drops}"""
+"""{`SelectionRule.keep`: outcomes that `select` drops}"""
 _BY_OTHERS = (Decision.EXPERT_REFUSED, Decision.DUPLICATE, Decision.OVERLONG, Decision.OVER_CAP)
 """Decisions that depend on more than the turn's own profile."""
 
 
 def selection_verdict(turn: CandidateTurn, selection: SelectionFound | None) -> SelectionVerdict:
-    """What `select` decided about a turn, as far as its profile and the report tell.
+    """Decision of `select` on a turn, as far as its profile and the report show it.
 
     Args:
         turn: The turn.
-        selection: What is known of the selection; None if no pivots were given.
+        selection: Rule and counts of the selection; None if no pivots were given.
     """
     if turn.split is not None:
         return SelectionVerdict(decision="kept", reason=f"in the split {turn.split}")
@@ -121,9 +121,9 @@ def outcome_counts(trajectories: Iterable[ListedTrajectory]) -> dict[str, int]:
 
 
 def pass_rate_bins(trajectories: Iterable[ListedTrajectory]) -> list[int]:
-    """[12] turns with pass rate 0, in each tenth between 0 and 1, and with 1; turns without one are not counted.
+    """[12] numbers of turns with pass rate 0, in each tenth between 0 and 1, and with pass rate 1.
 
-    A tenth has its upper end, so that 0.1 is in the first one.
+    A tenth includes its upper end, so that 0.1 is in the first one. Turns without a pass rate are not counted.
     """
     bins = [0] * (NUM_BINS + 2)
     for each in trajectories:
@@ -140,11 +140,11 @@ def _bin(pass_rate: float) -> int:
 
 
 class CandidateFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which trajectories are listed: those with a turn of which all hold."""
+    """Filter of the listed trajectories; what it says about turns must hold for one and the same turn."""
 
     outcome: str | None = None
     decision: str | None = None
-    """`kept`, `not kept` or `dropped`, by `filter`."""
+    """`kept` or `not kept` by `select`, or `dropped` by `filter`."""
     bin: int | None = None
     """Bin of the pass rate, as `pass_rate_bins` counts."""
     id: str | None = None

@@ -26,7 +26,7 @@ SHIPPED: Final[Mapping[str, frozenset[str]]] = {
         ("reason", Reason),
     )
 }
-"""{column: values that this package writes}; verifiers of the user's and other versions write others."""
+"""{column: values that this package writes}; the user's own verifiers and other versions may write others."""
 _WORDS: Final = {"int": "a whole number", "float": "a number", "bool": "true or false"}
 
 
@@ -53,12 +53,12 @@ def refuse_impossible(wanted: RolloutFilter, num_runs: int, values: Callable[[st
     """Refuse a filter with a value that no rollout has, and that this version does not write.
 
     Args:
-        wanted: What is asked for; of `error_kinds` several with commas, and "" for rollouts without one.
+        wanted: The filter. Its `error_kinds` may be several with commas, or "" for rollouts without errors.
         num_runs: Number of runs that are looked at.
         values: Gives the values that some rollout has in a column.
 
     Raises:
-        ConfigError: With all known values.
+        ConfigError: If the filter has such a value; the message lists the known ones.
     """
     if wanted.run is not None and not 0 <= wanted.run < num_runs:
         known_runs = ", ".join(map(str, range(num_runs)))

@@ -1,4 +1,4 @@
-"""What a user asks for -> SQL over the table `rollouts`: a condition with its values, and an order."""
+"""Filter and order of a user -> SQL over the table `rollouts`: a condition with its values, and an order."""
 
 from typing import Any, Literal, NamedTuple
 
@@ -26,7 +26,7 @@ class SqlCondition(NamedTuple):
 
 
 class RolloutFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which rollouts are listed; each field that is set leaves out those that differ.
+    """Filter of the listed rollouts; each field that is set leaves out rollouts with another value.
 
     Example:
         RolloutFilter(step=12, score_to=0.0, reason="wrong_value")
@@ -50,15 +50,15 @@ class RolloutFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     score_from: float | None = None
     score_to: float | None = None
     words: str | None = None
-    """Words that stand in a text of the rollout, in this order; upper and lower case are the same."""
+    """Words that a text of the rollout holds exactly as given, except for upper and lower case."""
     condition: str | None = None
     """A condition in SQL over the columns of `rollouts`."""
 
     def sql(self) -> SqlCondition:
-        """All but the words, which are in no column.
+        """Condition of all fields but `words`, since the texts are in no column.
 
         Raises:
-            ConfigError: If the condition is more than one.
+            ConfigError: If `condition` is not exactly one condition.
         """
         texts, values = ["TRUE"], []
         for name in _EQUAL:
@@ -86,7 +86,7 @@ _COMPARED = {
 
 
 class RolloutOrder(msgspec.Struct, frozen=True, kw_only=True):
-    """By which column rollouts are listed; equal ones stand as they were read, and empty cells come last."""
+    """Column by which rollouts are sorted; equal ones keep the order in which they were read, empty cells come last."""
 
     sort: SortColumn = "id"
     is_descending: bool = False
@@ -99,7 +99,7 @@ def _only_condition(text: str) -> str:
     """The condition in parentheses, so that it binds as a whole and a comment at its end does no harm.
 
     Raises:
-        ConfigError: If it is no condition, or one with a statement behind it.
+        ConfigError: If it is no condition, or if another statement follows it.
     """
     condition = f"({text}\n)"
     try:

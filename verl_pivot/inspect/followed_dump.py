@@ -13,23 +13,23 @@ from verl_pivot.runs.run import DumpFile
 
 
 class ReadPart(NamedTuple):
-    """What one look at a dump gave."""
+    """Result of reading the next part of a dump."""
 
     is_replaced: bool
     """Whether the file is another one than before, so that all rows that were read from it are void."""
     rows: pyarrow.RecordBatch | None
-    """Rollouts that are whole now; None if there are none."""
+    """Rollouts that are complete with this part; None if there are none."""
     is_changed: bool
     """Whether there was anything new, such as a line that is no rollout."""
 
 
 class _FileState(NamedTuple):
-    """What changes when a file is written or replaced."""
+    """Values that change when a file is written or replaced."""
 
     number: int
     size: int
     changed: int
-    """Nanoseconds since 1970 of the last change, also of who may read it."""
+    """Time of the last change of content or permissions, in nanoseconds since 1970."""
 
     @classmethod
     def of(cls, path: Path) -> "_FileState":
@@ -41,7 +41,7 @@ class FollowedDump:
     """One dump that is read as it grows."""
 
     def __init__(self, number: int, run: int, dump: DumpFile) -> None:
-        """Read nothing yet.
+        """Create the reader; nothing is read yet.
 
         Args:
             number: Number of the dump among all that are followed.
@@ -59,7 +59,7 @@ class FollowedDump:
 
     @property
     def is_unread(self) -> bool:
-        """Whether it was not read to its present end."""
+        """Whether the dump was not read to its present end."""
         try:
             return not self._is_all or _FileState.of(self.dump.path) != self._state
         except OSError:  # removed: what was read stays until it comes back
@@ -67,7 +67,7 @@ class FollowedDump:
 
     @property
     def problems(self) -> list[str]:
-        """Sentences about lines that are no rollouts, or rollouts of a form that is not known."""
+        """Sentences about lines that are no rollouts, or that have an unknown form."""
         found = []
         if bad := self._bad_lines:
             found.append(
@@ -82,7 +82,7 @@ class FollowedDump:
         return found
 
     def read(self, group_numbers: Iterator[int]) -> ReadPart:
-        """The next part.
+        """Read the next part.
 
         Args:
             group_numbers: Gives a number that no group of any dump has.
@@ -90,7 +90,7 @@ class FollowedDump:
         Raises:
             OSError: If the file cannot be read.
         """
-        # Until it is known better, so that a file that is gone or cannot be read is not tried for ever:
+        # Set before reading, so that a file that is missing or cannot be read is not tried for ever.
         self._is_all, self._state = True, None
         self._state = _FileState.of(self.dump.path)
         lines, is_replaced, self._is_all = self._lines.read()

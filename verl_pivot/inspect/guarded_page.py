@@ -1,7 +1,7 @@
-"""What the pages of `verl-pivot inspect` share: who may ask, their files, and answers that are made in a thread.
+"""Common parts of the pages of `verl-pivot inspect`: checks of requests, static files, and answers made in a thread.
 
-Every request must name a host that this server has, so that no other site's name leads here, and every request for
-data the token of the address.
+Every request must name a host that this server has, so that the name of another site cannot lead here (DNS rebinding).
+Every request for data must carry the token of the page's address.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ _TOKEN_HEADER = "X-Inspect-Token"
 
 
 class GuardedPage:
-    """A page that answers those alone who have its token."""
+    """A page that gives its data only to requests with its token."""
 
     def __init__(self, *, token: str, host: str) -> None:
-        """Guard a page.
+        """Create the page.
 
         Args:
-            token: What requests for data must carry.
+            token: Token that requests for data must carry.
             host: Address that the server listens on.
         """
         self._token, self._host = token, host
@@ -75,7 +75,7 @@ class GuardedPage:
         return await handler(request)
 
     def _is_own_host(self, name: str | None) -> bool:
-        """Whether a name cannot be one that somebody else's name server led here: loopback, an address, or --host."""
+        """Whether no foreign name server can have led this name here: it is localhost, an IP address, or --host."""
         if name in ("localhost", self._host):
             return True
         try:
@@ -97,7 +97,7 @@ def in_thread(answer: Callable[[JsonObject], object]) -> Callable[[web.Request],
 
 
 async def answered(answer: Callable[[], AnswerT]) -> AnswerT:
-    """What a thread answers; an error of ours becomes its sentence."""
+    """Result of a function that runs in a thread; a PivotError becomes an answer with its message."""
     try:
         return await asyncio.to_thread(answer)
     except PivotError as error:
@@ -105,10 +105,10 @@ async def answered(answer: Callable[[], AnswerT]) -> AnswerT:
 
 
 def converted(values: Any, form: Any) -> Any:
-    """The values of a query as a type of ours.
+    """The values of a query as an object of the type `form`.
 
     Raises:
-        UnanswerableRequestError: If they are none.
+        UnanswerableRequestError: If the values do not fit the type.
     """
     try:
         return msgspec.convert(values, form, strict=False)

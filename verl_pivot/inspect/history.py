@@ -1,4 +1,4 @@
-"""One prompt, or one pivot -> PromptAtStep: how its rollouts came out in each step of training."""
+"""One prompt, or one pivot -> PromptAtStep: the outcomes of its rollouts in each step of training."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from verl_pivot.inspect.queries import RunIndex
 
 
 class FollowedPrompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is followed through training: a prompt by its digest, or a pivot by its place.
+    """Prompt or pivot that is followed through training: a prompt by its digest, or a pivot by its place.
 
     Example:
         FollowedPrompt(trajectory_id="shop-17", turn_index=3)
@@ -21,7 +21,7 @@ class FollowedPrompt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     turn_index: int | None = None
 
     def filter(self) -> RolloutFilter:
-        """Filter that leaves its rollouts.
+        """Filter that selects its rollouts.
 
         Raises:
             ConfigError: If neither a prompt nor a pivot is named.
@@ -41,7 +41,7 @@ class PromptAtStep(NamedTuple):
     num_rollouts: int
     num_decided: int
     mean_score: float | None
-    """Mean over those that were decided; None if none was."""
+    """Mean score of the decided rollouts; None if there are none."""
 
 
 def history(index: RunIndex, followed: FollowedPrompt) -> list[PromptAtStep]:

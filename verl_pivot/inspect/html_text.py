@@ -1,4 +1,4 @@
-"""Text of anybody -> text in HTML: signs for characters that cannot be seen, escapes, and a limit of bytes."""
+"""Text from any source -> text in HTML: signs for invisible characters, escapes, and a limit of bytes."""
 
 import html
 from bisect import bisect_right
@@ -13,10 +13,10 @@ def as_html(text: str) -> str:
 
 
 def bounded_html(text: str, max_bytes: int) -> str:
-    """The text as HTML; the middle of one that takes more bytes is left out, and a note says how much.
+    """The text as HTML; the middle of a text that takes more than `max_bytes` is left out, and a note says how much.
 
     Args:
-        text: Text of anybody.
+        text: Text from any source.
         max_bytes: Bytes that the beginning and the end may take in UTF-8, without the note.
     """
     if len(text) <= max_bytes and len((whole := as_html(text)).encode()) <= max_bytes:
@@ -29,6 +29,6 @@ def bounded_html(text: str, max_bytes: int) -> str:
 
 
 def _num_fitting(text: str, max_bytes: int) -> int:
-    """Characters at the beginning that take at most so many bytes as HTML."""
+    """Number of characters at the beginning that take at most `max_bytes` bytes as HTML."""
     sizes = accumulate(len(as_html(character).encode()) for character in text[:max_bytes])
     return bisect_right(list(sizes), max_bytes)

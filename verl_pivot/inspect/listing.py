@@ -1,4 +1,4 @@
-"""RunIndex -> the list of rollouts that a filter leaves, with a place in it and two marks."""
+"""RunIndex -> the list of rollouts that a filter leaves, with the picked rollout and up to two marked ones."""
 
 import shlex
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from verl_pivot.inspect.queries import ListedRollout, OrderedRollouts, RolloutPl
 
 
 class RolloutListing:
-    """What a view without addresses keeps: filter, order, place and marks."""
+    """State of a view that has no URL to keep it: filter, order, picked rollout and marks."""
 
     def __init__(self, index: RunIndex) -> None:
         self.index = index
@@ -21,7 +21,7 @@ class RolloutListing:
         self.at = 0
         """Position of the picked rollout."""
         self.marks: list[RolloutPlace] = []
-        """[at most 2]"""
+        """[at most 2] marked rollouts, the newest mark last."""
         self.mean_score: float | None = None
         self._ids = self._groups = numpy.zeros(0, numpy.uint32)
 
@@ -29,7 +29,7 @@ class RolloutListing:
         return len(self._ids)
 
     def show(self, wanted: RolloutFilter, order: RolloutOrder, found: OrderedRollouts) -> None:
-        """Take over a list; the rollout that was picked stays so where the list has it."""
+        """Show another list; the picked rollout stays picked if the list has it."""
         picked = self._ids[self.at : self.at + 1]
         self.filter, self.order, self.mean_score = wanted, order, found.mean_score
         self._ids = numpy.frombuffer(found.ids, numpy.uint32)
@@ -65,7 +65,7 @@ class RolloutListing:
         return msgspec.structs.replace(self.filter, step=beyond[0]) if beyond else None
 
     def toggle_mark(self, row: ListedRollout) -> None:
-        """Mark a rollout, or take its mark away; of three marked ones the first loses it."""
+        """Mark a rollout, or take its mark away; with a third mark, the oldest one is taken away."""
         place = place_of(row)
         is_marked = place in self.marks
         self.marks = [each for each in self.marks if each != place] if is_marked else [*self.marks, place][-2:]
@@ -89,7 +89,7 @@ def parse_filter(text: str, kind: type[FilterT]) -> FilterT:
     """The filter of this kind that a line such as step=12 reason=wrong_value gives.
 
     Raises:
-        ConfigError: If a part has no name, or the filter has no such field, or of another type.
+        ConfigError: If a part has no name, the filter has no field of this name, or the value has another type.
     """
     try:
         parts = [part.partition("=") for part in shlex.split(text)]
@@ -104,7 +104,7 @@ def parse_order(text: str) -> RolloutOrder:
     """The order by a column such as score, or -score for the highest first; an empty text is the order as read.
 
     Raises:
-        ConfigError: If rollouts are not sorted by that.
+        ConfigError: If rollouts cannot be sorted by this column.
     """
     name = text.strip()
     if not name:

@@ -20,7 +20,7 @@ _NOT_RECORDED = "(pivot.record left this text out)"
 
 
 class OpenedTurn(msgspec.Struct, kw_only=True):
-    """One turn of the policy, and what came of it."""
+    """One turn of the policy, with its calls, observations and reward."""
 
     text: str
     has_text: bool = True
@@ -36,7 +36,7 @@ class OpenedTurn(msgspec.Struct, kw_only=True):
     tool_seconds: float | None = None
     """Seconds of waiting for the tools after the turn; None if there were none, or they are not known."""
     step: JsonObject | None = None
-    """What came of the turn in a notebook."""
+    """Outcome of the turn in a notebook, as `DumpedStep`."""
     reward: float | None = None
     """Reward of the turn alone; None if turns have none of their own."""
 
@@ -46,7 +46,8 @@ class OpenedRow(msgspec.Struct, kw_only=True):
 
     num_turns: int
     sampled_spans: list[tuple[int, int]]
-    """[num_spans] positions in the response from which, and up to which, the policy sampled all tokens."""
+    """[num_spans] first position, and position after the last, of each stretch of the response that the policy
+    sampled."""
     turn_ends: list[int]
     """[num_turns] positions in the response, each behind the last sampled token of a turn."""
 
@@ -55,7 +56,7 @@ class OpenedRollout(msgspec.Struct, kw_only=True):
     """One rollout with its texts."""
 
     prompt: list[JsonObject] = []
-    """[num_messages] messages with `role` and `content`; one message without a role where verl's dump has the text."""
+    """[num_messages] messages with `role` and `content`; a single one with role None if it is from verl's own dump."""
     turns: list[OpenedTurn]
     rows: list[OpenedRow] = []
     """[num_rows] tokens of its rows; none in dumps of earlier versions and of verl."""
@@ -96,7 +97,7 @@ def open_rollout(index: RunIndex, found: ListedRollout) -> OpenedRollout:
 
 
 def _prompt_of(lines: Iterable[JsonObject]) -> list[JsonObject]:
-    """The messages of a prompt that stand in a line of a rollout; none if they stand in that of another."""
+    """The prompt's messages in the lines of a rollout; empty if they stand only in a line of another rollout."""
     return _first(list(_objects(line.get("prompt"))) for line in lines)
 
 

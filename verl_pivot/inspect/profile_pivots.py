@@ -1,4 +1,4 @@
-"""Samples of a profile, and a RunIndex -> the hardest mixed turns, and how training went at each."""
+"""Samples of a profile, and a RunIndex -> the hardest mixed turns, and their scores in training."""
 
 import heapq
 from collections import Counter
@@ -24,7 +24,7 @@ class ProfiledTurns(NamedTuple):
 
 
 class _Mixed(NamedTuple):
-    """A mixed turn, in the order in which turns are chosen."""
+    """A mixed turn; turns are chosen in the order of the first three fields."""
 
     is_unseen: bool
     """Whether training has no rollout of it."""
@@ -39,11 +39,11 @@ def read_pivots(index: RunIndex, profile: Path, trajectories: Path | None, num_p
     Args:
         index: The runs, read.
         profile: profile.jsonl of `verl-pivot profile`.
-        trajectories: What it was measured on; None looks for it beside the profile.
-        num_pivots: Most turns that are chosen.
+        trajectories: File that it was measured on; None looks for this file beside the profile.
+        num_pivots: Maximum number of turns that are chosen.
 
     Raises:
-        DataError: If a file cannot be read, or the trajectories are others.
+        DataError: If a file cannot be read, or the profile was measured on other trajectories.
         ConfigError: If the trajectories are not found.
     """
     profiled_sha256(profile)  # refuses a file that is no profile

@@ -11,13 +11,13 @@ from verl_pivot.runs.run import RunPart
 from verl_pivot.statistics import paired_difference
 
 MIN_PAIRED = 10
-"""Fewest prompts with which an interval is told; that of a bootstrap over fewer is too narrow."""
+"""Minimum number of prompts for an interval; a bootstrap over fewer prompts gives one that is too narrow."""
 MAX_PAIRED = 10_000
-"""Prompts of which a difference is told; the bootstrap draws 10,000 numbers for each."""
+"""Maximum number of prompts that are compared; the bootstrap draws 10,000 numbers for each."""
 MAX_CHANGED = 50
-"""Prompts of each direction that are listed, those with the greatest change first."""
+"""Maximum number of prompts that are listed in each direction, those with the largest change first."""
 IS_DECIDED = "isfinite(score) AND coalesce(stop_reason, '') NOT IN ('tool_failure', 'engine_failure')"
-"""Condition of the rollouts that say something about the policy."""
+"""SQL condition for the rollouts that say something about the policy."""
 
 
 class ChangedPrompt(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,13 +34,13 @@ class PromptChanges(msgspec.Struct, frozen=True, kw_only=True):
 
     difference: PromptDifference
     higher: list[ChangedPrompt]
-    """Prompts on which it scores higher, at most MAX_CHANGED."""
+    """Prompts on which the run scores higher, at most MAX_CHANGED."""
     lower: list[ChangedPrompt]
 
 
 class _Paired(NamedTuple):
     steps: list[int]
-    """Steps that both runs have, whose rollouts are compared; of validation the last one."""
+    """Steps that both runs have, whose rollouts are compared; in validation only the last of them."""
     prompts: list[tuple[str, float, float]]
     """(prompt_id, score of the first run, score of the other) of prompts that both have, by prompt_id."""
 

@@ -1,6 +1,6 @@
-"""Runs -> their rollouts by filter and order, from a DuckDB of narrow rows that follows the dumps as they grow.
+"""Runs -> their rollouts by filter and order, from a DuckDB table that follows the dumps as they grow.
 
-The texts stay in the dumps, and are read there by their place (`opened.py`).
+The table has no texts. They stay in the dumps, and are read there by their place (`opened.py`).
 """
 
 import time
@@ -26,10 +26,11 @@ from verl_pivot.runs.run import DumpFile, TrainingRun
 from verl_pivot.types import JsonObject
 
 MAX_WORDS_SECONDS = 20.0
-"""Seconds after which looking for words is given up."""
+"""Seconds after which a search for words is given up."""
 _READING_SECONDS = (0.2, 1.0)
-"""Seconds after which the first call of `refresh` reads no further chunk, so that what was read is shown, and the most
-for a later one: each call takes time of its own, and a quarter more of what was read is soon enough."""
+"""Seconds after which a call of `refresh` reads no further chunk, so that its rows can be shown: for the first call,
+and the maximum for later ones. A later call reads for a quarter of the time spent so far, since each call also takes a
+fixed time."""
 _FACETS = ("reason", "left_out", "stop_reason", "error_kinds", "data_source", "part")
 _MAX_SHOWN_GROUP = 200
 _MAX_VALUES = 50
@@ -42,7 +43,7 @@ class OrderedRollouts(NamedTuple):
     ids: bytes
     """[num_rollouts] ids, 4 bytes each in the machine's order."""
     groups: bytes
-    """[num_rollouts] numbers of their groups, likewise."""
+    """[num_rollouts] numbers of their groups, 4 bytes each in the machine's order."""
     mean_score: float | None
     num_kept: int
 
@@ -67,7 +68,7 @@ class ListedRollout(NamedTuple):
 
 
 class RolloutPlace(msgspec.Struct, frozen=True):
-    """Where a rollout lies, which finds it again in another session."""
+    """Place of a rollout, by which another session finds it again."""
 
     run: int
     file: str
@@ -79,11 +80,11 @@ class RunIndex:
     """Rollouts and metrics of one run or several, as they are at present."""
 
     def __init__(self, runs: Sequence[TrainingRun], max_seconds: float | None = None) -> None:
-        """Read nothing yet.
+        """Create the index; nothing is read yet.
 
         Args:
-            runs: [num_runs] what is looked at.
-            max_seconds: Seconds after which a query is ended; None takes those of a view.
+            runs: [num_runs] runs whose files are read.
+            max_seconds: Seconds after which a query is ended; None takes the limit of a view.
         """
         self.runs = tuple(runs)
         self.metrics = [MetricSeries() for _ in runs]
@@ -103,7 +104,7 @@ class RunIndex:
     # ---- reading
 
     def refresh(self) -> bool:
-        """Read a part of what is new; whether there is more to read at once."""
+        """Read a part of what is new; returns whether there is more to read at once."""
         is_changed = False
         for run, series in zip(self.runs, self.metrics, strict=True):
             is_changed |= self._guarded("metrics", run.path, partial(self._read_metrics, run, series))
@@ -124,7 +125,7 @@ class RunIndex:
 
     @property
     def num_unread(self) -> int:
-        """Dumps that were not read to their present end."""
+        """Number of dumps that were not read to their present end."""
         return sum(file.is_unread for file in self._by_number)
 
     @property
@@ -142,7 +143,7 @@ class RunIndex:
         return [*found, *(problem for file in self._by_number for problem in file.problems)]
 
     def _guarded(self, what: str, path: Path, read: Callable[[], bool]) -> bool:
-        """Whether reading changed anything; what cannot be read becomes a problem until it can."""
+        """Call `read`; returns whether anything changed. An error is listed as a problem until reading succeeds."""
         key = (what, path)
         try:
             is_changed = read()
@@ -159,7 +160,7 @@ class RunIndex:
         return series.read(run.metrics)
 
     def _find_dumps(self, number: int, run: TrainingRun) -> bool:
-        """Follow dumps that are new; False, since nothing of them is read."""
+        """Follow dumps that are new; returns False, since none of their lines is read yet."""
         for dump in run.dumps:
             if (number, dump.path) not in self._files:
                 followed = FollowedDump(len(self._by_number), number, dump)
@@ -181,10 +182,10 @@ class RunIndex:
         """Rollouts that the filter leaves.
 
         Raises:
-            ConfigError: If the condition is none, or takes too long, or no rollout can have a value.
+            ConfigError: If the condition is not valid or takes too long, or if no rollout can have a wanted value.
         """
         where, values = wanted.sql()
-        if not self.num_unread:  # else a dump that is not read yet may hold what no rollout has
+        if not self.num_unread:  # a dump that is not read yet may hold a value that is unknown so far
             refuse_impossible(wanted, len(self.runs), self._values)
         if wanted.words:
             where, values = "id IN (SELECT unnest(?::UINTEGER[]))", [self._with_words(where, values, wanted.words)]
@@ -239,11 +240,11 @@ class RunIndex:
         )
 
     def row_place(self, found: ListedRollout) -> RowPlace:
-        """Where the lines of a rollout lie."""
+        """Place of a rollout's lines in its dump."""
         return RowPlace(found.id, self.dump(found.file).path, found.row.byte_offset, found.row.num_bytes)
 
     def count(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
-        """[num_rows] rows that answer a query of ours over the table `rollouts`.
+        """[num_rows] rows that answer a query of this package over the table `rollouts`.
 
         Raises:
             DataError: If that takes longer, or more memory, than the table allows.

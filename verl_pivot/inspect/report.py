@@ -25,7 +25,7 @@ _HIDDEN = '"(not shown)"'
 
 
 def make_report(index: RunIndex, *, num_rollouts: int) -> TrainingReport:
-    """Read all that the runs have at present, and count it.
+    """Read everything that the runs have at present, and compute the numbers of the report.
 
     Args:
         index: The runs.
@@ -79,7 +79,7 @@ def make_report(index: RunIndex, *, num_rollouts: int) -> TrainingReport:
 
 
 def open_chosen(index: RunIndex, chosen: ChosenRollout) -> OpenedRollout | str:
-    """A chosen rollout with its texts, or the sentence why its dump cannot be read any more."""
+    """A chosen rollout with its texts, or a sentence that says why its dump cannot be read."""
     try:
         found = index.find(RolloutPlace(run=chosen.run, file=chosen.file, line=chosen.line))
         return open_rollout(index, found)
@@ -88,7 +88,7 @@ def open_chosen(index: RunIndex, chosen: ChosenRollout) -> OpenedRollout | str:
 
 
 def _without_secret(key: str, value: str) -> str:
-    """The value of a setting, as JSON, with a note in place of it or its fields where they are given secrets."""
+    """The value of a setting as JSON, with a note in place of a secret value or of its secret fields."""
     if _SECRET.search(key) and value not in ("null", '""'):
         return _HIDDEN
     return _FIELD.sub(lambda field: f'"{field[1]}": {_HIDDEN}' if _SECRET.search(field[1]) else field[0], value)

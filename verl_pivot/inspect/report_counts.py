@@ -1,4 +1,4 @@
-"""RunIndex -> what a report counts and compares of the rollouts, and which ones it shows."""
+"""RunIndex -> the counts of rollouts in a report, and the rollouts that it shows."""
 
 import math
 
@@ -10,9 +10,9 @@ from verl_pivot.inspect.report_numbers import ChosenRollout, OutcomeCounts, Part
 from verl_pivot.runs.run import RunPart
 
 MAX_VALUES = 12
-"""Most frequent reasons, ends or kinds of errors of a run's part that are counted each; all others are one number."""
+"""Number of the most frequent reasons, ends or kinds of errors that have a count of their own; the rest share one."""
 _MAX_VALUE = 80
-"""Characters of a reason, end or kind."""
+"""Maximum number of characters of a reason, end or kind of error."""
 _COUNTED = {
     "reason": "reason",
     "end": "stop_reason",
@@ -21,11 +21,11 @@ _COUNTED = {
 }
 """{what is counted over the steps: its column}"""
 _OF_ROW = tuple(name for name in ChosenRollout.__struct_fields__ if name not in ("run", "is_best", "part", "file"))
-"""Fields that are columns of the table too."""
+"""Fields of ChosenRollout that are columns of the table `rollouts` too."""
 
 
 def count_parts(index: RunIndex) -> list[list[PartSummary]]:
-    """[num_runs] parts that have rollouts."""
+    """[num_runs] summaries of the parts that have rollouts."""
     scores: dict[tuple[int, str], dict[int, float]] = {}
     for run, part, step, score in index.count(
         f"SELECT run, part, step, avg(score) FROM rollouts WHERE {IS_DECIDED} AND step IS NOT NULL "

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from verl_pivot.inspect.html_text import as_html
 
 NUM_COLOURS = 6
-"""Colours of runs; the next six runs have the same ones with dashes."""
+"""Number of colours of runs; the next six runs have the same colours with dashed lines."""
 MAX_POINTS = 1_600
-"""Points of all curves of one drawing."""
+"""Maximum number of points of all curves in one drawing."""
 _WIDTH, _HEIGHT = 340, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46, 8, 8, 20
 
@@ -22,10 +22,10 @@ class Point(NamedTuple):
 
 
 def draw(title: str, series: Sequence[Sequence[Point]]) -> str:
-    """A figure with its title, and the least and greatest value and step at its edges.
+    """A figure with its title, and with the smallest and largest value and step at its edges.
 
     Args:
-        title: What the values are.
+        title: Name of the values.
         series: [num_runs, num_points] finite values; at least one run has a point.
     """
     every = [point for points in series for point in points]
@@ -66,11 +66,11 @@ def draw(title: str, series: Sequence[Sequence[Point]]) -> str:
 
 
 def thinned(points: Sequence[Point], max_points: int) -> list[Point]:
-    """At most so many of the points: the least and the greatest of each stretch, so that no peak is lost.
+    """At most `max_points` of the points: the smallest and largest of each stretch, so that no peak is lost.
 
     Args:
-        points: [num_points] by their steps.
-        max_points: Greatest number, >= 2.
+        points: [num_points] in the order of their steps.
+        max_points: Maximum number of points, >= 2.
     """
     if len(points) <= max_points:
         return list(points)
@@ -88,13 +88,13 @@ def _value(point: Point) -> float:
 
 
 def colour(run: int) -> str:
-    """Class of what belongs to a run, by its number from 0."""
+    """CSS class of the elements that belong to a run, by the number of the run from 0."""
     dashes = " dashed" if run // NUM_COLOURS % 2 else ""
     return f"run-{run % NUM_COLOURS}{dashes}"
 
 
 def short_number(value: float | None) -> str:
-    """A number for people: at most four digits that count; nothing for none."""
+    """A number for people: a whole one below 1e9 in full, others with at most four significant digits; "" for None."""
     if value is None:
         return ""
     if float(value).is_integer() and abs(value) < 1e9:

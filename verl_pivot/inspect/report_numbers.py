@@ -1,4 +1,4 @@
-"""Numbers of a report about trainings, which its page draws and its JSON holds."""
+"""Numbers of a report about trainings, which its page shows and its JSON file holds."""
 
 import json
 
@@ -13,16 +13,16 @@ class PartSummary(msgspec.Struct, frozen=True, kw_only=True):
     part: RunPart
     num_rollouts: int
     num_prompts: int
-    """Prompts that the dumps name."""
+    """Number of prompts that the dumps name."""
     num_undecided: int
-    """Rollouts without a score."""
+    """Number of rollouts without a score."""
     num_masked: int
-    """Rollouts that failed through the system's fault."""
+    """Number of rollouts that failed through the system's fault."""
     num_kept: int | None
-    """Rollouts that the update saw; None of validation, and if the dumps do not say."""
+    """Number of rollouts that the update saw; None for validation, and if the dumps do not say."""
     mean_score: float | None
     mean_tokens: float | None
-    """Tokens that the policy sampled per rollout."""
+    """Mean number of tokens that the policy sampled per rollout."""
     mean_calls: float
     scores: dict[int, float]
     """{step: mean score of its rollouts}"""
@@ -65,13 +65,13 @@ class PromptDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the run, from 1."""
     part: RunPart
     steps: list[int]
-    """Steps that both runs have, whose rollouts are compared; of validation the last one."""
+    """Steps that both runs have, whose rollouts are compared; in validation only the last of them."""
     num_shared: int
-    """Prompts of these steps that both runs have a score for."""
+    """Number of prompts of these steps that have a score in both runs."""
     num_paired: int = 0
-    """Prompts that are compared: all, or the first 10,000 by their digest."""
+    """Number of prompts that are compared: all, or the first 10,000 by their digest."""
     num_higher: int = 0
-    """Prompts on which the run scores higher than the first one."""
+    """Number of prompts on which the run scores higher than the first run."""
     num_lower: int = 0
     first_mean: float | None = None
     mean: float | None = None
@@ -105,12 +105,12 @@ class ChosenRollout(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProfiledPivot(msgspec.Struct, frozen=True, kw_only=True):
-    """One mixed turn of a profile, and how training went at it."""
+    """One mixed turn of a profile, and its scores in training."""
 
     turn: str
     verifier: str
     mean_score: float
-    """Mean score of the profile's samples; with early stopping its estimate."""
+    """Mean score of the profile's samples; with early stopping an estimate of it."""
     num_samples: int
     reasons: dict[str, int]
     """{reason: samples}, the most frequent first."""

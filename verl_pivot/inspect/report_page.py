@@ -38,12 +38,12 @@ FIRST_METRICS = (
     "response_length/mean", "rollout/calls_per_trajectory", "rollout/masked_rate", "actor/entropy", "actor/grad_norm",
     "actor/kl_loss", "actor/pg_loss", "actor/lr", "timing_s/step", "timing_s/gen", "perf/throughput",
 )  # fmt: skip
-"""Metrics that are drawn, as on the page of `verl-pivot inspect`; of a name with a star the first four."""
+"""Metrics that are drawn, as on the page of `verl-pivot inspect`; for a name with a star, the first four that match."""
 _CURVES_OF_STAR = 4
 _CURVES_WITHOUT_FIRST = 12
-"""Curves of runs that have none of these metrics."""
+"""Maximum number of curves if the runs have none of these metrics."""
 _NUM_STRETCHES = 10
-"""Columns of a table over the steps."""
+"""Maximum number of columns of a table over the steps."""
 _OUTCOME_BYTES = 40_000
 _TITLES = {
     "reason": "reasons of verdicts",
@@ -122,7 +122,7 @@ def _runs(runs: Sequence[ReportedRun]) -> Iterable[str]:
 
 
 def _seeds(runs: Sequence[ReportedRun]) -> Iterable[str]:
-    """Settings of a seed that a run gives, of data, rollouts and the like."""
+    """Table of the seeds that the runs set, such as those of data and rollouts."""
     given = {key for run in runs for key, value in run.settings.items() if key.endswith("seed") and value != "null"}
     if given:
         rows = [[head_cell(key), *(cell(run.settings.get(key, "")) for run in runs)] for key in sorted(given)]

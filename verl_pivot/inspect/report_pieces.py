@@ -13,13 +13,13 @@ _TABLE_BYTES = 150_000
 def table(
     head: Sequence[str], rows: Sequence[Sequence[str]], *, caption: str = "", max_bytes: int = _TABLE_BYTES
 ) -> str:
-    """A table; rows that would make it longer than so many bytes are left out, and a note says how many.
+    """A table; rows beyond `max_bytes` are left out, and a note says how many.
 
     Args:
         head: Text of each column.
         rows: [num_rows, num_columns] cells in HTML.
         caption: Text above it.
-        max_bytes: Bytes of its rows.
+        max_bytes: Maximum number of bytes of its rows.
     """
     lines: list[str] = []
     room = max_bytes

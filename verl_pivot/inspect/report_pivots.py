@@ -13,17 +13,17 @@ from verl_pivot.types import Message
 
 _PIVOTS_BYTES = 200_000
 _MAX_SAMPLES = 6
-"""Samples of a turn that are shown; equal ones are one."""
+"""Maximum number of samples of a turn that are shown; equal samples count as one."""
 _MAX_TEXT_BYTES = 4_000
 
 
 def pivot_section(
     profile: ReportedProfile | None, turns: Sequence[StoredTurn], runs: Sequence[ReportedRun]
 ) -> Iterable[str]:
-    """Nothing without a profile.
+    """Pieces of HTML; none without a profile.
 
     Args:
-        profile: Its numbers.
+        profile: Numbers of the profile, if there is one.
         turns: [num_pivots] its pivots with their samples.
         runs: [num_runs] the runs of the report.
     """

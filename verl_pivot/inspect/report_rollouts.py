@@ -1,4 +1,4 @@
-"""ChosenRollout with its texts -> the part of a report's page that shows it turn by turn, as far as its bytes reach."""
+"""ChosenRollout with its texts -> the part of a report's page that shows it turn by turn, within a limit of bytes."""
 
 import json
 from collections.abc import Callable, Iterable
@@ -13,10 +13,10 @@ from verl_pivot.types import JsonObject
 _ROLLOUTS_BYTES = 1_200_000
 _ROLLOUT_BYTES = 40_000
 _TURN_BYTES = 3_000
-"""Bytes of the rollouts' share for each turn that is shown."""
+"""Number of bytes of a rollout's share that allow one more turn to be shown."""
 _MAX_TURNS = 20
 _MAX_OF_TURN = 3
-"""Calls of a turn that are shown, and texts that the policy read after it."""
+"""Maximum number of calls of a turn that are shown, of texts that the policy read after it, and of prompt messages."""
 _MAX_TEXT_BYTES = 4_000
 
 

@@ -14,9 +14,9 @@ from verl_pivot.inspect.visible_text import on_one_line, wrapped
 from verl_pivot.types import JsonObject
 
 _FOLDED, _HEAD, _TAIL = 3_000, 2_000, 600
-"""Characters of a text that are shown whole, and of the beginning and the end of a longer one."""
+"""Number of characters up to which a text is shown whole, and of the beginning and end of a longer text."""
 _MAX_WHOLE = 1_000_000
-"""Characters of the beginning of a text that is unfolded."""
+"""Maximum number of characters that are shown of an unfolded text."""
 
 
 class ShownLine(NamedTuple):
@@ -26,7 +26,7 @@ class ShownLine(NamedTuple):
     style: str = ""
     """A style of rich."""
     is_heading: bool = False
-    """Whether a key that goes to the next part stops here."""
+    """Whether the keys for the next and previous part stop here."""
 
 
 class ListedTexts(NamedTuple):
@@ -115,7 +115,7 @@ def turn_lines(turn: OpenedTurn, index: int, width: int, *, is_whole: bool) -> l
 
 
 def text_lines(text: str, width: int, indent: str = "", *, is_whole: bool) -> Iterator[ShownLine]:
-    """A text, of which the middle is left out where it is long and not unfolded."""
+    """Lines of a text; the middle of a long text is left out unless it is unfolded."""
     num_head, num_tail = (_MAX_WHOLE, 0) if is_whole else (_HEAD, _TAIL)
     if len(text) <= max(num_head, _FOLDED):
         num_head, num_tail = len(text), 0
@@ -174,7 +174,7 @@ def _call(call: JsonObject, width: int, *, is_whole: bool) -> Iterator[ShownLine
 
 
 def said(text: str, width: int, style: str) -> Iterator[ShownLine]:
-    """A sentence of ours that may hold names from files."""
+    """Lines of a sentence of this package, which may hold names from files."""
     yield from (ShownLine(line, style) for line in wrapped(on_one_line(text), width))
 
 

@@ -1,4 +1,4 @@
-"""Lines of a dump -> RolloutRow: the few values of each rollout by which rollouts are listed, without its texts."""
+"""Lines of a dump -> RolloutRow: the few values of each rollout that the list needs, without its texts."""
 
 import json
 import math
@@ -12,7 +12,7 @@ from verl_pivot.runs.growing_lines import PlacedLine
 from verl_pivot.types import Json
 
 _MAX_DETAIL = 200
-"""Characters of an explanation that the list has; the whole one is shown with its rollout."""
+"""Maximum number of characters of an explanation in the list; an opened rollout shows all of it."""
 _MAX_INTEGER = (1 << 62) - 1
 """Largest number that a column of whole numbers has; a line with a larger one is listed without it."""
 _Integer = Annotated[int, msgspec.Meta(ge=-_MAX_INTEGER, le=_MAX_INTEGER)]
@@ -75,7 +75,7 @@ class _ListedCall(msgspec.Struct, gc=False):
 
 
 class _ListedLine(msgspec.Struct, gc=False):
-    """What is read of a line of ours, or of verl's own dumps."""
+    """Fields that are read of a line, from dumps of this package or of verl."""
 
     uid: str | None = None
     step: _Integer | None = None
@@ -117,16 +117,16 @@ class RowReader:
 
     def __init__(self) -> None:
         self._parts: list[_Part] = []
-        """Lines of the last rollout, which the next line may belong to."""
+        """Lines of the last rollout, to which the next line may belong too."""
         self.num_strange = 0
-        """Lines so far that have neither a uid nor a field of a score, as of another version of verl."""
+        """Number of lines so far that have neither a uid nor a score, perhaps from another version of verl."""
 
     def read(self, lines: Iterable[PlacedLine], *, is_all: bool) -> ReadRows:
-        """The rollouts that are whole with these lines.
+        """The rollouts that are complete with these lines.
 
         Args:
             lines: The next lines of the dump.
-            is_all: Whether they are the last ones at present, so that the last rollout is whole.
+            is_all: Whether they are the last ones at present, so that the last rollout is complete.
         """
         rollouts: list[list[_Part]] = []
         bad_lines = []
@@ -164,15 +164,15 @@ def _decoded(text: bytes) -> _ListedLine:
     try:
         return _DECODER.decode(text)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # What Python's json writes and msgspec refuses, such as NaN, and fields of other types than ours.
-        fields = json.loads(text.decode())  # of bytes, it would guess the encoding
+        # msgspec refuses some lines that Python's json writes, such as those with NaN, and fields of other types.
+        fields = json.loads(text.decode())  # given bytes, json.loads would guess the encoding
     if not isinstance(fields, dict):
         raise ValueError("the line is no JSON object")  # noqa: TRY004  what is wrong is the text
     return _ListedLine(**dict(_usable(fields)))
 
 
 def _usable(fields: dict[str, Json]) -> Iterator[tuple[str, Any]]:
-    """The fields that have a type of ours."""
+    """The fields whose values fit the types of _ListedLine."""
     for field in _FIELDS:
         if (value := _plain(fields.get(field.name))) is not None:
             try:
@@ -193,7 +193,7 @@ def _plain(value: Json) -> Json:
 
 
 def _columns(rollouts: Sequence[list[_Part]]) -> dict[str, list[Any]]:
-    """Columns of the rollouts' values: to make a row for each takes twice the time."""
+    """Columns of the rollouts' values, since making a row for each rollout takes twice the time."""
     found = [parts[0].found if len(parts) == 1 else _joined([part.found for part in parts]) for parts in rollouts]
     places = [(parts[0].line, parts[-1].line) for parts in rollouts]
     return {
@@ -238,4 +238,4 @@ _VALUES: dict[str, Callable[[_ListedLine], Any]] = {
     "num_errors": lambda found: sum(call.status == "tool_error" for call in found.calls) if found.calls else 0,
     "sampled_tokens": _sampled_tokens,
 }
-"""{name of a value of RolloutRow: what gives it}, for those that do not stand in the line under their name."""
+"""{field of RolloutRow: function that computes it}, for fields that are not copied from the line."""

@@ -1,4 +1,4 @@
-"""RolloutRow -> the table `rollouts` in a DuckDB of this process, which conditions may ask, but not leave."""
+"""RolloutRow -> the table `rollouts` in a DuckDB of this process; conditions read it, and reach nothing outside."""
 
 import threading
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ with extra("data"):
     import duckdb
 
 MAX_SECONDS = 5.0
-"""Seconds after which a query of a view is ended, for whose answer somebody waits."""
+"""Seconds after which a query of a view is ended, since a person waits for the answer."""
 LIMITS: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "autoinstall_known_extensions": False,
@@ -31,7 +31,7 @@ LIMITS: dict[str, str | bool | int | float | list[str]] = {
 
 
 class RowOrigin(NamedTuple):
-    """What the rows of one insertion share."""
+    """Values that the rows of one insertion share."""
 
     run: int
     """Number of the run, from 0."""
@@ -53,7 +53,7 @@ _SQL_TYPES = {
 
 
 def _schema() -> pyarrow.Schema:
-    """Columns of the table: the place of a row among all, and its values, of a plain type, or of that and None."""
+    """Columns of the table: the origin of a row, and the fields of RolloutRow, whose types may allow None."""
     columns = {"id": pyarrow.uint32(), "run": pyarrow.int64(), "part": pyarrow.string(), "file": pyarrow.int64()}
     columns["group_number"] = pyarrow.uint32()
     for name, kind in RolloutRow.__annotations__.items():
@@ -72,7 +72,7 @@ def row_batch(origin: RowOrigin, columns: Mapping[str, Sequence[Any]], groups: S
     """Rows of one dump as the table takes them.
 
     Args:
-        origin: What the rows share.
+        origin: Values that the rows share.
         columns: {name of a value of RolloutRow: [num_rows] values}.
         groups: [num_rows] numbers of their groups.
     """
@@ -86,13 +86,13 @@ def row_batch(origin: RowOrigin, columns: Mapping[str, Sequence[Any]], groups: S
 
 
 class RolloutTable:
-    """The table; each call may come from a thread of its own."""
+    """The table `rollouts`; its methods may be called from several threads."""
 
     def __init__(self, max_seconds: float | None = None) -> None:
-        """An empty table.
+        """Create an empty table.
 
         Args:
-            max_seconds: Seconds after which a query is ended; None takes those of a view.
+            max_seconds: Seconds after which a query is ended; None takes `MAX_SECONDS`.
         """
         self._own_seconds = max_seconds
         self._database = duckdb.connect(config=LIMITS)
@@ -101,7 +101,7 @@ class RolloutTable:
         self._next_id = 0
 
     def add(self, batches: Sequence[pyarrow.RecordBatch]) -> None:
-        """Add rows at once, since each insertion takes 20 ms; their ids go on from those before.
+        """Add all rows in one insertion, since each insertion takes 20 ms; their ids continue those before.
 
         Args:
             batches: Rows of dumps (`row_batch`).
@@ -126,7 +126,7 @@ class RolloutTable:
         """The answer to a query with a condition of the user's.
 
         Raises:
-            ConfigError: If the condition is none, or takes too long.
+            ConfigError: If the condition is not valid, or takes too long.
         """
         try:
             return self._answer(query, values)
@@ -138,7 +138,7 @@ class RolloutTable:
             raise ConfigError(f"the condition cannot be used: {str(error).partition(chr(10))[0]}") from error
 
     def count(self, query: str, *values: Any) -> pyarrow.Table:
-        """The answer to a query that is ours alone, so that another error than these is a bug.
+        """The answer to a query without a condition of the user's, so that any other error is a bug.
 
         Raises:
             DataError: If that takes longer, or more memory, than the table allows.

@@ -1,4 +1,4 @@
-"""RunIndex -> the page of `verl-pivot inspect`: its files, and what they ask for, over HTTP on loopback."""
+"""RunIndex -> the page of `verl-pivot inspect` over HTTP: static files, and the data that they ask for."""
 
 import asyncio
 import base64
@@ -27,22 +27,22 @@ from verl_pivot.types import JsonObject
 logger = logging.getLogger(__name__)
 
 _SECONDS_BETWEEN_LOOKS = 1.0
-"""Seconds after which files are looked at again."""
+"""Seconds between two checks of the files."""
 _SECONDS_BETWEEN_SIGNS = 15.0
-"""Seconds after which a browser that nothing new was sent to is sent a comment, so that a closed one is noticed."""
+"""Seconds without news after which a browser is sent a comment, so that a closed browser is noticed."""
 _MAX_ROWS = 500
-"""Rows that one request may ask for."""
+"""Maximum number of rows that one request may ask for."""
 
 
 class InspectPage(GuardedPage):
-    """The page over one index."""
+    """The page for one index."""
 
     def __init__(self, index: RunIndex, *, token: str, host: str) -> None:
-        """Read nothing yet.
+        """Create the page; nothing is read yet.
 
         Args:
-            index: What is looked at.
-            token: What requests for data must carry.
+            index: Index of the runs that are shown.
+            token: Token that requests for data must carry.
             host: Address that the server listens on.
         """
         super().__init__(token=token, host=host)
@@ -83,7 +83,7 @@ class InspectPage(GuardedPage):
         await asyncio.wait([following])
 
     def _note_end(self, following: "asyncio.Task[None]") -> None:
-        """Say that nothing is followed any more, should a bug of ours have ended it."""
+        """Report that reading has stopped, if an error (a bug of this package) ended it."""
         if not following.cancelled() and (error := following.exception()) is not None:
             logger.error("reading has stopped", exc_info=error)
             self._stopped = ["reading has stopped with the error that the terminal shows: what was read is still here"]
@@ -101,7 +101,7 @@ class InspectPage(GuardedPage):
             self._is_changed.notify_all()
 
     async def _end_events(self, app: web.Application) -> None:
-        """Let open answers end, for which the server would wait."""
+        """End the open event streams, for which the server would wait."""
         self._is_open = False
         await self._tell()
 
@@ -155,7 +155,7 @@ class InspectPage(GuardedPage):
         }
 
     def _metrics(self, query: JsonObject) -> object:
-        """[num_runs] {metric: points} of the metrics that are asked for, a line for each name."""
+        """[num_runs] {metric: points} of the metrics that the query names, one on each line."""
         names = str(query.get("names", "")).split("\n")
         return [{name: series.points(name) for name in names} for series in self._index.metrics]
 
@@ -198,7 +198,7 @@ class InspectPage(GuardedPage):
         return [{"path": str(path), "marks": read_marks(path)} for path in paths]
 
     async def _mark(self, request: web.Request) -> web.Response:
-        """Mark a verdict as wrong, or take its mark away, and tell all marks."""
+        """Mark a verdict as wrong, or take its mark away; the answer holds all marks."""
         place = await decoded_body(request, RolloutPlace)
         async with self._marking:
             return json_answer(await answered(lambda: self._toggled(place)))

@@ -18,11 +18,11 @@ with extra("inspect"):
     from textual.binding import Binding, BindingType
 
 _SECONDS_BETWEEN_LOOKS = 1.0
-"""Seconds after which files are looked at again, and the list is drawn anew while they are read."""
+"""Seconds between two checks of the files, and between two drawings of the list while they are read."""
 
 
 class TerminalView(App[None]):
-    """The view over one index."""
+    """The terminal view of one index."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -31,10 +31,10 @@ class TerminalView(App[None]):
     ]
 
     def __init__(self, index: RunIndex) -> None:
-        """Read nothing yet.
+        """Create the view; nothing is read yet.
 
         Args:
-            index: What is looked at.
+            index: Index of the runs that are shown.
         """
         super().__init__()
         self._index = index
@@ -69,6 +69,10 @@ def show_in_terminal(index: RunIndex) -> None:
 
 
 def refuse_without_terminal() -> None:
-    """Raises ConfigError if there is no terminal."""
+    """Refuse to draw without a terminal.
+
+    Raises:
+        ConfigError: If there is no terminal.
+    """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise ConfigError("--terminal needs a terminal to draw in: leave it out to get a page, or connect with ssh -t")

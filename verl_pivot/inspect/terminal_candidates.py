@@ -43,7 +43,7 @@ _ALONG_THE_LIST: Sequence[BindingType] = (
 
 
 class TurnListing:
-    """Turns that a filter leaves, and which one is picked."""
+    """Turns that a filter leaves, and the picked one."""
 
     def __init__(self, files: CandidateFiles) -> None:
         self.files = files
@@ -88,7 +88,7 @@ class TurnListScreen(ViewScreen):
         self.draw_list()
 
     def draw_list(self) -> None:
-        """Draw what the listing has now."""
+        """Draw the present content of the listing."""
         listing = self.listing
         files = ", ".join(path.name for path in listing.files.paths)
         num_found = len({each.trajectory.id for each in listing.turns})
@@ -141,7 +141,7 @@ class TurnListScreen(ViewScreen):
 
 
 class TurnScreen(TextScreen):
-    """One turn; keys go on along the list."""
+    """One turn; keys open the next and previous ones of the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*_ALONG_THE_LIST]
     KEYS = "j k turn  n p trajectory  Tab next part  o whole  Esc list  ? keys"
@@ -180,7 +180,7 @@ class TurnScreen(TextScreen):
 
 
 class CandidateTerminal(App[None]):
-    """The view over one set of files, which were read before."""
+    """The terminal view of one set of files, which have been read."""
 
     ENABLE_COMMAND_PALETTE = False
     BINDINGS: ClassVar[list[BindingType]] = [

@@ -1,4 +1,4 @@
-"""Widgets of the terminal that draw the lines in sight alone, however many there are."""
+"""Widgets of the terminal that draw only the visible lines, however many lines there are."""
 
 from collections.abc import Callable, Sequence
 from typing import ClassVar
@@ -38,7 +38,7 @@ class ScrolledLines(ScrollView, can_focus=True, inherit_bindings=False):
         self._drawn: dict[int, Sequence[tuple[str, str]]] = {}
 
     def show(self, num_lines: int, draw: DrawnLines) -> None:
-        """Show other lines, in the same place."""
+        """Show other lines, at the same scroll position."""
         self.num_lines, self._draw = num_lines, draw
         self._drawn.clear()
         self.virtual_size = Size(1, num_lines)
@@ -63,7 +63,7 @@ class ScrolledLines(ScrollView, can_focus=True, inherit_bindings=False):
         return self.marked(line, strip)
 
     def marked(self, line: int, strip: Strip) -> Strip:
-        """The line as it is shown; all are alike here."""
+        """The line as it is shown; a subclass may mark some lines."""
         return strip
 
     def action_go(self, number: int) -> None:
@@ -76,12 +76,12 @@ class ScrolledLines(ScrollView, can_focus=True, inherit_bindings=False):
         self.scroll_to_line(line if line >= 0 else self.num_lines)
 
     def scroll_to_line(self, line: int) -> None:
-        """Make it the first line in sight, as far as there are lines below."""
+        """Make this line the first visible one, if there are enough lines below it."""
         self.scroll_to(y=max(0, min(line, self.num_lines - self.size.height)), animate=False, immediate=True)
 
 
 class PickedLines(ScrolledLines):
-    """Lines one of which is picked, and stays in sight."""
+    """Lines, one of which is picked and stays visible."""
 
     def __init__(self, on_pick: Callable[[int], object]) -> None:
         """Pick the first line.

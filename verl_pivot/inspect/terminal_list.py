@@ -35,10 +35,10 @@ class ListScreen(ViewScreen):
     KEYS = "j k line  n p group  Enter open  / words  f filter  s sort  [ ] step  ? all keys"
 
     def __init__(self, listing: RolloutListing, names: Sequence[str]) -> None:
-        """Show nothing yet.
+        """Create the screen; nothing is shown yet.
 
         Args:
-            listing: What is listed.
+            listing: The rollouts that are listed.
             names: [num_runs] names of the runs.
         """
         self.table = PickedLines(self._note_pick)
@@ -53,7 +53,7 @@ class ListScreen(ViewScreen):
         self.draw_list()
 
     def draw_list(self) -> None:
-        """Draw what the listing has now."""
+        """Draw the present content of the listing."""
         listing, has_runs = self.listing, len(self._names) > 1
         index = listing.index
         mean = "" if listing.mean_score is None else f", mean score {short_number(listing.mean_score)}"
@@ -100,7 +100,7 @@ class ListScreen(ViewScreen):
             await self.relist(wanted)
 
     async def relist(self, wanted: RolloutFilter | None = None, order: RolloutOrder | None = None) -> None:
-        """List the rollouts by another filter or order, or those that are new; or say why not."""
+        """List the rollouts by another filter or order, with those that are new; or say why this is not possible."""
         async with self._asking:
             listing = self.listing
             wanted, order = wanted or listing.filter, order or listing.order

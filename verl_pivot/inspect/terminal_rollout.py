@@ -30,10 +30,10 @@ class TextScreen(ViewScreen):
     """Whether long texts are unfolded."""
 
     def __init__(self, lines: Callable[[int, bool], list[ShownLine]]) -> None:
-        """Show nothing yet.
+        """Create the screen; nothing is shown yet.
 
         Args:
-            lines: (cells of a line, whether long texts are unfolded) -> what is shown at present.
+            lines: (cells of a line, whether long texts are unfolded) -> lines that are shown at present.
         """
         self.text = TextLines()
         super().__init__(self.text)
@@ -43,7 +43,7 @@ class TextScreen(ViewScreen):
         self.draw_text()
 
     def draw_text(self) -> None:
-        width = max(20, self.size.width - 1)  # beside the bar that shows the place
+        width = max(20, self.size.width - 1)  # without the scroll bar
         self.text.show_text(self._lines(width, self.is_whole))
 
     def action_heading(self, direction: int) -> None:
@@ -55,7 +55,7 @@ class TextScreen(ViewScreen):
 
 
 class RolloutScreen(TextScreen):
-    """One rollout; keys go on along the list."""
+    """One rollout; keys open the next and previous ones of the list."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         *ALONG_THE_LIST,

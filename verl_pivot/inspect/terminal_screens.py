@@ -1,4 +1,4 @@
-"""Frames of the terminal's views: a head, a body that scrolls and a line of messages; a question; the keys."""
+"""Screens of the terminal's views: a frame of head, body and message line, a question, and the list of keys."""
 
 from collections.abc import Sequence
 from typing import ClassVar
@@ -84,7 +84,7 @@ class ViewScreen(Screen[RolloutFilter | None]):
 
 
 class AskScreen(ModalScreen[str | None]):
-    """A line to type; None if Esc was pressed."""
+    """A screen that asks for one line of text; its result is None if Esc was pressed."""
 
     CSS = """
     AskScreen { align: left bottom; }
@@ -106,7 +106,7 @@ class AskScreen(ModalScreen[str | None]):
 
 
 class HelpScreen(ViewScreen):
-    """All keys."""
+    """A screen with the list of all keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,question_mark,enter", "app.pop_screen", show=False)]
     KEYS = "Esc back"

@@ -12,7 +12,7 @@ from verl_pivot.inspect.rollout_rows import RolloutRow
 from verl_pivot.inspect.visible_text import on_one_line
 
 _MANY_CELLS = 110
-"""Width from which on columns are shown that 80 cells have no room for."""
+"""Minimum width in cells for the extra columns, for which 80 cells have no room."""
 
 
 def _left_out(row: RolloutRow) -> str:
@@ -22,7 +22,7 @@ def _left_out(row: RolloutRow) -> str:
 class _Column(NamedTuple):
     title: str
     width: int
-    """Cells, or of a wide column its weight when the wide ones share what is left."""
+    """Width in cells; of a wide column its weight when the wide columns share the remaining cells."""
     text: Callable[[ListedRollout], str]
     is_wide: bool = False
     is_number: bool = False
@@ -66,7 +66,7 @@ def row_parts(
         found: The rollout; None if it was replaced since it was listed.
         width: Cells of the line.
         names: [num_runs] names of the runs; a single one is not shown.
-        is_marked: Whether it is one of those that are marked.
+        is_marked: Whether the rollout is marked.
     """
     if found is None:
         return [("  ...", "dim")]

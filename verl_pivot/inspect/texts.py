@@ -1,4 +1,4 @@
-"""Places of rollouts in dumps -> their lines as JSON objects, and those that hold words."""
+"""Places of rollouts in dumps -> their lines as JSON objects, and the rollouts whose texts hold given words."""
 
 import json
 import math
@@ -17,13 +17,13 @@ from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.types import Json, JsonObject
 
 _SCANNED_BYTES = 16 << 20
-"""Bytes that are in lower case at a time."""
+"""Number of bytes that are searched in lower case at a time."""
 _FEWEST_LETTERS = 3
-"""Letters that a part of the words must have for looking for it in the bytes."""
+"""Minimum length of a part of the words that is searched for in the bytes; otherwise every rollout is decoded."""
 
 
 class RowPlace(NamedTuple):
-    """Where the lines of a rollout lie."""
+    """Place of a rollout's lines in its dump."""
 
     id: int
     path: Path
@@ -71,11 +71,11 @@ def rows_with_words(places: Sequence[RowPlace], words: str, max_seconds: float) 
 
     Args:
         places: The rollouts to look at, by file and offset.
-        words: What a text holds, as it stands.
-        max_seconds: Seconds after which looking is given up.
+        words: Words that a text must hold exactly as given, except for case.
+        max_seconds: Seconds after which the search is given up.
 
     Raises:
-        ConfigError: If it takes longer.
+        ConfigError: If the search takes longer.
         DataError: If a dump cannot be read.
     """
     end = time.monotonic() + max_seconds
@@ -96,7 +96,7 @@ def rows_with_words(places: Sequence[RowPlace], words: str, max_seconds: float) 
 
 
 def _candidates(data: mmap.mmap, places: list[RowPlace], words: str) -> Iterator[RowPlace]:
-    """Rollouts whose bytes hold the longest part of the words that JSON writes as it is."""
+    """Rollouts whose bytes hold the longest part of the words that JSON writes without escapes."""
     part = max(re.findall(r"[A-Za-z0-9 ]+", words), key=len, default="").lower().encode()
     if len(part) < _FEWEST_LETTERS:
         yield from places

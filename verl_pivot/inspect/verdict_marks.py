@@ -40,7 +40,7 @@ class _Marked(msgspec.Struct):
 
 
 class _MarkLine(msgspec.Struct):
-    """What is read of a line."""
+    """Fields of a line that are read."""
 
     uid: str
     score: float
@@ -61,9 +61,9 @@ def read_marks(path: Path) -> list[MarkedVerdict]:
 
 
 def toggle_mark(path: Path, found: ListedRollout, lines: Sequence[JsonObject], prompt: Sequence[JsonObject]) -> bool:
-    """Mark the verdict of a rollout as wrong, or take its mark away; whether it is marked now.
+    """Mark the verdict of a rollout as wrong, or take its mark away; returns whether it is marked now.
 
-    The file is replaced as a whole, and is gone with its last mark. Lines of it that are no marks stay.
+    The file is replaced as a whole, and is removed with its last mark. Lines of it that are no marks stay.
 
     Args:
         path: File of the marks.

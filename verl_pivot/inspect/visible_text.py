@@ -1,4 +1,4 @@
-"""Text of anybody -> text in which every character can be seen, and its lines of a terminal's width."""
+"""Text from any source -> text in which every character is visible, and its lines in a terminal's width."""
 
 import re
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ _HIDDEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e0fff]"
 )
-"""Characters that show nothing, act on a terminal or turn the direction of what follows; the same as in dom.js."""
+"""Characters that show nothing, act on a terminal or change the direction of text; the same as in dom.js."""
 
 
 def visible(text: str) -> str:
@@ -26,7 +26,7 @@ def wrapped(text: str, width: int) -> Iterator[str]:
     """Lines of the visible text, broken behind a space where one lies in the second half of the line.
 
     Args:
-        text: Text of anybody.
+        text: Text from any source.
         width: Cells of a line; a wide character takes two.
     """
     for line in visible(text).expandtabs(4).split("\n"):
@@ -37,7 +37,7 @@ def _broken(line: str, width: int) -> Iterator[str]:
     begin = 0
     while len(rest := line[begin : begin + width + 1]) > width or cell_len(rest) > width:
         piece = rest[:width]
-        if not rest.isascii():  # of characters that take no cell, rich makes no piece
+        if not rest.isascii():  # rich makes no piece of characters that take no cell
             piece = next(iter(chop_cells(piece, width)), "") or piece
         if (space := piece.rfind(" ")) >= len(piece) // 2:
             piece = piece[: space + 1]

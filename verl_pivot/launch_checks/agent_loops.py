@@ -1,4 +1,4 @@
-"""Agent loops that the rows of a launch name -> an error where another loop than the method's would play them."""
+"""Agent loops that the rows of a launch name -> an error if a loop other than the method's would play them."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from verl_pivot.launch_checks.training_files import OUR_DATASET, SplitSize, file
 from verl_pivot.rollout.settings import parse_settings
 
 TOOL_LOOP = "pivot_tools"
-"""Name of this package's agent loop with tools, which reads `pivot.rollout`, as that with a notebook does."""
+"""Name of this package's agent loop with tools; it reads `pivot.rollout`, as the loop with a notebook does."""
 SEARCH_LOOP = "pivot_tree_search"
 _OWN_LOOPS = {"l0": NOTEBOOK_LOOP, "tree_search": SEARCH_LOOP}
 """{method: its agent loop}; every other method with tools has TOOL_LOOP."""
@@ -25,9 +25,9 @@ _NEEDS_OWN_LOOP = {
     "l0": "gives steps no returns, from which +method=l0 makes advantages",
     "tree_search": "plays the policy's own draw, among which +method=tree_search would choose",
 }
-"""{method: what its training rows' agent loop must do, and others do not}"""
+"""{method: why another agent loop does not fit its training rows, as the rest of a sentence about that loop}"""
 LOOPS_WITHOUT_OUR_TOOLS = LOOPS_OF_ONE_TURN | {VERLS_TOOL_LOOP}
-"""Agent loops of this package and of verl that do not read `pivot.rollout`; one of the user's own may."""
+"""Agent loops of this package and of verl that do not read `pivot.rollout`; a user's own loop may read it."""
 
 
 def check_agent_loops(config: DictConfig, method: str, splits: Mapping[str, SplitSize]) -> None:
@@ -38,7 +38,7 @@ def check_agent_loops(config: DictConfig, method: str, splits: Mapping[str, Spli
     Args:
         config: verl's whole config.
         method: Name of the method, such as "tool_rollout".
-        splits: {key of the command line: what its files hold}.
+        splits: {key of the command line: contents of its files}.
 
     Raises:
         ConfigError: Naming the loop and the remedy.
@@ -57,9 +57,9 @@ def check_agent_loops(config: DictConfig, method: str, splits: Mapping[str, Spli
 
 
 def has_single_turns(config: DictConfig) -> bool:
-    """Whether no engine is asked twice for one rollout; False if the data files do not say which loops play them.
+    """Whether each rollout is one request to an engine; False if the data files do not say which loops play them.
 
-    In the asynchronous trainer modes new weights interrupt a turn, which then comes back.
+    In the asynchronous trainer modes, new weights interrupt a turn, which is then requested again.
     """
     loops = _loops_of_launch(config)
     if config.trainer.v1.trainer_mode != "sync" or not loops:
@@ -69,7 +69,7 @@ def has_single_turns(config: DictConfig) -> bool:
 
 
 def has_only_pivots(config: DictConfig) -> bool:
-    """Whether also every rollout is of the loop that tells the router of its single turn beforehand."""
+    """Whether, in addition, all rollouts are played by the loop that announces its single turn to the router."""
     return has_single_turns(config) and _loops_of_launch(config) == {AGENT_NAME}
 
 
@@ -80,7 +80,7 @@ def _loops_of_launch(config: DictConfig) -> frozenset[str]:
     loops = frozenset[str]()
     for key in ("train_files", "val_files"):
         paths = file_list(config.data[key])
-        is_here = all(Path(path).expanduser().is_file() for path in paths)  # others are refused, or on a cluster
+        is_here = all(Path(path).expanduser().is_file() for path in paths)  # others are refused or remote
         files = read_files(f"data.{key}", paths) if is_here else None
         if files is None:
             return frozenset()
@@ -89,7 +89,7 @@ def _loops_of_launch(config: DictConfig) -> frozenset[str]:
 
 
 def _lack_of_others(config: DictConfig, method: str, key: str) -> str | None:
-    """What the method needs in the rows of these files and every other loop lacks; None if it needs nothing."""
+    """Why another loop does not fit the rows of these files, as the rest of a sentence; None if any loop fits."""
     if "process" in config.pivot:
         return "keeps no record of calls, by which pivot.process judges"
     return _NEEDS_OWN_LOOP.get(method) if key == "data.train_files" else None
@@ -100,9 +100,9 @@ def _check_names(key: str, files: SplitSize, own_loop: str, lacks: str | None) -
 
     Args:
         key: Key of the command line that names the files.
-        files: What the files hold.
+        files: Contents of the files.
         own_loop: The method's loop.
-        lacks: What the method needs and every other loop lacks; None if only verl's loop with tools is refused.
+        lacks: Why another loop does not fit; None if only verl's loop with tools is refused.
     """
     for name in sorted(name for name in files.agent_names if name not in (None, own_loop)):
         if name == VERLS_TOOL_LOOP:

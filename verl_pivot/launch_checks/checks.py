@@ -47,11 +47,11 @@ from verl_pivot.rollout.settings import parse_settings
 from verl_pivot.verifiers.registry import load_verifier_modules
 
 _WRITTEN = ("rollout_data_dir", "validation_data_dir")
-"""Keys under `trainer` of folders that every launch writes to that has them."""
+"""Keys under `trainer` of folders; a launch that sets such a key writes to its folder."""
 
 
 def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
-    """Refuse what would fail, or train nothing, after minutes of starting.
+    """Refuse a launch that would fail, or would train nothing, after minutes of starting.
 
     Args:
         config: verl's whole config.
@@ -71,7 +71,7 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     check_separate_trainer(config)
     if _is_remote(config):
         return
-    load_verifier_modules(config.pivot.get("verifier_modules", ()))  # a router beside stock verl has none
+    load_verifier_modules(config.pivot.get("verifier_modules", ()))  # a launch of stock verl with a router has none
     check_reward_function(config.reward.custom_reward_function.path)
     check_engine(str(config.actor_rollout_ref.rollout.name))
     check_engine_size(config)
@@ -93,7 +93,7 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
 
 
 def remember_run(config: DictConfig, chosen: Mapping[str, str]) -> None:
-    """Write down what a launch begins from that will save checkpoints, and resumes none, for `check_launch` later.
+    """Record what a launch begins from, if it saves checkpoints and resumes none; later `check_launch` reads it.
 
     Raises:
         ConfigError: If the folder of the checkpoints cannot be written.
@@ -103,10 +103,10 @@ def remember_run(config: DictConfig, chosen: Mapping[str, str]) -> None:
 
 
 def begin_states(config: DictConfig) -> None:
-    """Let the states beside the checkpoints be those of the step that a launch goes on from.
+    """Reset the states beside the checkpoints to the step from which a launch goes on.
 
     Raises:
-        ConfigError: If one cannot be written.
+        ConfigError: If a state cannot be written.
     """
     if _is_remote(config) or config.trainer.get("val_only") or "rollout" not in config.pivot:
         return
@@ -139,7 +139,7 @@ def _written(config: DictConfig) -> tuple[str, ...]:
 
 
 def _check_data(config: DictConfig, method: str | None) -> int | None:
-    """Check the training and validation files; gives the steps of one epoch, None if they are not known."""
+    """Check the training and validation files; returns the steps of one epoch, None if they are not known."""
     data, is_pivotrl = config.data, method == "pivotrl"
     if data.custom_cls.path != OUR_DATASET:
         return None  # a dataset of the user's, which may read anything
@@ -214,7 +214,7 @@ def _check_curriculum(config: DictConfig, files: SplitSize, is_same: bool) -> No
 
 
 def _check_reward_function(path: str | None, splits: Sequence[SplitSize]) -> None:
-    """Refuse a reward function that no row would be scored by."""
+    """Refuse a reward function that would score no row."""
     if path and all(files.num_pivots == files.num_rows for files in splits):
         raise ConfigError(
             f"reward.custom_reward_function.path={path} does nothing, since all rows of data.train_files and "
@@ -225,7 +225,7 @@ def _check_reward_function(path: str | None, splits: Sequence[SplitSize]) -> Non
 
 def _check_sequence_parallel(config: DictConfig) -> None:
     model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
-    engine = actor.get("fsdp_config", {})  # which verl reads where the actor's own key is left at 1
+    engine = actor.get("fsdp_config", {})  # verl reads it if the actor's own key is left at 1
     sizes = (each.get("ulysses_sequence_parallel_size", 1) for each in (actor, engine))
     check_sequence_parallel(max(map(int, sizes)), model.get("override_config", {}).get("attn_implementation"))
 
@@ -255,7 +255,7 @@ def _resumed_folder(config: DictConfig, step: int) -> Path:
 
 
 def _context(config: DictConfig) -> int | None:
-    """Tokens of the engine's context, as `max_model_len` or else the model's own config says."""
+    """Tokens of the engine's context: the smaller of `max_model_len` and the model's own length; None if unknown."""
     limits = (config.actor_rollout_ref.rollout.get("max_model_len"), _model_context(config))
     return min((int(limit) for limit in limits if limit), default=None)
 

@@ -13,7 +13,7 @@ _MODULES = {
     "vllm": ("vllm", "pip install 'verl-pivot[vllm]'"),
     "trtllm": ("tensorrt_llm", "see the documentation of verl"),
 }
-"""{name of verl's rollout engine: its package, and how it is installed}"""
+"""{name of verl's rollout engine: (its package, how to install it)}"""
 _SGLANG_WITHOUT_ADAPTERS = "0.5.12"
 """Version of SGLang whose `LoadLoRAAdapterFromTensorsReqInput` does not take the tensors of verl 0.9.1."""
 _UNSPLIT_ATTENTIONS = ("eager", "flex_attention", "sdpa")
@@ -36,7 +36,7 @@ def check_engine(name: str) -> None:
 
 
 def check_model(path: str | None, environment: Mapping[str, str] = os.environ) -> None:
-    """Refuse a model folder that is not there, and without a network a name that was not downloaded.
+    """Refuse a model folder that does not exist, and, in an offline launch, a model that was not downloaded.
 
     Args:
         path: `actor_rollout_ref.model.path`: a folder or a name of the Hugging Face hub.
@@ -99,12 +99,12 @@ def check_adapter(path: str | None) -> None:
 
 
 def check_served_adapter(engine: str, lora_rank: int, *, is_merged: bool) -> None:
-    """Refuse to train an adapter of LoRA that SGLang could not be given; verl would say so after minutes.
+    """Refuse to train a LoRA adapter that SGLang could not take; verl would say so after minutes.
 
     Args:
         engine: `actor_rollout_ref.rollout.name`.
         lora_rank: `actor_rollout_ref.model.lora_rank`; 0 without LoRA.
-        is_merged: `actor_rollout_ref.model.lora.merge`: the engine gets the weights with the adapter in them.
+        is_merged: `actor_rollout_ref.model.lora.merge`: the engine gets weights into which the adapter is merged.
 
     Raises:
         ConfigError: Naming the setting that works.
@@ -119,10 +119,10 @@ def check_served_adapter(engine: str, lora_rank: int, *, is_merged: bool) -> Non
 
 
 def check_sequence_parallel(num_gpus: int, attention: str | None) -> None:
-    """Refuse to split sequences over GPUs with an attention of which each GPU would compute its own part alone.
+    """Refuse to split sequences over GPUs with an attention that would see only the part on its own GPU.
 
-    verl exchanges the parts inside flash attention (`verl/models/transformers/monkey_patch.py`), and with another one
-    trains on without a word.
+    verl exchanges the parts inside flash attention (`verl/models/transformers/monkey_patch.py`). With any other
+    attention it trains on wrongly, without an error.
 
     Args:
         num_gpus: `ulysses_sequence_parallel_size` of the actor.

@@ -1,4 +1,4 @@
-"""A launch's `pivot.rollout.environment` -> an error if its program, server, or the package verifiers is not there."""
+"""A launch's `pivot.rollout.environment` -> an error if its program, its server or the package verifiers is missing."""
 
 import shutil
 import subprocess

@@ -15,7 +15,7 @@ def check_folders(folders: Mapping[str, str | None]) -> None:
         folders: {key of the command line: path}; None or "" where the launch writes nothing.
 
     Raises:
-        ConfigError: Naming the key and what stands in the way.
+        ConfigError: Naming the key and the obstacle.
     """
     for key, path in folders.items():
         if path and "://" not in path:

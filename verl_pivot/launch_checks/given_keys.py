@@ -8,7 +8,7 @@ from hydra.core.override_parser.types import Override
 
 
 def given_keys(overrides: Sequence[str]) -> frozenset[str]:
-    """Keys without values below them: `a.b=1`, `++a.b=1` and `a={b: 1}` give a.b, and `~a.b` gives none."""
+    """Leaf keys that overrides set: `a.b=1`, `++a.b=1` and `a={b: 1}` give a.b, and `~a.b` gives none."""
     parsed: list[Override] = OverridesParser.create().parse_overrides(list(overrides))
     return frozenset(key for each in parsed if not each.is_delete() for key in _leaves(each.key_or_group, each.value()))
 

@@ -1,4 +1,4 @@
-"""GPUs that a launch takes, of those that it can have -> an error if an engine or the training does not fit on them."""
+"""GPUs that a launch takes and GPUs that it can have -> an error if an engine or the training does not fit."""
 
 import os
 import tempfile
@@ -14,7 +14,7 @@ from verl_pivot.errors import ConfigError
 _ROLLOUT = "actor_rollout_ref.rollout"
 _PARALLEL = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
 _CLUSTER_FILE = "ray/ray_current_cluster"
-"""File below Ray's folder that a running cluster of this machine leaves."""
+"""File below Ray's temporary folder that exists while a cluster runs on this machine."""
 
 
 def check_engine_size(config: DictConfig) -> None:
@@ -36,7 +36,7 @@ def check_engine_size(config: DictConfig) -> None:
 
 
 def _engine_gpus(config: DictConfig) -> tuple[str, int]:
-    """The settings that give engines their GPUs, and the number of these."""
+    """The settings that give engines their GPUs, and the number of these GPUs."""
     is_separate = config.trainer.v1.trainer_mode == "separate_async"
     key, section = (_ROLLOUT, config.actor_rollout_ref.rollout) if is_separate else ("trainer", config.trainer)
     return f"{key}: nnodes={section.nnodes} x n_gpus_per_node={section.n_gpus_per_node}", _product(section)
@@ -55,7 +55,7 @@ def check_gpus(config: DictConfig, num_gpus: int, environment: Mapping[str, str]
         environment: Environment variables of the launch.
 
     Raises:
-        ConfigError: With the ways out.
+        ConfigError: With the remedies.
     """
     taken = _product(config.trainer)
     if config.trainer.device == "cpu" or taken <= num_gpus or _joins_cluster(config, environment):
@@ -74,7 +74,7 @@ def check_gpus(config: DictConfig, num_gpus: int, environment: Mapping[str, str]
 
 
 def _joins_cluster(config: DictConfig, environment: Mapping[str, str]) -> bool:
-    """Whether Ray takes its GPUs from elsewhere: a cluster that runs already, or a number that the command gives."""
+    """Whether Ray knows its GPUs from elsewhere: from a cluster that already runs, or from a number in the command."""
     init = config.ray_kwargs.ray_init
     if init.get("address") not in (None, "local") or init.get("num_gpus") is not None:
         return True

@@ -19,24 +19,24 @@ _APPLY_TO = {
 }
 """{config group: methods that it belongs to}"""
 _CHANGE_METHOD = ("stage", "tool_format")
-"""Config groups with keys that methods have as well, so that the later of the two counts."""
+"""Config groups with keys that methods also set, so that the later one in the command counts."""
 _METHOD_OF = {
     "notebook": "l0", "resampling": "grpo_roc", "process": "ppr", "objective": "pivotrl", "ruler": "mcp_rl",
     "rubrics": "rubrics", "tree_search": "tree_search", "browser": "web_agent",
     "rollout": "tool_rollout",
 }  # fmt: skip
-"""{key under `pivot`: method that it tells by}, in the order in which they are looked for."""
+"""{key under `pivot`: method that it identifies}, in the order in which the keys are looked for."""
 _OPTIONS_OF_CONFIGS = ("-cn", "-cd", "-cp", "--config")
 _SOURCE = re.compile(r"\$\{([\w.]+)\}")
 _ALSO = {"pivotrl": ("rollout",)}
-"""{method: keys under `pivot` that it reads beside those of its config}: validation on whole tasks has a section."""
+"""{method: keys under `pivot` that it reads beside those of its config}: validation on whole tasks reads `rollout`."""
 
 
 def chosen_groups(choices: Mapping[str, Any], config: DictConfig) -> dict[str, str]:
     """{config group of this package: chosen option} in the order of their composition, however the launch chose them.
 
     A config of the user's own may name a group as `/method@_global_`, or hold a method with changes under a name of
-    its own; such a method is told by its settings.
+    its own; such a method is recognised by its settings.
 
     Args:
         choices: {config group: chosen option} of Hydra, which has the last one first.
@@ -80,7 +80,7 @@ def check_choices(chosen: Mapping[str, str]) -> None:
 
 
 def _groups_within(method: str) -> set[str]:
-    """Config groups of which a method of this package takes an option in itself, whose keys it may then change."""
+    """Config groups that the config of a method of this package includes, so that it may change their keys."""
     return (
         {group for group, _ in _parents("method", method) if group != "method"}
         if _is_shipped("method", method)
@@ -89,7 +89,7 @@ def _groups_within(method: str) -> set[str]:
 
 
 def check_arguments(words: Sequence[str]) -> None:
-    """Refuse the same on a command line whose method is missing altogether, since only a method checks the launch.
+    """Apply `check_choices` to a command line without a method, since only a method's config checks the launch.
 
     Args:
         words: The command line; configs of the user's own that it names may hold the method.
@@ -133,7 +133,7 @@ def check_settings_of_groups(config: DictConfig, chosen: Mapping[str, str]) -> N
 
 
 def _check_followers(config: DictConfig, settings: Mapping[str, Any]) -> None:
-    """Refuse another value for a key of this package that only hands on the value of another key."""
+    """Refuse another value for a key of this package that only copies the value of another key."""
     for key, value in settings.items():
         source = _SOURCE.fullmatch(str(value))
         if source is None or _is_own(key) or _is_verls(key):
@@ -151,7 +151,7 @@ def _is_verls(key: str) -> bool:
 
 
 def _owners(name: str) -> list[str]:
-    """Groups that have a key under `pivot`."""
+    """Groups that have a key of this name under `pivot`."""
     return [
         f"+{group}={option}"
         for group, options in config_groups().items()
@@ -178,7 +178,7 @@ def _lost(config: DictConfig, key: str) -> str | None:
 
 @cache
 def shipped_settings(group: str, option: str) -> dict[str, Any]:
-    """{key: value} of all that a config of this package and those that it builds on set; interpolations as written."""
+    """{key: value} that a config of this package and its parent configs set; interpolations are not resolved."""
     shipped = OmegaConf.to_container(OmegaConf.load(configs_dir() / group / f"{option}.yaml"), resolve=False)
     assert isinstance(shipped, dict), option
     shipped.pop("defaults", None)

@@ -41,7 +41,7 @@ def _check_actor(actor: DictConfig, objective: str) -> None:
 
 
 def _check_action_loss(config: DictConfig) -> None:
-    """Refuse a loss over whole actions that verl could not find, or whose actions have no advantage of their own."""
+    """Refuse a loss over whole actions if verl cannot find it, or if tokens of an action would count differently."""
     libraries = config.actor_rollout_ref.model.external_lib
     named = [libraries] if libraries is None or isinstance(libraries, str) else list(libraries)
     if LOSS_MODULE not in named:

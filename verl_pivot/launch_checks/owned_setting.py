@@ -1,4 +1,4 @@
-"""OwnedSetting: a key of verl that a method owns, and what tells that a launch sets it in vain."""
+"""OwnedSetting: a key of verl that a method owns, and the function that finds out whether a launch sets it in vain."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 
 
 class Launch(NamedTuple):
-    """What the checks look at."""
+    """A launch, as the checks see it."""
 
     config: DictConfig
     given: frozenset[str]
-    """Keys of the command line."""
+    """Keys that the command line sets."""
 
     def value(self, key: str) -> Any:
         return OmegaConf.select(self.config, key)
@@ -28,7 +28,7 @@ class OwnedSetting:
     parts: tuple[str, ...]
     """Parts of the command line that own it, such as "+method=pivotrl"."""
     effect: str
-    """What would happen, as the rest of a sentence that begins with the key and its value."""
+    """Effect of the setting, as the rest of a sentence that begins with the key and its value."""
     remedy: str
     misused: Callable[[Launch, str], str | None]
     """(launch, key) -> the key that is set in vain; None if none is."""
@@ -65,5 +65,5 @@ def is_changed(launch: Launch, key: str) -> bool:
 
 
 def other_than(value: Any) -> Callable[[Launch, str], str | None]:
-    """Finds a key that has another value than this one."""
+    """Function for `misused` that returns the key if it has another value than this one."""
     return lambda launch, key: None if launch.value(key) == value else key

@@ -36,7 +36,7 @@ READ_LOW_AND_HIGH = ("vanilla", "dppo_tv", "dppo_kl", "gspo", "clip_cov", "geo_m
 def check_owned_settings(config: DictConfig, parts: Sequence[str], overrides: Sequence[str]) -> None:
     """Refuse settings of verl that would do nothing, or would switch off what the method consists of.
 
-    A setting of the user's own YAML counts like one of the command line, as far as it differs from verl's default.
+    A setting in the user's own YAML counts like one of the command line if it differs from verl's default.
 
     Args:
         config: verl's whole config.
@@ -78,7 +78,7 @@ def _reward_model(launch: Launch, key: str) -> str | None:
 
 
 def _first_null(*names: str) -> Callable[[Launch, str], str | None]:
-    """Finds the first of some keys below a section that is null; the section itself if no names are given."""
+    """Function for `misused` that returns the first null key with such a name in a section, or the section itself."""
 
     def misused(launch: Launch, key: str) -> str | None:
         keys = [f"{key}.{name}" for name in names] or [key]
@@ -122,7 +122,7 @@ def _use_v1(launch: Launch, key: str) -> str | None:
 
 
 def _written(value: Any) -> str:
-    """A value as a command line has it."""
+    """A value as it is written on a command line."""
     return "null" if value is None else str(value)
 
 

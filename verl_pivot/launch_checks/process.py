@@ -1,4 +1,4 @@
-"""A launch's `pivot.process` -> an error if no judge could be asked, or if the estimator cannot use what it says."""
+"""A launch's `pivot.process` -> an error if no judge could be asked, or the estimator cannot use rewards of turns."""
 
 from omegaconf import DictConfig
 
@@ -8,21 +8,21 @@ from verl_pivot.rewards.process_settings import parse_process
 from verl_pivot.rollout.settings import parse_settings
 
 BY_TOKEN = frozenset({"gae", "reinforce_plus_plus", "optimal_token_baseline", "tir_optimal_token_baseline"})
-"""Advantage estimators of verl for which it matters on which turn a reward stands."""
+"""Advantage estimators of verl for which it matters which turn gets a reward."""
 BY_ROW = frozenset({"grpo", "grpo_vectorized", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized", "opo", "gpg"})
 """Advantage estimators of verl that take the sum of a rollout's rewards."""
 BY_STEP = frozenset({STEP_ESTIMATOR})
 """Advantage estimators of this package that take the returns of turns, normalised over the batch."""
 _NOTE_TOKENS = 32
-"""Tokens that the note in the place of a text has at most."""
+"""Maximum number of tokens in the note that replaces a text."""
 _OUTCOME_ALONE = frozenset({"gdpo", "grpo_passk", "remax"})
-"""Advantage estimators of verl that are made for one reward of the whole rollout, or for several by name."""
+"""Advantage estimators of verl that are made for one reward of the whole rollout, or for several named ones."""
 _BY_DEVIATION = frozenset({"grpo", "grpo_vectorized"})
 """Advantage estimators of verl that divide by the deviation within the group, if `norm_adv_by_std_in_grpo`."""
 
 
 def check_process(config: DictConfig) -> None:
-    """Refuse what could not be judged, and an estimator that the rewards of turns do not go together with.
+    """Refuse settings with which no turn could be judged, and an estimator that does not suit rewards of turns.
 
     Raises:
         ConfigError: Naming the setting and the remedy.
@@ -58,10 +58,10 @@ def check_process(config: DictConfig) -> None:
 
 
 def _check_question_holds_turns(max_question_tokens: int, max_turns: int) -> None:
-    """Refuse a limit of questions that not even notes in the place of all turns would keep.
+    """Refuse a limit on the tokens of a question that is too low even if notes replace all turns.
 
     Raises:
-        ConfigError: If so.
+        ConfigError: If the limit is too low.
     """
     least = _NOTE_TOKENS * (2 * max_turns + 1)  # task, turns and observations
     if max_question_tokens < least:
@@ -72,7 +72,7 @@ def _check_question_holds_turns(max_question_tokens: int, max_turns: int) -> Non
 
 
 def placement_of_rewards(config: DictConfig) -> str | None:
-    """The sentence for whoever launches: what the estimator takes of the rewards of turns; None if turns have none."""
+    """Sentence for the user on how the estimator uses the rewards of turns; None if turns have no rewards."""
     if "process" not in config.pivot or parse_process(config).mode == "outcome":
         return None
     estimator = str(config.algorithm.adv_estimator)

@@ -18,7 +18,7 @@ def resumed_step(mode: str, local_dir: str, path: str | None) -> int:
         path: `trainer.resume_from_path`.
 
     Raises:
-        ConfigError: If the mode is unknown, or a checkpoint that is named is not there.
+        ConfigError: If the mode is unknown, or the named checkpoint does not exist.
     """
     if mode == "disable":
         return 0
@@ -38,7 +38,7 @@ def resumed_step(mode: str, local_dir: str, path: str | None) -> int:
 
 
 def check_resume(step: int, total_steps: int | None, local_dir: str) -> None:
-    """Refuse a launch that would resume at or behind its last step, since verl ends it at once with exit code 0.
+    """Refuse a launch that would resume at or after its last step, since verl ends it at once with exit code 0.
 
     Args:
         step: Step of the checkpoint; 0 if there is none.
@@ -46,7 +46,7 @@ def check_resume(step: int, total_steps: int | None, local_dir: str) -> None:
         local_dir: `trainer.default_local_dir`.
 
     Raises:
-        ConfigError: With the three ways out.
+        ConfigError: With the three remedies.
     """
     if step and total_steps is not None and step >= total_steps:
         raise ConfigError(

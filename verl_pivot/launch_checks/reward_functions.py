@@ -7,7 +7,7 @@ _OF_MATH = "pkg://verl_pivot.rewards.math_rewards"
 
 
 def check_reward_function(path: str | None) -> None:
-    """Refuse the rewards for mathematics without what the verifier `math` needs.
+    """Refuse the rewards for mathematics if something that the verifier `math` needs is missing.
 
     Args:
         path: `reward.custom_reward_function.path`.

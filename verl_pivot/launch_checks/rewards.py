@@ -1,4 +1,4 @@
-"""A launch's `pivot.rewards` -> a sentence with the least and largest reward, or an error if the terms contradict."""
+"""A launch's `pivot.rewards` -> a sentence with the smallest and largest reward; an error if the terms contradict."""
 
 import math
 
@@ -12,10 +12,10 @@ from verl_pivot.rollout.settings import parse_settings
 
 
 def check_rewards(config: DictConfig) -> str | None:
-    """Refuse a composition that no rollout could be paid by.
+    """Refuse a composition by which no rollout could be paid.
 
     Returns:
-        The sentence for whoever launches; None without `pivot.rewards`.
+        Sentence for the user with the smallest and largest reward; None without `pivot.rewards`.
 
     Raises:
         ConfigError: Naming the key and the remedy.

@@ -1,4 +1,4 @@
-"""A launch's `pivot.rubrics` -> an error if no judge could be asked."""
+"""A launch's `pivot.rubrics` -> an error if rollouts could not be judged with it."""
 
 from omegaconf import DictConfig
 
@@ -8,7 +8,7 @@ from verl_pivot.rollout.settings import parse_settings
 
 
 def check_rubrics(config: DictConfig) -> None:
-    """Refuse what could not be judged.
+    """Refuse settings with which rollouts could not be judged.
 
     Raises:
         ConfigError: Naming the setting and the remedy.

@@ -8,7 +8,7 @@ from verl_pivot.rollout.settings import parse_settings
 
 
 def check_ruler(config: DictConfig) -> None:
-    """Refuse what could not be judged.
+    """Refuse settings with which rollouts could not be judged.
 
     Raises:
         ConfigError: Naming the setting and the remedy.

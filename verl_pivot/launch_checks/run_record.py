@@ -1,4 +1,4 @@
-"""RunRecord: what the run began from that saves into a folder -> an error if another run would resume there."""
+"""RunRecord: what a run began from, kept beside its checkpoints -> an error if another run would resume them."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -11,14 +11,14 @@ _NAME = "verl_pivot_run.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """What tells two runs apart that may not go on from each other's checkpoints."""
+    """What a run began from; runs with different records may not resume each other's checkpoints."""
 
     model: str
-    """`actor_rollout_ref.model.path`; the whole path of a folder."""
+    """`actor_rollout_ref.model.path`; for a folder, its absolute path."""
     stage: str | None
-    """Name behind `+stage=`; None without a stage."""
+    """Name after `+stage=`; None without a stage."""
     method: str | None = None
-    """Name behind `+method=`; None beside stock verl, and in the records of version 0.1.0."""
+    """Name after `+method=`; None without a method, and in records of version 0.1.0."""
 
     @classmethod
     def of(cls, model: str, stage: str | None, method: str | None) -> "RunRecord":
@@ -26,7 +26,7 @@ class RunRecord:
         return cls(model=str(folder.resolve()) if folder.is_dir() else model, stage=stage, method=method)
 
     def is_other(self, record: "RunRecord") -> bool:
-        """Whether another run began from `record`; records that name no method may be of any."""
+        """Whether `record` is that of another run; a record without a method fits any method."""
         methods = {self.method, record.method} - {None}
         return (self.model, self.stage) != (record.model, record.stage) or len(methods) > 1
 
@@ -37,7 +37,7 @@ class RunRecord:
 
 
 def check_same_run(folder: Path, step: int, record: RunRecord) -> None:
-    """Refuse to resume the checkpoints of a run that began from something else, which verl would do without a word.
+    """Refuse to resume the checkpoints of a run that began from something else; verl would do so without a message.
 
     Args:
         folder: `trainer.default_local_dir`.
@@ -45,7 +45,7 @@ def check_same_run(folder: Path, step: int, record: RunRecord) -> None:
         record: What this launch begins from.
 
     Raises:
-        ConfigError: With the ways out.
+        ConfigError: With the remedies.
     """
     earlier = _read(folder / _NAME)
     if step and earlier is not None and earlier.is_other(record):
@@ -58,7 +58,7 @@ def check_same_run(folder: Path, step: int, record: RunRecord) -> None:
 
 
 def write_record(folder: Path, record: RunRecord) -> None:
-    """Write down, beside the checkpoints to come, what this launch begins from.
+    """Record what this launch begins from, in the folder of its checkpoints.
 
     Raises:
         ConfigError: If the folder cannot be written.

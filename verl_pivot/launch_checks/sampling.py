@@ -1,4 +1,4 @@
-"""How pivots were profiled, and a launch's config -> an error if training would sample their actions otherwise."""
+"""How pivots were profiled, and a launch's config -> an error if training would sample their actions differently."""
 
 import sys
 from collections.abc import Collection
@@ -23,7 +23,7 @@ _KEYS = {
 
 
 def check_sampling(config: DictConfig, records: Collection[str | None], places: str) -> None:
-    """Refuse pivots whose profile was sampled otherwise than this launch would; their rewards would be others.
+    """Refuse pivots whose profile was sampled differently from this launch, since their rewards would differ.
 
     Args:
         config: verl's whole config.
@@ -31,7 +31,7 @@ def check_sampling(config: DictConfig, records: Collection[str | None], places: 
         places: The training files, for messages.
 
     Raises:
-        ConfigError: With each difference, its two values and the ways out.
+        ConfigError: With each difference, its two values and the remedies.
     """
     if None in records:
         _say(f"rows of {places} do not say how they were profiled, so this launch cannot compare its own sampling")
@@ -58,7 +58,7 @@ def _decoded(text: str, places: str) -> SamplingRecord:
 
 
 def sampling_of(config: DictConfig) -> SamplingRecord:
-    """How a launch samples the actions of single turns."""
+    """Record of how a launch samples the actions of single turns."""
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     kwargs = OmegaConf.to_container(config.data.get("apply_chat_template_kwargs") or OmegaConf.create({}), resolve=True)
     assert isinstance(kwargs, dict), kwargs

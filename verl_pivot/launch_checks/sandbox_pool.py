@@ -30,7 +30,7 @@ def check_pool(
         needs_sessions: Whether rollouts work in a notebook, which is a session.
 
     Raises:
-        ConfigError: If there is such a pool, and it lacks what one of them needs.
+        ConfigError: If there is such a pool, and it lacks a feature that one of them needs.
     """
     pool = pool_of_environment()
     if pool is None:
@@ -58,7 +58,7 @@ def check_pool_of(trajectories: Path) -> None:
 
 
 def _needs_of(name: str, options: object) -> list[tuple[str, Feature]]:
-    """(verifier, what it needs) of a verifier and of those that it is composed of."""
+    """(verifier, feature that it needs) for a verifier and for those that it is composed of."""
     if not isinstance(options, dict):
         return []
     needs = [(name, VERIFIER_NEEDS[name])] if name in VERIFIER_NEEDS else []

@@ -1,4 +1,4 @@
-"""Config of a launch with `trainer_mode=separate_async` -> an error where verl would stop it once Ray is up."""
+"""Config of a launch with `trainer_mode=separate_async` -> an error if verl would stop it once Ray is up."""
 
 from omegaconf import DictConfig
 

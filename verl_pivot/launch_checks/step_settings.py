@@ -1,11 +1,11 @@
-"""Settings of verl that +method=l0 owns, and those that its advantage of steps cannot work with, as OwnedSettings."""
+"""Settings of verl that +method=l0 owns, and settings that do not work with its advantages of steps: OwnedSettings."""
 
 from verl_pivot.advantages.steps import STEP_ESTIMATOR
 from verl_pivot.hooks import TOOL_METHODS
 from verl_pivot.launch_checks.owned_setting import Launch, OwnedSetting, changed, other_than
 
 NOTEBOOK_LOOP = "pivot_notebook"
-"""Name of this package's agent loop with a notebook, the only one that gives steps returns."""
+"""Name of this package's agent loop with a notebook, the only one that gives returns to steps."""
 _L0 = ("+method=l0",)
 _STEPS = (*_L0, "+method=ppr")
 _OTHERS = tuple(f"+method={each}" for each in ("pivotrl", *TOOL_METHODS))
@@ -13,7 +13,7 @@ _ACTOR = "actor_rollout_ref.actor"
 _AGENT = "actor_rollout_ref.rollout.agent"
 _ESTIMATOR = "algorithm.adv_estimator"
 ESTIMATORS = (STEP_ESTIMATOR, "grpo")
-"""Estimators that go together with a trajectory of several rows."""
+"""Estimators that work with trajectories of several rows."""
 
 
 def has_steps(launch: Launch) -> bool:
@@ -42,7 +42,7 @@ def _token_rejection(launch: Launch, key: str) -> str | None:
 
 
 def _mini_batch(launch: Launch, key: str) -> str | None:
-    is_read = launch.value("trainer.v1.trainer_mode") == "separate_async"  # for the batches of a step
+    is_read = launch.value("trainer.v1.trainer_mode") == "separate_async"  # as the size of each batch in a step
     return None if is_read or launch.value(key) == launch.value("data.train_batch_size") else key
 
 

@@ -16,7 +16,7 @@ from verl_pivot.verifiers.registry import get_verifier
 OUR_DATASET = "pkg://verl_pivot.data.dataset"
 """`data.custom_cls.path` of the dataset that reads pivots.parquet."""
 NAME_TASKS = "name a parquet file of tasks"
-"""What to do about a missing file of whole tasks."""
+"""Remedy for a missing file of whole tasks."""
 _READ_BY_VERL = (".parquet", ".json", ".jsonl")
 _COLUMNS = ("expert", "verifier", "verifier_options", "num_prompt_tokens", "reward_var", "reward_mean",
             "sampling", "agent_name")  # fmt: skip
@@ -24,7 +24,7 @@ _COLUMNS = ("expert", "verifier", "verifier_options", "num_prompt_tokens", "rewa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitSize:
-    """What the parquet files of one split hold."""
+    """Contents of the parquet files of one split."""
 
     num_rows: int
     num_pivots: int
@@ -37,9 +37,9 @@ class SplitSize:
     has_variances: bool
     """Whether every row has the numbers of a profile."""
     samplings: frozenset[str | None]
-    """Each value of the column `sampling` once; None stands for rows without one."""
+    """Distinct values of the column `sampling`; None stands for rows without one."""
     agent_names: frozenset[str | None]
-    """Each value of the column `agent_name` of rows that are no pivots once; None stands for rows without one."""
+    """Distinct values of the column `agent_name` in rows that are not pivots; None stands for rows without one."""
 
 
 def file_list(files: str | ListConfig | None) -> list[str]:
@@ -48,7 +48,7 @@ def file_list(files: str | ListConfig | None) -> list[str]:
 
 
 def read_files(key: str, files: Sequence[str], remedy: str = NAME_TASKS) -> SplitSize | None:
-    """Sizes of the files; None if one is remote or no parquet, which only verl can read.
+    """Contents of the files; None if a file is remote or not parquet, so that only verl can read it.
 
     Args:
         key: Key of the command line, for messages: "data.train_files".
@@ -109,7 +109,7 @@ def _files_of(tables: Sequence[pyarrow.Table], columns: frozenset[str]) -> Split
 
 
 def _agent_names(table: pyarrow.Table) -> list[str | None]:
-    """Agent loops that rows name which are no pivots; those of pivots are chosen by the dataset."""
+    """Agent loops that rows other than pivots name; the dataset chooses those of pivots."""
     absent = [None] * table.num_rows
     names, experts = (_values(table, column) or absent for column in ("agent_name", "expert"))
     return [name for name, expert in zip(names, experts, strict=True) if expert is None]
@@ -124,7 +124,7 @@ def check_pivots(files: SplitSize, key: str, places: str) -> None:
     """Refuse training files of `+method=pivotrl` without pivots, and verifiers that do not exist.
 
     Raises:
-        ConfigError: Naming the file and what writes a right one.
+        ConfigError: Naming the file and the command that writes a right one.
     """
     if files.num_pivots == 0:
         raise ConfigError(
@@ -135,9 +135,9 @@ def check_pivots(files: SplitSize, key: str, places: str) -> None:
 
 
 def check_verifiers(files: SplitSize, key: str, places: str) -> None:
-    """Refuse verifiers that are unknown, as rows name them, and files in which none takes its options.
+    """Refuse rows that name an unknown verifier, and files in which no verifier takes its options.
 
-    Where only some rows have options that their verifier does not take, their rollouts are undecided and counted.
+    If only some rows have options that their verifier does not take, their rollouts are undecided and counted.
 
     Raises:
         ConfigError: Naming the verifier.
@@ -153,7 +153,7 @@ def check_verifiers(files: SplitSize, key: str, places: str) -> None:
 
 
 def check_size(files: SplitSize, key: str, *, batch_size: int, max_rows: int) -> int:
-    """Refuse files with fewer rows than one step takes; verl would end without a word about it.
+    """Refuse files with fewer rows than one step takes; verl would end without a message.
 
     Args:
         files: The training files.
@@ -174,7 +174,7 @@ def check_size(files: SplitSize, key: str, *, batch_size: int, max_rows: int) ->
 
 
 def check_lengths(files: SplitSize, key: str, *, max_prompt_length: int, context: int | None) -> None:
-    """Refuse prompts that cannot fit.
+    """Refuse prompts that are longer than the prompt limit or the context.
 
     Args:
         files: The files.

@@ -9,7 +9,7 @@ from verl_pivot.tools.toolset import load_toolset
 
 
 def check_tree_search(config: DictConfig) -> None:
-    """Refuse what could not be searched.
+    """Refuse settings with which no search is possible.
 
     Raises:
         ConfigError: Naming the setting and the remedy.

@@ -19,20 +19,20 @@ _COUNTS = (
     "trainer.total_training_steps",
     "pivot.trial_steps",
 )
-"""Keys whose value is at least 1."""
+"""Keys whose value must be at least 1."""
 _MAY_BE_NULL = ("trainer.total_training_steps", "pivot.trial_steps")
-"""Keys among them for which null has a meaning."""
+"""Keys of `_COUNTS` that may also be null."""
 _BY_GROUP = (
     "grpo", "grpo_vectorized", "grpo_passk", "gdpo", "opo", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized",
 )  # fmt: skip
 """Advantage estimators of verl that compare the rollouts of a group with each other."""
 _TEMPERATURE = "actor_rollout_ref.rollout.temperature"
 _LOGGER_PACKAGES = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")
-"""verl's loggers that are called as the package that they need."""
+"""verl's loggers that have the name of the package that they need."""
 
 
 def check_values(config: DictConfig) -> None:
-    """Refuse numbers with which verl would train no step, or nothing in it.
+    """Refuse numbers with which verl would train no step, or would learn nothing in a step.
 
     Raises:
         ConfigError: Naming the key, its value and what is allowed.
@@ -59,7 +59,7 @@ def check_values(config: DictConfig) -> None:
 
 
 def check_mini_batch(config: DictConfig) -> None:
-    """Refuse a batch that does not divide into mini-batches: an update of few rollouts would weigh as much as others.
+    """Refuse a batch that is no multiple of the mini-batch: verl would pad an update with rows that were not sampled.
 
     Raises:
         ConfigError: Naming both keys.

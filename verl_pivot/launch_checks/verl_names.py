@@ -17,8 +17,8 @@ def check_verl_names(config: DictConfig) -> None:
     """Refuse a trainer mode, advantage estimator, policy loss or rollout engine that verl does not know.
 
     verl itself says so when it first needs them: after the engines are up, or after the first rollouts. A library that
-    `actor_rollout_ref.model.external_lib` names may register estimators and losses of its own, so that both are left
-    to verl where the launch has such a library.
+    `actor_rollout_ref.model.external_lib` names may register its own estimators and losses. If the launch has such a
+    library, both are left to verl.
 
     Raises:
         ConfigError: Naming the key, the nearest name that verl knows, and all names.
@@ -26,7 +26,7 @@ def check_verl_names(config: DictConfig) -> None:
     if find_spec("verl") is None:
         return
     with catch_warnings():
-        simplefilter("ignore")  # verl says of each engine that is not installed that it is not
+        simplefilter("ignore")  # verl warns of each engine that is not installed
         from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
         from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
         from verl.workers.rollout.replica import RolloutReplicaRegistry

@@ -54,7 +54,7 @@ class VoidSetting:
 def check_void_settings(config: DictConfig, overrides: Sequence[str]) -> None:
     """Refuse settings under `pivot` that the chosen mode does not read.
 
-    Keys that the command line names count, and so do values that stand in no config of this package.
+    A key counts as set if the command line names it, or if its value is in no config of this package.
 
     Args:
         config: verl's whole config, with its interpolations.
@@ -73,7 +73,7 @@ def check_void_settings(config: DictConfig, overrides: Sequence[str]) -> None:
 
 
 def _is_changed(config: DictConfig, key: str) -> bool:
-    """Whether no config of this package gives the key the value that it has."""
+    """Whether the key has a value that no config of this package gives it."""
     section, _, name = key.rpartition(".")
     chosen = OmegaConf.select(config, section)
     values = {} if chosen is None else OmegaConf.to_container(chosen, resolve=False)
@@ -83,7 +83,7 @@ def _is_changed(config: DictConfig, key: str) -> bool:
 
 @cache
 def _shipped_values() -> dict[str, list[Any]]:
-    """{key: its values in the configs of this package}, interpolations as they are written."""
+    """{key: its values in the configs of this package}; interpolations are not resolved."""
     found: dict[str, list[Any]] = {}
     for group, options in config_groups().items():
         for option in options:
@@ -103,7 +103,7 @@ def _has_notebook(config: DictConfig) -> bool:
 
 
 def _is_other_policy(*policies: str) -> Callable[[DictConfig], bool]:
-    """Finds a router with another routing policy than these."""
+    """Function that finds out whether a router has another routing policy than these."""
     return lambda config: _router(config).policy not in policies
 
 
@@ -112,7 +112,7 @@ def _router(config: DictConfig) -> RouterSettings:
 
 
 def _is_other_mode(*modes: str) -> Callable[[DictConfig], bool]:
-    """Finds a `pivot.process` with another mode than these."""
+    """Function that finds out whether `pivot.process` has another mode than these."""
     return lambda config: str(config.pivot.process.mode) not in modes
 
 

@@ -1,4 +1,4 @@
-"""Attention of SGLang's backend `torch_native` on a CPU: what it computes, in a fraction of the time."""
+"""Attention of SGLang's backend `torch_native` on a CPU: the same results in a fraction of the time."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 def replace_attention(backend: Any) -> None:
-    """Let SGLang's class `TorchNativeAttnBackend` compute by `attend`.
+    """Make SGLang's class `TorchNativeAttnBackend` compute with `attend`.
 
     The methods of sglang 0.5.12 (srt/layers/attention/torch_native_backend.py:28, 117) index the cache by a tensor,
     for which torch copies element by element, and compute each token of a request again whenever it is extended.
@@ -31,13 +31,13 @@ def attend(
 
     Args:
         query: (new tokens of all requests, heads, size of a head)
-        output: The same shape; it is written to.
+        output: Tensor of the same shape, to which the result is written.
         keys: Cache, (slots, heads of keys, size of a head)
         values: Cache, of the same shape.
         requests: For each request the slots of its tokens, in their order, and how many of them are new.
-        causal: Whether a token attends to none behind it.
-        scaling: Factor of the products of queries and keys; None: one over the root of the size of a head.
-        enable_gqa: Whether several heads of queries share one of keys.
+        causal: Whether a token attends to no later token.
+        scaling: Factor of the products of queries and keys; None: 1 / sqrt(size of a head).
+        enable_gqa: Whether several query heads share one key head.
     """
     start = 0
     for slots, num_new in requests:
@@ -86,7 +86,7 @@ def _extend(
     enable_gqa: bool = False,
     causal: bool = False,
 ) -> torch.Tensor:
-    """Has the parameters of the method that it replaces; the lengths of the prefixes follow from the others."""
+    """Replacement with the parameters of SGLang's method; `extend_prefix_lens` follows from the other lengths."""
     slots = _slots(req_to_token, req_pool_indices, seq_lens)
     requests = list(zip(slots, extend_seq_lens.tolist(), strict=True))
     return attend(query, output, k_cache, v_cache, requests, causal=causal, scaling=scaling, enable_gqa=enable_gqa)
@@ -105,6 +105,6 @@ def _decode(
     enable_gqa: bool = False,
     causal: bool = False,
 ) -> torch.Tensor:
-    """Has the parameters of the method that it replaces; each request has one new token, behind all others."""
+    """Replacement with the parameters of SGLang's method; each request has one new token, its last."""
     requests = [(slots, 1) for slots in _slots(req_to_token, req_pool_indices, seq_lens)]
     return attend(query, output, k_cache, v_cache, requests, causal=False, scaling=scaling, enable_gqa=enable_gqa)

@@ -30,7 +30,7 @@ class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
     def on_job_start(self, config: DictConfig, **kwargs: Any) -> None:
         """Go on in a supervised child that is set up for the CPU, while this process reports what happens there.
 
-        Leaves by SystemExit, since Hydra turns other exceptions of a callback into warnings.
+        This process ends with SystemExit, since Hydra turns other exceptions of a callback into warnings.
         """
         if has_accelerator():
             raise SystemExit(
@@ -62,11 +62,11 @@ class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
 def _title(trial_steps: int | None) -> str:
     if trial_steps is None:
         return "verl-pivot: a training without a GPU"
-    return f"verl-pivot: a trial of {trial_steps} steps without a GPU that saves nothing"
+    return f"verl-pivot: a trial of {trial_steps} steps without a GPU or checkpoints"
 
 
 def report(supervisor: SupervisedProgram, log: Path) -> int | str:
-    """Print what happens in a launch until it ends; gives its exit code, or one line with the cause of a failure."""
+    """Print what happens in a launch until it ends; returns its exit code, or one line with the cause of a failure."""
     shown = os.path.relpath(log)
     began, progress = time.monotonic(), TrialReport()
     console = Console(stderr=True)

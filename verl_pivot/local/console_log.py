@@ -1,4 +1,4 @@
-"""What verl's console logger printed -> the steps with their metrics."""
+"""Output of verl's console logger -> the steps with their metrics."""
 
 import re
 from typing import NamedTuple

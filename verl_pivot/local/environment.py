@@ -35,7 +35,7 @@ def has_accelerator() -> bool:
 def num_accelerators() -> int:
     """Number of GPUs, or of other accelerators, that torch sees.
 
-    To ask torch whether one is available instead would open CUDA in this process, whose forks could then not use it.
+    Asking torch whether one is available would initialise CUDA in this process, whose forks could then not use CUDA.
     """
     import torch
 

@@ -174,7 +174,7 @@ _DEVICE = CpuDevice()
 def activate() -> None:
     """Register the platform with verl and patch this process; it may be called repeatedly.
 
-    The shims are for a torch made for CUDA too: verl's workers import sglang, whose kernels load only beside a GPU.
+    A torch built for CUDA needs the shims too: verl's workers import sglang, whose kernels load only with a GPU.
     """
     activate_shims()
     PlatformRegistry.register("cpu")(CpuPlatform)

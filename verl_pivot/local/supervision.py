@@ -1,10 +1,10 @@
-"""This process -> the same program in a child, all of whose processes end with it, however it or this one is killed.
+"""This process -> the same program in a child; all its processes end with it, however it or this process is killed.
 
     this process      shows what happens, and is what the user sees and kills
       supervisor      adopts every process below that loses its parent, and ends them all
         the program   goes on where `fork_supervised` was called
 
-Linux only: it tells the supervisor that this process has died, and the program that the supervisor has.
+Linux only: the kernel signals the supervisor when this process has died, and the program when the supervisor has died.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ import psutil
 _SET_PDEATHSIG, _SET_CHILD_SUBREAPER = 1, 36  # options of prctl(2)
 _ENDING = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 PROGRAM_SECONDS = 10.0
-"""Seconds that the program gets to end in order: Ray ends its processes by itself when it is asked to."""
+"""Seconds that the program gets to end by itself: Ray ends its processes when it is asked to."""
 REST_SECONDS = 3.0
 """Seconds that all other processes get, before they are killed."""
 
@@ -74,7 +74,7 @@ class SupervisedProgram:
 
 
 def fork_supervised(output: Path | None = None) -> SupervisedProgram | None:
-    """Go on in a supervised child, where this returns None; the calling process gets the supervisor.
+    """Go on in a supervised child, where this returns None; the calling process gets the SupervisedProgram.
 
     Must be called by the main thread, before other threads of Python start.
 
@@ -120,7 +120,7 @@ def run_supervised(program: Callable[[], object]) -> None:
 
 
 def end_descendants(spared: Collection[int] = (), rest_seconds: float = REST_SECONDS) -> None:
-    """End every process below this one: SIGTERM first, and SIGKILL for what is left after some seconds."""
+    """End every process below this one: SIGTERM first, and SIGKILL for those that run after `rest_seconds`."""
     asked: set[int] = set()
     deadline = time.monotonic() + rest_seconds
     while running := _descendants(spared):
@@ -134,7 +134,7 @@ def end_descendants(spared: Collection[int] = (), rest_seconds: float = REST_SEC
 
 
 def _supervise(program: int) -> NoReturn:
-    """Wait for the program and reap what it leaves; end the process with the program's exit code."""
+    """Wait for the program and end the processes that it leaves; end this process with the program's exit code."""
     signal.signal(signal.SIGTERM, _exit)
     try:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
@@ -169,7 +169,7 @@ def _reap() -> None:
 
 
 def _descendants(spared: Collection[int]) -> list[psutil.Process]:
-    """Processes below this one that still run; those that have ended are reaped where they are its children."""
+    """Running processes below this one that are not spared; if none is spared, ended children are reaped."""
     if not spared:
         _reap()
     found = psutil.Process().children(recursive=True)

@@ -10,7 +10,7 @@ from verl_pivot.local.console_log import LoggedStep, logged_steps
 LOG_NAME = "launch.log"
 """Name of the full log, in the folder of the launch."""
 MAX_STEP_LINES = 4
-"""Steps of a long trial that get a line: the last one, and others at equal distances before it."""
+"""Maximum number of steps that get a line: the last one, and others at equal distances before it."""
 ON_THE_CLUSTER = (
     "On the cluster: the same command without +local=cpu, with trainer.nnodes and trainer.n_gpus_per_node of your "
     "machines, and trainer.save_freq."
@@ -24,7 +24,7 @@ _PHASES = (
     (re.compile(r"actor and ref model engine initialized"), "actor and reference policy loaded"),
     (re.compile(r"all initialize finished, ready to fit"), "rollout engine and reward workers run"),
 )
-"""Texts that verl 0.9 logs, and what they say; of a verl that logs others, the report is shorter."""
+"""Texts that verl 0.9 logs, and what they mean. If another verl logs other texts, the report is shorter."""
 _NEXT = (
     "starting Ray",
     "reading the data",
@@ -42,7 +42,7 @@ _DROPPED = {
 }
 _CAUSE = re.compile(r"^verl-pivot: .*|^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt)\b.*")
 _MEMORY_FULL = re.compile(r"^ray\.exceptions\.OutOfMemoryError: .* was (\S+) used / (\S+) limit")
-"""What Ray says where it ended processes to free memory, sixty lines before the log's end."""
+"""Ray's message that it ended processes to free memory; it is some sixty lines before the log's end."""
 _DIED = "ActorDiedError: The actor died unexpectedly"
 _LOST_WORKER = (
     " A worker ended, or its node was lost: its log in /tmp/ray/session_latest/logs says why. Once there are as "
@@ -54,7 +54,7 @@ _ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class TrialReport:
-    """Reads a log as it grows."""
+    """Reader of a log that grows, which finds the lines to print."""
 
     def __init__(self) -> None:
         self._num_phases = 0
@@ -62,15 +62,15 @@ class TrialReport:
         self._tail: list[str] = []
         self._memory: re.Match[str] | None = None
         self.moments: dict[str, float] = {}
-        """{phase: seconds after the launch began at which it ended}, in their order."""
+        """{phase: seconds from the beginning of the launch to the end of the phase}, in the order of the phases."""
 
     @property
     def doing(self) -> str:
-        """What the launch is busy with."""
+        """Phase that the launch is in."""
         return _NEXT[self._num_phases]
 
     def read(self, line: str, seconds: float) -> str | None:
-        """What to print after one line of the log; None for nothing.
+        """Text to print after one line of the log; None if there is none.
 
         Args:
             line: The line.
@@ -85,7 +85,7 @@ class TrialReport:
         return said and f"{seconds:5.0f} s  {said}"
 
     def read_new(self, log: BinaryIO, seconds: float) -> Iterator[str]:
-        """What to print after the whole lines that a log has behind the file's position, which moves behind them.
+        """Texts to print for the complete lines after the file's position, which then moves behind these lines.
 
         Args:
             log: The open log.

@@ -1,4 +1,4 @@
-"""A launch's config -> that of a trial of the same launch: a few steps on one machine, of which nothing is left."""
+"""A launch's config -> the config of a trial of the same launch: a few steps on one machine, without checkpoints."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -33,7 +33,7 @@ _SETTINGS: dict[str, Any] = {
 
 
 def make_trial(config: DictConfig, overrides: Sequence[str]) -> list[str]:
-    """Change a config in place, unless `pivot.trial_steps` is null; gives the overrides that have no effect then.
+    """Change a config in place, unless `pivot.trial_steps` is null; returns the overrides that lose their effect.
 
     Args:
         config: verl's config with `+local=cpu`.

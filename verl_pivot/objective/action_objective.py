@@ -1,13 +1,13 @@
-"""Log-probs of the tokens of sampled actions -> PivotRL's clipped objective, by the ratio of each whole action."""
+"""Log-probs of the tokens of sampled actions -> PivotRL's clipped objective, with one ratio for each whole action."""
 
 import torch
 
 MAX_LOG_RATIO = 20.0
-"""Largest log of a ratio, as verl's losses have it for a token: beyond it the objective is flat and cannot overflow."""
+"""Largest log of a ratio, the same as in verl's losses: beyond it the objective is flat, so that it cannot overflow."""
 
 
 def action_log_ratios(log_probs: torch.Tensor, old_log_probs: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Logs of the actions' ratios, policy to the policy that sampled them: sums over the tokens of each.
+    """Log of the ratio of each action's probability, policy to sampling policy: the sum over the action's tokens.
 
     Args:
         log_probs: [num_actions, num_tokens] of the policy.
@@ -15,7 +15,7 @@ def action_log_ratios(log_probs: torch.Tensor, old_log_probs: torch.Tensor, mask
         mask: [num_actions, num_tokens] True at sampled tokens; the others may hold anything.
 
     Returns:
-        [num_actions], 0 for an action without sampled tokens.
+        [num_actions] logs; 0 for an action without sampled tokens.
     """
     return torch.where(mask, log_probs.float() - old_log_probs.float(), 0.0).sum(dim=-1)
 
@@ -46,6 +46,6 @@ def clipped_objective(
 def clipped_actions(
     log_ratios: torch.Tensor, advantages: torch.Tensor, *, clip_low: float, clip_high: float
 ) -> torch.Tensor:
-    """[num_actions] True where clipping changes the objective, and its gradient is 0; arguments as above."""
+    """[num_actions] True where clipping changes the objective, and its gradient is 0."""
     ratios = log_ratios.clamp(max=MAX_LOG_RATIO).exp()
     return ((advantages > 0) & (ratios > 1.0 + clip_high)) | ((advantages < 0) & (ratios < 1.0 - clip_low))

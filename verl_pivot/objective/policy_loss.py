@@ -33,7 +33,7 @@ def action_loss(
         log_prob: [num_actions, num_tokens] of the policy.
         advantages: [num_actions, num_tokens] the same at every token of an action.
         response_mask: [num_actions, num_tokens] 1 at sampled tokens; rows without any are padding.
-        loss_agg_mode: The actor's, which the other terms of verl's loss follow as well.
+        loss_agg_mode: The actor's setting, which the other terms of verl's loss use as well.
         config: The actor's config, in which verl puts the sizes of the whole mini-batch.
         rollout_is_weights: [num_actions, num_tokens] weights of verl's rollout correction, one for each action.
 
@@ -58,7 +58,7 @@ def action_loss(
         remedy = "weight: set algorithm.rollout_correction.rollout_is=sequence"
         objective = objective * _by_action(rollout_is_weights, mask, remedy)
     num_tokens = mask.sum(dim=-1)
-    by_token = mask * (-objective / num_tokens.clamp(min=1)).unsqueeze(-1)  # verl adds them up again
+    by_token = mask * (-objective / num_tokens.clamp(min=1)).unsqueeze(-1)  # verl sums them over the tokens
     loss = agg_loss(by_token, mask, _LOSS_AGG_MODE, **config.global_batch_info)
     clipped = clipped_actions(log_ratios, of_action, clip_low=low, clip_high=high)
     metrics = {

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 ACTION_LOSS = "pivot_action"
 """Name of the policy loss that `objective.policy_loss` registers with verl."""
 _NO_LOWER_BOUND = 1e9
-"""Ratio beyond which verl's dual clip acts that no token reaches: verl's own clamp ends at exp(20)."""
+"""Bound of verl's dual clip that no token's ratio reaches, since verl clamps ratios at exp(20)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Sizes of a profile and of a training -> GPU hours, with every assumption that they rest on in words."""
+"""Sizes of a profile and of a training -> GPU hours, with all their assumptions in words."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,21 +9,21 @@ _PREFILL_UTILIZATION = 0.4
 _TRAINING_UTILIZATION = 0.35
 _DECODED_PER_BILLION = 45_000.0
 _MOST_DECODED = 20_000.0
-"""Tokens per second that one engine decodes at most, however small the model is: its scheduler is the limit then."""
+"""Maximum number of tokens per second that one engine decodes: for a small model, its scheduler is the limit."""
 _FORWARD_FLOPS = 2.0
 """Operations per parameter and token of a forward pass."""
 _UPDATE_FLOPS = 12.0
-"""Operations per parameter and token of an update: backward 4, forward 2 and again 2, two log-prob passes 4."""
+"""Operations per parameter and token of an update: backward 4, two forward passes 4, two log-prob passes 4."""
 _SECONDS = 3600.0
 _MEMORY_PER_GPU = 40.0
 """GB of weights that one GPU of 80 GB serves beside its KV cache."""
 
 
 class GpuHours(NamedTuple):
-    """An estimate with what it assumes."""
+    """An estimate with its assumption."""
 
     gpu_hours: float | None
-    """None where the model's size is not known and no speed was given."""
+    """None if the model's size is not known and no speed was given."""
     assumption: str
 
 
@@ -32,21 +32,21 @@ class EngineSpeed:
     """Speed at which the policy is sampled on one GPU."""
 
     decoded_per_second: float
-    """Sampled tokens per second; where it was measured, with the time that their prompts took."""
+    """Sampled tokens per second; a measured speed includes the time for their prompts."""
     prompt_tokens_per_second: float | None
-    """None where the time for prompts is in the other number already."""
+    """None if `decoded_per_second` already includes the time for prompts."""
     source: str
     """Where the numbers come from, for people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSize:
-    """Work that is left of a profile."""
+    """Work that remains to complete a profile."""
 
     num_turns: int
     """Turns that fit and have no samples yet."""
     num_samples: int
-    """Samples of each, K."""
+    """Samples of each turn, K."""
     tokens_per_sample: float
     prompt_tokens_per_turn: float
     """Prompt tokens that an engine with a prefix cache computes: of a trajectory only its longest prompt counts."""
@@ -70,12 +70,12 @@ class TrainingSize:
 
 
 def given_speed(tokens_per_second: float, num_gpus: int, source: str) -> EngineSpeed:
-    """Speed of one GPU where all of them together sample `tokens_per_second`."""
+    """Speed of one GPU if all GPUs together sample `tokens_per_second`."""
     return EngineSpeed(decoded_per_second=tokens_per_second / num_gpus, prompt_tokens_per_second=None, source=source)
 
 
 def tabulated_speed(billions: float) -> EngineSpeed:
-    """Speed of one H100 for a model with so many active parameters, in billions."""
+    """Speed of one H100 for a model with this number of active parameters, in billions."""
     decoded = min(_MOST_DECODED, _DECODED_PER_BILLION / billions)
     prefilled = _PREFILL_UTILIZATION * _PEAK_FLOPS / (_FORWARD_FLOPS * billions * 1e9)
     source = (
@@ -86,7 +86,7 @@ def tabulated_speed(billions: float) -> EngineSpeed:
 
 
 def profile_hours(size: ProfileSize, speed: EngineSpeed | None) -> GpuHours:
-    """GPU hours of what is left of a profile."""
+    """GPU hours that remain to complete a profile."""
     tokens = size.num_turns * size.num_samples * size.tokens_per_sample
     work = (
         f"{size.num_turns:,} turns left x {size.num_samples} samples x {size.tokens_per_sample:.0f} tokens as in the "
@@ -117,7 +117,7 @@ def training_hours(size: TrainingSize, speed: EngineSpeed | None, billions: floa
 
 
 def tensor_parallel_size(total_billions: float | None, num_gpus: int) -> int:
-    """GPUs over which an engine splits the weights: the smallest power of 2 at which they fit, as far as there are."""
+    """GPUs over which an engine splits the weights: the smallest power of 2 at which they fit, within `num_gpus`."""
     gigabytes, size = 2.0 * (total_billions or 0.0), 1
     while size * 2 <= num_gpus and gigabytes / size > _MEMORY_PER_GPU:
         size *= 2

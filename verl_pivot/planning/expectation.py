@@ -19,9 +19,9 @@ class ExpectedCount(NamedTuple):
 def expect_pivots(clusters: Sequence[TrajectoryCluster], *, num_trajectories: int, num_turns: int) -> ExpectedCount:
     """Number of pivots in a whole file.
 
-    The interval is Wilson's (1927) for the share of turns, at the number of independent turns that would have the
-    clustered standard error of these: turns of one trajectory tend to be alike. Where no turn or every turn is a pivot
-    that error is not known, and each trajectory counts as one turn.
+    The interval is Wilson's (1927) for the share of turns. Since turns of one trajectory tend to be alike, it uses the
+    number of independent turns that would have the same standard error as these clustered turns. If no turn or every
+    turn is a pivot, that error is not known, and each trajectory counts as one turn.
 
     Args:
         clusters: [num_drawn] pivots (`total`) and turns (`num_values`) of each drawn trajectory.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _KEPT_SHARE = 0.99
-"""Share of the measured prompts that a chosen limit lets through at least, if the model's context allows it."""
+"""Minimum share of the measured prompts that fit a chosen limit, if the model's context allows it."""
 _PROMPT_STEP = 256
 _ANSWER_STEP = 64
 _LEAST_ANSWER = 256
@@ -19,14 +19,14 @@ class MeasuredTurns:
     prompts: tuple[int, ...]
     """[num_turns] tokens of each rendered state."""
     experts: tuple[int, ...]
-    """[num_turns] about the tokens of each action of the expert, without marks of the chat template."""
+    """[num_turns] approximate tokens of each action of the expert, without markup of the chat template."""
     longest_prompts: tuple[int, ...]
     """[num_trajectories] tokens of each trajectory's longest state, which holds all others of its turns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lengths:
-    """Limits that profile, select and training share, and how much of the measured turns they let through."""
+    """Limits that profile, select and training share, and the shares of the measured turns that fit."""
 
     max_prompt_tokens: int
     max_new_tokens: int
@@ -39,7 +39,7 @@ class Lengths:
     prompt_for_95_percent: int
     """Limit that would let 95 % of the measured prompts through."""
     context_tokens: int | None
-    """Most tokens of prompt and answer together that the model takes; None if its config does not say."""
+    """Maximum tokens of prompt and answer together that the model takes; None if its config does not say."""
 
     @property
     def fill_context(self) -> bool:
@@ -58,10 +58,11 @@ def choose_lengths(
     max_prompt_tokens: int | None = None,
     max_new_tokens: int | None = None,
 ) -> Lengths:
-    """Limits for these turns; those that are given stay as they are.
+    """Limits for these turns; limits that are given stay as they are.
 
-    The limit on new tokens is twice what 99 % of the experts' actions need, and at most half of the context. The limit
-    on prompts lets 99 % through, or all where the longest is at most 1.5 times as long, and leaves room for the answer.
+    The limit on new tokens is twice the length that holds 99 % of the experts' actions, at least 256, and at most half
+    of the context. The limit on prompts holds 99 % of them, or all if the longest is at most 1.5 times as long. It
+    leaves room for the answer.
     """
     if max_new_tokens is None:
         wanted = max(_LEAST_ANSWER, 2 * quantile(measured.experts, _KEPT_SHARE))

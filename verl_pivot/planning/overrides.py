@@ -12,7 +12,7 @@ _BEFORE_QUOTE = re.compile(r"(?<!\\)(\\*)('|$)")
 
 
 def override_value(value: Json) -> str:
-    """A value as Hydra's grammar of overrides reads it; texts are quoted where they must be."""
+    """A value as Hydra's grammar of overrides reads it; texts are quoted where the grammar requires it."""
     match value:
         case str():
             if _PLAIN.fullmatch(value):

@@ -44,11 +44,11 @@ class PlanFindings:
     lengths: Lengths
     trial: Trial
     speed: EngineSpeed | None
-    """Speed of one GPU; None where neither a speed nor the size of the model is known."""
+    """Speed of one GPU; None if neither a speed nor the size of the model is known."""
     num_profiled: int
     """Turns that the profile holds."""
     num_train: int | None = None
-    """Pivots in the training split where they were selected already."""
+    """Pivots in the training split; None if they are not selected yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a user asked `verl-pivot plan` for, with the chosen lengths -> the commands to type, as lists of words."""
+"""Request to `verl-pivot plan`, with the chosen lengths -> the commands to type, as lists of words."""
 
 import shlex
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ class TrainingShape:
 
 
 def shape_of(num_pivots: int, *, num_epochs: int, num_gpus: int, tensor_parallel_size: int) -> TrainingShape:
-    """Sizes for so many training pivots: the method's batch, or the largest power of 2 that they fill."""
+    """Sizes for this number of training pivots: the method's batch, or the largest power of 2 that they fill."""
     batch_size = _LARGEST_BATCH
     while batch_size > max(1, num_pivots):
         batch_size //= 2

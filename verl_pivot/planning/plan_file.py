@@ -19,10 +19,10 @@ class PlanState:
     num_tokens: int = 0
     """Tokens that the trial has sampled."""
     seconds: float = 0.0
-    """Seconds that it took, without the start of a server."""
+    """Seconds that the trial took, without the start of a server."""
 
     def with_trial(self, num_tokens: int, seconds: float) -> "PlanState":
-        """The state after a run of the trial that sampled so many tokens; one that sampled nothing changes nothing."""
+        """The state after a run of the trial; the same state if the run sampled no tokens."""
         if not num_tokens:
             return self
         return replace(self, num_tokens=self.num_tokens + num_tokens, seconds=self.seconds + seconds)

@@ -15,7 +15,7 @@ _MANY_OVERLONG = 0.05
 _MANY_WRONG = 0.8
 _TOOLS = "; schemas for rows that call tools are given with --tools"
 _NUM_NAMED = 3
-"""Arguments and reasons that a message names at most."""
+"""Maximum number of arguments or reasons that a message names."""
 
 
 class PlanProblem(NamedTuple):
@@ -23,7 +23,7 @@ class PlanProblem(NamedTuple):
 
     text: str
     is_fatal: bool = False
-    """Whether nothing could be trained on."""
+    """Whether it leaves nothing to train on."""
 
 
 def find_problems(

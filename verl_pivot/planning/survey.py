@@ -1,4 +1,4 @@
-"""trajectories.jsonl -> Survey: what its turns are, and what the policy and the verifiers would lack there."""
+"""trajectories.jsonl -> Survey: counts of its turns, and of what the policy and the verifiers would lack."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +17,7 @@ class Survey:
     """Counts over all trajectories of a file."""
 
     num_trajectories: int
-    """Trajectories, each counted once where several rows hold one turn of it each."""
+    """Distinct trajectories; several rows may each hold one turn of the same trajectory."""
     num_turns: int
     num_message_turns: int
     """Turns at which the expert writes a message and calls no tool."""
@@ -25,7 +25,7 @@ class Survey:
     """Rows whose expert calls tools although the row has no tool schemas."""
     num_rows: int
     verifiers: Counter[tuple[str, str]]
-    """{(verifier, its options as JSON): rows that name them}."""
+    """{(verifier, its options as JSON): number of rows that name them}."""
     arguments: frozenset[ToolArgument]
     """Arguments of all tools in the rows' schemas."""
     trajectory_ids: tuple[str, ...]

@@ -36,9 +36,9 @@ class TrialSamples:
     num_truncated: int
     """Samples that reached --max-new-tokens before their turn ended."""
     reasons: Counter[str]
-    """{reason: samples without full score}."""
+    """{reason: number of samples without full score}."""
     mean_prompt_tokens: float
-    """Mean prompt of the turns that were sampled; 0 if none was."""
+    """Mean length of the prompts of sampled turns, in tokens; 0 if no turn was sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,7 @@ class Trial:
 
 
 def read_trial(rows: Iterable[RawRow], profile: Path, rule: SelectionRule, settings: CandidateSettings) -> Trial:
-    """Select from the drawn trajectories alone.
+    """Select from the drawn trajectories only.
 
     Args:
         rows: Rows of the drawn trajectories.

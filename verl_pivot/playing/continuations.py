@@ -1,4 +1,4 @@
-"""Turns of rollouts -> labels: the mean outcome of conversations that a policy goes on with from behind each turn."""
+"""Turns of rollouts -> labels: the mean outcome of several continuations that a policy plays after each turn."""
 
 import json
 from collections import Counter
@@ -29,46 +29,47 @@ from verl_pivot.types import JsonObject
 
 _MAX_DETAIL = 160
 _READ_COLUMNS = ("metadata", "tools", "recording", "data_source", "reward_model", "extra_info", "expert")
-"""Columns of a row that tools and outcomes are made from."""
+"""Columns of a row from which tools and outcomes are made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContinuationJob:
-    """How turns are continued."""
+    """Settings of the continuations."""
 
     toolset: Toolset
     form: MessageForm | SameMessageForm
     limits: RolloutLimits
     num_samples: int
-    """Continuations from behind each turn."""
+    """Number of continuations after each turn."""
     concurrency: int
-    """Continuations at the same time."""
+    """Number of concurrent continuations."""
     identity: JsonObject
-    """Everything else that outcomes depend on, such as the model, by which a resumed job knows them again."""
+    """Everything else that outcomes depend on, such as the model; a resumed job reuses outcomes of equal identity."""
     replays: bool = True
-    """Whether the calls up to the turn are run again in fresh tools, which must answer as they did."""
+    """Whether the calls up to the turn are run again in fresh tools, which must give the same answers."""
     max_calls_per_turn: int = 16
     parallel_calls: bool = False
     reward_function: RewardFunction | None = None
 
 
 class Continuation(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one continuation of a rollout."""
+    """Outcome and cost of one continuation of a rollout."""
 
     score: float | None
-    """Outcome in [0, 1]; None if nobody can tell."""
+    """Outcome in [0, 1]; None if it is undecided."""
     num_prompt_tokens: int = 0
+    """Prompt tokens that the endpoint read for the new turns."""
     num_tokens: int = 0
-    """Tokens of its new turns, and those that the endpoint read for them."""
+    """Tokens of the new turns."""
 
 
 class _LeftOutError(Exception):
-    """A turn cannot be labelled; the message is the reason that is counted."""
+    """A turn cannot be labelled; the message is the reason under which the turn is counted."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _State:
-    """What is continued: the conversation up to a turn, which several rollouts may share."""
+    """The conversation up to a turn, which is continued; several rollouts may share it."""
 
     name: str
     """Digest of everything that the outcomes depend on."""
@@ -77,7 +78,7 @@ class _State:
     begun: BegunConversation
     ended: list[Continuation] = field(default_factory=list)
     left_out: str = ""
-    """Why there is no label; "" if there may be one."""
+    """Reason why the turn gets no label; "" if none is known."""
 
 
 def problems_by_prompt(problems: Iterable[Problem]) -> dict[str, Problem | None]:
@@ -92,7 +93,7 @@ def problems_by_prompt(problems: Iterable[Problem]) -> dict[str, Problem | None]
 
 
 def _read_columns(columns: Mapping[str, object]) -> str:
-    """The columns that tools and outcomes are made from, without the number of the row, as text to compare."""
+    """The columns from which tools and outcomes are made, without the row number, as text for comparison."""
     read = {name: columns[name] for name in _READ_COLUMNS if columns.get(name) is not None}
     if isinstance(info := read.get("extra_info"), dict):
         read["extra_info"] = {name: value for name, value in info.items() if name != "index"}
@@ -112,18 +113,18 @@ async def labels_by_continuations(
 ) -> Labels:
     """Continue each turn several times, to the end, and label it by the mean outcome.
 
-    Turns of the same task after the same turns share their continuations. A turn is left out if its row or its record
-    does not allow to continue it, or if the system fails in one of its continuations.
+    Turns of the same task with the same text and the same earlier turns share their continuations. A turn is left out
+    if its row or its record does not allow a continuation, or if the system fails in one of its continuations.
 
     Args:
-        turns: The turns.
-        problems: {prompt_id: the row of the prompt}, as `problems_by_prompt` gives them.
-        job: How they are continued.
+        turns: Turns of dumped rollouts.
+        problems: {prompt_id: the row of the prompt}, from `problems_by_prompt`.
+        job: Settings of the continuations.
         player: The policy; closed at the end.
         cache: Outcomes of earlier continuations, to which each new one is added when it ends.
-        principle_set: What the questions say.
-        fit: Cuts the texts of a question.
-        on_continuations: Called with the number of continuations since the call before, of num_turns * num_samples.
+        principle_set: Principles and answer form of the labelled questions.
+        fit: Function that cuts the texts of a question to a limit.
+        on_continuations: Called with the number of continuations since the last call; num_turns * num_samples in all.
 
     Raises:
         EngineError: If the endpoint cannot be reached or keeps failing, or the cache cannot be written.
@@ -152,7 +153,7 @@ def _prompt_id(turn: DumpedJudgedTurn) -> str:
 
 
 def _state_of(turn: DumpedJudgedTurn, problem: Problem | None, job: ContinuationJob) -> _State | str:
-    """What is continued, or why it cannot be."""
+    """The conversation to continue, or the reason why it cannot be continued."""
     if problem is None:
         return "rows with the same prompt have different tools or outcomes"
     if problem.columns.get("expert") is not None:
@@ -201,7 +202,7 @@ class _Continuing:
         self._has_worked = False
 
     async def run(self, states: Sequence[_State]) -> None:
-        """Add to each state what its continuations came to; the first error ends all of them."""
+        """Add to each state the results of its continuations; the first error ends all of them."""
         waiting = iter([(state, sample) for state in states for sample in range(self._job.num_samples)])
 
         async def work() -> None:
@@ -266,7 +267,7 @@ class _Continuing:
             )
 
     def _check(self, outcome: Outcome, problem: Problem) -> None:
-        """Refuse what is no outcome of the policy."""
+        """Refuse an outcome that is not due to the policy, or that is outside of [0, 1]."""
         if outcome.is_fault_of_code and not self._has_worked:
             raise UserCodeError(f"{problem.place}: {outcome.detail}")
         if outcome.is_masked:

@@ -17,20 +17,20 @@ from verl_pivot.tools.calls import Toolbox
 from verl_pivot.types import ErrorKind, Message
 
 _CHARACTERS_PER_TOKEN = 4
-"""Characters that count as one token of an observation, since an endpoint does not say how it tokenises them."""
+"""Characters that count as one token of an observation, because an endpoint does not return tokens of observations."""
 OnMessage = Callable[[Message], None]
 """Function that gets each message of a conversation as it comes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BegunConversation:
-    """Turns that were played before, each with its observations, behind which a conversation goes on."""
+    """Earlier turns with their observations, after which a conversation is continued."""
 
     messages: tuple[Message, ...] = ()
     """The messages after the prompt."""
     turns: tuple[PlayerTurn, ...] = ()
     observed: tuple[ObservedTurn, ...] = ()
-    """[num_turns] with tokens of four characters each, as this module counts them."""
+    """[num_turns] observations; their `num_tokens` count characters, as everywhere in this module."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class PlayedConversation:
 
     stop_reason: StopReason
     messages: tuple[Message, ...]
-    """All messages, those of the prompt first."""
+    """All messages, beginning with the prompt."""
     num_prompt_messages: int
     turns: tuple[PlayerTurn, ...]
     observed: tuple[ObservedTurn, ...]
@@ -49,31 +49,31 @@ class PlayedConversation:
     failure: str
     """Description of the failure that masks the conversation; "" if none does."""
     num_empty_answers: int
-    """Answers of the endpoint without a token."""
+    """Number of answers of the endpoint without a token."""
     answer: str | None = None
-    """Answer that was submitted in a notebook; None if there is none, and without a notebook."""
+    """Answer that was submitted in a notebook; None if none was submitted, or there is no notebook."""
     num_trims: int = 0
     """Number of times that the context of a notebook was trimmed."""
 
     @property
     def is_bug(self) -> bool:
-        """Whether the failure is one of a tool's own code."""
+        """Whether the failure is a bug in a tool's own code."""
         return bool(self.observed) and self.observed[-1].is_bug
 
     @property
     def num_prompt_tokens(self) -> int:
-        """Tokens of the prompt, the tools included; 0 if nobody counts them."""
+        """Tokens of the prompt, including the tool schemas; 0 if the endpoint does not count them."""
         return self.turns[0].num_prompt_tokens if self.turns else 0
 
     @property
     def num_response_tokens(self) -> int:
-        """Tokens after the prompt, up to the end of the last turn; those of turns alone where a context was trimmed."""
+        """Tokens after the prompt up to the end of the last turn; tokens of turns alone if a context was trimmed."""
         if self.num_trims:
             return sum(turn.num_tokens for turn in self.turns)
         return _num_response_tokens(self.turns)
 
     def record(self, prompt_id: str) -> RolloutRecord:
-        """The record that training keeps of a rollout; tokens of observations are estimated from their characters."""
+        """The rollout record that training keeps; tokens of observations are estimated from their characters."""
         return RolloutRecord(
             prompt_id=prompt_id,
             stop_reason=self.stop_reason,
@@ -109,17 +109,17 @@ async def play_conversation(
     form: TurnForm = MessageForm(),  # noqa: B008  never changes
     begun: BegunConversation = BegunConversation(),
 ) -> PlayedConversation:
-    """Let the player and the tools take turns until there is a reason to stop; the reasons are those of training.
+    """Alternate the player's turns and the tools' observations until a stop reason of training applies.
 
     Args:
-        player: Who takes the assistant's turns.
+        player: Model or person that takes the assistant's turns.
         toolbox: Tools of the conversation.
         prompt: Messages before the first turn.
         limits: Limits of the conversation. Tokens of the response are limited only if the endpoint counts them.
         sample: Number of the conversation among those with the same prompt.
-        on_message: Gets each message after the prompt that is new.
+        on_message: Called with each new message.
         form: How turns and observations become messages.
-        begun: Turns that were played before.
+        begun: Earlier turns after which the conversation goes on.
 
     Raises:
         EngineError: If the endpoint cannot be reached or keeps failing.
@@ -187,7 +187,7 @@ def _stop_after(
 async def _observed(
     turn: PlayerTurn, toolbox: Toolbox, index: int, limits: RolloutLimits, form: TurnForm
 ) -> ObservedTurn:
-    """Run the calls of a turn; a turn without calls, which the form takes for no answer, gets the retry message."""
+    """Run the calls of a turn; a turn without calls that is not the final answer gets the retry message."""
     if not turn.calls:
         call = CallRecord(
             turn=index, name="", arguments=None, status=CallStatus.TOOL_ERROR, error_kind=ErrorKind.NO_ACTION,
@@ -203,7 +203,7 @@ async def _observed(
 
 
 def in_characters(call: CallRecord) -> CallRecord:
-    """The record of training of a call, with the tokens of its observation as this module counts them."""
+    """The record of a call with the size of its observation in characters instead of training's tokens."""
     return msgspec.structs.replace(call, num_tokens=call.num_tokens * _CHARACTERS_PER_TOKEN)
 
 
@@ -217,7 +217,7 @@ def num_tokens_of(messages: Sequence[Message]) -> int:
 
 
 def cut_to_characters(text: str, max_tokens: int) -> str:
-    """A text without its middle, if its characters are more than those of `max_tokens`."""
+    """A text whose middle is left out if it has more characters than `max_tokens` tokens of four characters."""
     return cut_to_tokens(text, max_tokens * _CHARACTERS_PER_TOKEN, _CharacterTokenizer()).text
 
 

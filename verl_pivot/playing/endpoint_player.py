@@ -1,4 +1,4 @@
-"""EndpointPlayer: messages -> a turn of a model behind an OpenAI-compatible endpoint, with its tool calls."""
+"""EndpointPlayer: messages -> the next turn, with tool calls, of a model behind an OpenAI-compatible endpoint."""
 
 import json
 import os
@@ -17,18 +17,18 @@ from verl_pivot.rollout.notebook_turns import CODE, CODE_END, THINK, THINK_END
 from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall
 
 _MAX_EMPTY_ANSWERS = 3
-"""Answers without a token in a row after which the endpoint has failed, as in training."""
+"""Number of successive answers without a token after which the endpoint counts as failed, as in training."""
 _REMEDY = (
     "if the context is too long, lower --max-response-tokens; if a key of the request is not known, set it to null in "
     "--extra-body"
 )
 _GIVEN_UP = ("abort", "aborted", "content_filter")
-"""Finish reasons of answers that the endpoint gave up."""
+"""Finish reasons of answers that the endpoint aborted or filtered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSampling:
-    """How the endpoint samples a turn. The defaults sample from the model's own distribution, as training does."""
+    """Sampling parameters of a turn. The defaults sample from the model's own distribution, as training does."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -52,7 +52,8 @@ class ChatSampling:
 class EndpointPlayer:
     """A model behind an endpoint, for any number of conversations at once.
 
-    A request that the endpoint refuses masks its conversation, unless the endpoint never took any: then it stops all.
+    If the endpoint refuses a request, the conversation is masked; if it has not answered any request yet, ConfigError
+    ends the whole run.
     """
 
     def __init__(self, client: ChatClient, model: str, sampling: ChatSampling) -> None:
@@ -81,9 +82,9 @@ class EndpointPlayer:
         Args:
             messages: The conversation so far, which may end with the beginning of the turn's message.
             more: Other keys of the request.
-            max_tokens: Most tokens that the turn may have.
+            max_tokens: Maximum number of tokens of the turn.
             sample: Number of the conversation, for its seed.
-            read: Makes the turn of an answer and of the number of empty answers before it.
+            read: Function that makes the turn from an answer and the number of empty answers before it.
         """
         return await self._ask(messages, self._sampling.parameters(max_tokens, sample) | more, read)
 
@@ -94,7 +95,7 @@ class EndpointPlayer:
     async def _ask(
         self, messages: Sequence[Message], parameters: JsonObject, read: Callable[[ChatAnswer, int], PlayerTurn]
     ) -> PlayerTurn:
-        """The endpoint's answer, as `read` makes a turn of it."""
+        """The turn that `read` makes from the endpoint's answer."""
         sent = [sent_message(message) for message in messages]
 
         async def ask(number: int) -> ChatAnswer:
@@ -115,11 +116,11 @@ class EndpointPlayer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChosenEndpoint:
-    """An endpoint that the user names, before it is asked anything."""
+    """An endpoint that the user names, before the first request to it."""
 
     url: str
     model: str | None
-    """Name of the model there; None takes the only one."""
+    """Name under which the endpoint serves the model; None takes its only model."""
     sampling: ChatSampling
     retries: Retries
 
@@ -128,7 +129,7 @@ class ChosenEndpoint:
 
         Raises:
             EngineError: If the endpoint cannot be reached.
-            ConfigError: If it refuses the key, or does not have the model.
+            ConfigError: If the endpoint refuses the API key, or does not have the model.
         """
         api_key = os.environ.get("OPENAI_API_KEY", "none")
         model = await self.served_model(api_key)
@@ -136,7 +137,7 @@ class ChosenEndpoint:
         return EndpointPlayer(client, model, self.sampling)
 
     async def served_model(self, api_key: str) -> str:
-        """Name of the model there; raises as `player`."""
+        """Name under which the endpoint serves the model; raises the errors of `player`."""
         try:
             names = await served_models(self.url, api_key, self.retries)
         except UnavailableError:
@@ -154,10 +155,10 @@ class ChosenEndpoint:
 
 
 def sent_message(message: Message) -> JsonObject:
-    """A message as endpoints want it: arguments are JSON text, and thinking is left out.
+    """A message in the format of endpoints: arguments are JSON text, and thinking is left out.
 
-    The model sampled its turns token by token, but the endpoint reads them as text: a marker of the chat template in
-    them, by which a turn would end or another side speak, is broken up.
+    The endpoint tokenises the assistant's turns again as text. Marks of the chat template in that text are broken up,
+    because they would become special tokens that end the turn or begin a turn of another role.
     """
     own = without_chat_tokens if message.role is Role.ASSISTANT else str
     sent: JsonObject = {"role": message.role.value, "content": own(message.content)}
@@ -178,11 +179,11 @@ def sent_message(message: Message) -> JsonObject:
 async def first_turn(
     ask: Callable[[int], Awaitable[ChatAnswer]], read: Callable[[ChatAnswer, int], PlayerTurn]
 ) -> PlayerTurn:
-    """The turn in the first answer that has a token; a failed one after several without, or if a question is refused.
+    """The turn in the first answer with a token; a failed turn after several empty answers or a refused request.
 
     Args:
-        ask: Asks once more, after so many empty answers.
-        read: Makes the turn of an answer and of the number of empty answers before it.
+        ask: Function that sends the request, given the number of empty answers so far.
+        read: Function that makes the turn from an answer and the number of empty answers before it.
     """
     for num_empty_answers in range(_MAX_EMPTY_ANSWERS):
         try:
@@ -199,7 +200,7 @@ def read_answer(answer: ChatAnswer, num_empty_answers: int = 0) -> PlayerTurn:
     """The turn in an endpoint's answer; calls that the endpoint left in the text are read in the Hermes format.
 
     Raises:
-        EngineError: If the answer is no message of the assistant.
+        EngineError: If the answer is no assistant message.
     """
     try:
         text = text_of(answer.message.get("content"), may_be_none=True)
@@ -225,12 +226,12 @@ def read_answer(answer: ChatAnswer, num_empty_answers: int = 0) -> PlayerTurn:
 
 
 def read_step(answer: ChatAnswer, num_empty_answers: int = 0) -> PlayerTurn:
-    """The step in an endpoint's answer. Servers take the stop text off, and may give thoughts apart."""
+    """The step in an endpoint's answer; adds the stop text that servers remove, and thinking from its own field."""
     thought = answer.message.get("reasoning_content") or answer.message.get("reasoning")
     text = answer.text
     if isinstance(thought, str) and thought and THINK_END not in text:
         text = f"{THINK}{thought}{THINK_END}{text}"
-    elif THINK_END in text and THINK not in text:  # the chat template has begun the turn with it
+    elif THINK_END in text and THINK not in text:  # the chat template has put the opening tag into the prompt
         text = THINK + text
     ended = answer.finish_reason != "length"
     if ended and CODE in text and CODE_END not in text:
@@ -251,7 +252,7 @@ def _read_call(call: JsonObject, function: JsonObject) -> ToolCall | Malformed:
     try:
         return parse_call(
             function.get("name"),
-            function.get("arguments") or "{}",  # some servers leave them out for a tool without arguments
+            function.get("arguments") or "{}",  # some servers omit the arguments of a tool that takes none
             call_id if isinstance(call_id, str) and call_id else None,
         )
     except BadRowError as error:
@@ -259,13 +260,13 @@ def _read_call(call: JsonObject, function: JsonObject) -> ToolCall | Malformed:
 
 
 def _as_text(function: JsonObject) -> str:
-    """A call as the model may have written it, for a turn that stays text."""
+    """A call as Hermes text, as the model may have written it, for a turn that stays text."""
     arguments = function.get("arguments")
     return call_as_text(str(function.get("name")), arguments if isinstance(arguments, str) else json.dumps(arguments))
 
 
 def _is_empty(answer: ChatAnswer) -> bool:
-    """Whether the endpoint gave no token; where it does not count tokens, whether it gave neither text nor calls."""
+    """Whether the endpoint aborted the answer, or gave neither text nor thinking nor calls and counted no tokens."""
     if answer.finish_reason in _GIVEN_UP:
         return True
     given = any(answer.message.get(key) for key in ("content", "tool_calls", "reasoning_content", "reasoning"))

@@ -1,4 +1,4 @@
-"""HumanPlayer: lines that a person types -> PlayerTurn: a text, or the call of a tool with its arguments as JSON."""
+"""HumanPlayer: lines that a person types -> PlayerTurn: a text, or a tool call with its arguments as JSON."""
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
@@ -24,11 +24,11 @@ A step is a thought, then Python code, which may call the functions above; submi
 _LONG_TEXT = '"""'
 
 ReadLine = Callable[[str], Awaitable[str | None]]
-"""Function that shows a prompt and returns the line that was typed; None at the end of the input."""
+"""Function that shows a prompt and returns the typed line, or None at the end of the input."""
 
 
 class PlayerLeftError(PivotError):
-    """The person at the keyboard left, or the input ended, before the conversation did."""
+    """The person at the keyboard quit, or the input ended, before the end of the conversation."""
 
 
 class HumanPlayer:
@@ -37,11 +37,11 @@ class HumanPlayer:
     name = "human"
 
     def __init__(self, read_line: ReadLine, show: Callable[[str], None]) -> None:
-        """Keep how to ask the person.
+        """Keep the functions that talk to the person.
 
         Args:
             read_line: Shows a prompt and returns the typed line.
-            show: Shows help, schemas and mistakes of typing, which are no part of the conversation.
+            show: Shows help, schemas and input errors, which are not part of the conversation.
         """
         self._read_line = read_line
         self._show = show
@@ -76,14 +76,14 @@ class HumanPlayer:
         return PlayerTurn(content=text, raw_text=text)
 
     async def _typed(self, prompt: str) -> str:
-        """A line, or a text of several lines."""
+        """A typed line, or a typed text of several lines."""
         line = await self._next_line(prompt)
         if line.strip() == "/quit":
             raise PlayerLeftError("you left, so this conversation is not kept")
         return await self._long_text() if line.strip() == _LONG_TEXT else line
 
     def _command(self, line: str, tools: Sequence[JsonObject]) -> PlayerTurn | None:
-        """The turn of a line that begins with a slash; None if it is a question, or cannot be read."""
+        """The turn of a typed command; None if the command only shows help or tools, or cannot be read."""
         command, _, rest = line.partition(" ")
         match command:
             case "/call":
@@ -110,7 +110,7 @@ class HumanPlayer:
         return "\n".join(lines)
 
     def _call(self, typed: str) -> PlayerTurn | None:
-        """The turn with a typed call; None if it could not be read, and the person has been told why."""
+        """The turn with a typed call; None if the call cannot be read, after the person is told why."""
         name, _, arguments = typed.strip().partition(" ")
         try:
             call = parse_call(name, decode_json(arguments.strip() or "{}", what=f"arguments of {name}"), None)
@@ -122,7 +122,7 @@ class HumanPlayer:
 
 
 def list_tools(tools: Sequence[JsonObject], name: str = "") -> str:
-    """A line or more for each tool with its arguments; with a name, the whole schema of that tool."""
+    """One line for each tool with its arguments; if `name` is given, the whole schema of that tool."""
     if name:
         chosen = next((tool for tool in tools if name_of(tool) == name), None)
         if chosen is None:

@@ -20,7 +20,7 @@ from verl_pivot.types import Message, Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookRules:
-    """Limits of conversations in a notebook, as in `pivot.notebook`.
+    """Limits of conversations in a notebook, like the settings `pivot.notebook`.
 
     Example:
         NotebookRules(window=ContextWindow(max_tokens=16384, max_step_tokens=3072))
@@ -31,7 +31,7 @@ class NotebookRules:
     max_observation_tokens: int = 1024
     max_wall_seconds: float = 1800.0
     max_calls: int = 16
-    """Most calls of functions in one cell."""
+    """Maximum number of function calls in one cell."""
     has_notepad: bool = True
 
     def cut(self, text: str) -> str:
@@ -40,16 +40,16 @@ class NotebookRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _MessageContext:
-    """Messages that the next step follows."""
+    """The messages that the player reads before its next step."""
 
     first: tuple[Message, ...]
-    """Messages before all steps, as the conversation began."""
+    """Messages before all steps, as at the beginning of the conversation."""
     head: tuple[Message, ...]
-    """The same, with the notice and the Notepad of the latest trim."""
+    """Messages before the kept steps: `first` with the notice and the Notepad of the latest trim."""
     steps: tuple[tuple[Message, Message], ...] = ()
-    """Steps with what the player read after each."""
+    """Kept steps, each with the message that the player read after it."""
     notepad: str = ""
-    """The Notepad as it was shown last."""
+    """Text of the Notepad when it was last shown."""
     num_trims: int = 0
 
     @property
@@ -58,7 +58,7 @@ class _MessageContext:
 
 
 def notebook_prompt(prompt: Sequence[Message], toolbox: Toolbox, rules: NotebookRules) -> tuple[Message, ...]:
-    """Messages of a row, with the system prompt of the scaffold before those of the row."""
+    """Messages of a row; the scaffold's system prompt is put before the row's own system messages."""
     functions = functions_of(toolbox.schemas)
     system = system_prompt(functions, max_steps=rules.max_steps, trim=rules.window.trim, has_notepad=rules.has_notepad)
     systems = [system, *(message.content for message in prompt if message.role is Role.SYSTEM)]
@@ -75,15 +75,15 @@ async def play_notebook(
     sample: int = 0,
     on_message: OnMessage = lambda message: None,
 ) -> PlayedConversation:
-    """Let the player take steps until it has answered, or until there is another reason to stop, as in training.
+    """Let the player take steps until it has answered or another stop reason of training applies.
 
     Args:
-        player: Who takes the assistant's turns.
+        player: Model or person that takes the assistant's turns.
         toolbox: Tools, which are functions in the notebook.
         prompt: Messages of `notebook_prompt`.
         rules: Limits of the conversation.
         sample: Number of the conversation among those with the same prompt.
-        on_message: Gets each message after the prompt.
+        on_message: Called with each message after the prompt.
 
     Raises:
         EngineError: If the endpoint cannot be reached or keeps failing.
@@ -153,7 +153,7 @@ class _NotebookPlay:
         )  # fmt: skip
 
     async def _run(self, turn: NotebookTurn, before: RanCell, index: int) -> tuple[RanCell, float]:
-        """What came of a step, and the seconds that its cell took."""
+        """Run the cell of a step; returns its result, and the seconds that it took."""
         if turn.code is None:
             return before.without_cell(), 0.0
         began = time.monotonic()
@@ -163,7 +163,7 @@ class _NotebookPlay:
     def _after(
         self, context: _MessageContext, turn: PlayerTurn, read: NotebookTurn, ran: RanCell, num_steps: int
     ) -> _MessageContext:
-        """The context of the next step: with the step and what came of it, or trimmed if no step would fit then."""
+        """The context of the next step: this step and its result are added; it is trimmed if no further step fits."""
         rules = self._rules
         notepad = ran.notepad.shown() if rules.has_notepad else ""
         restart = restarted(has_notepad=rules.has_notepad) if ran.was_restarted else ""

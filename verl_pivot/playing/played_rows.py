@@ -1,4 +1,4 @@
-"""A played conversation with its outcome -> a line of played.jsonl, which `verl-pivot import` reads as it stands."""
+"""A played conversation with its outcome -> a line of played.jsonl, which `verl-pivot import` can read."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ class PlayedProblem:
 
     problem: Problem
     sample: int
-    """Number of the conversation among those about the same problem, from 0."""
+    """Number of the conversation among those about the same problem, counted from 0."""
     player: str
     """Name of the model, or "human"."""
     tools: tuple[JsonObject, ...]
@@ -52,7 +52,7 @@ class PlayedProblem:
 
 
 def played_line(played: PlayedProblem) -> str:
-    """The line; text that UTF-8 cannot hold is escaped, and the import then refuses the row."""
+    """The JSON line of a conversation; text that is no valid Unicode is escaped, and the import refuses such a row."""
     fields = played.as_dict()
     try:
         return encode_json(fields)
@@ -62,7 +62,7 @@ def played_line(played: PlayedProblem) -> str:
 
 @contextmanager
 def writing_played(path: Path) -> Iterator[Callable[[PlayedProblem], None]]:
-    """Function that writes each conversation to a new file at once, so that an interruption loses none.
+    """Function that writes each conversation to a new file immediately, so that an interruption loses none.
 
     A file without any conversation is removed at the end.
 

@@ -1,4 +1,4 @@
-"""The contract of a player, who takes the assistant's turns: messages and tools -> PlayerTurn."""
+"""The contract of a player, which takes the assistant's turns: messages and tools -> PlayerTurn."""
 
 import json
 from collections.abc import Sequence
@@ -26,17 +26,17 @@ class PlayerTurn:
     ended: bool = True
     """Whether the player ended the turn by itself; False if it was cut off."""
     failure: str = ""
-    """Why the player gave no turn, which is not its model's fault; "" if it gave one."""
+    """Failure of the system because of which the player gave no turn; "" if it gave one."""
     num_prompt_tokens: int = 0
-    """Tokens of the conversation before the turn, as the endpoint counts them; 0 if nobody counts."""
+    """Tokens of the conversation before the turn, as the endpoint counts them; 0 if it does not count."""
     num_tokens: int = 0
-    """Tokens of the turn, counted likewise."""
+    """Tokens of the turn, as the endpoint counts them; 0 if it does not count."""
     num_empty_answers: int = 0
-    """Answers without a token before this one; the request was repeated after each."""
+    """Number of answers without a token before this one; the request was repeated after each."""
 
     @property
     def is_readable(self) -> bool:
-        """Whether each of its calls could be read."""
+        """Whether each call of the turn could be read."""
         return all(isinstance(call, ToolCall) for call in self.calls)
 
     @property
@@ -48,7 +48,7 @@ class PlayerTurn:
         return Message(role=Role.ASSISTANT, content=self.content, reasoning=self.reasoning, tool_calls=calls)
 
     def with_ids(self, turn: int) -> "PlayerTurn":
-        """A copy in which each call has an id, which the message with its result repeats."""
+        """A copy in which each call has an id, which the message with the call's result repeats."""
         calls = (
             replace(call, id=call.id or f"call_{turn}_{number}") if isinstance(call, ToolCall) else call
             for number, call in enumerate(self.calls)
@@ -57,7 +57,7 @@ class PlayerTurn:
 
 
 def call_as_text(name: str, arguments: str) -> str:
-    """A call in the Hermes format, which policies write and verifiers read; `arguments` is JSON text."""
+    """A call in the Hermes format, which policies write and verifiers read, from JSON text of its arguments."""
     return f'<tool_call>\n{{"name": {json.dumps(name)}, "arguments": {arguments}}}\n</tool_call>'
 
 
@@ -77,22 +77,24 @@ class Player(Protocol):
         Args:
             messages: The conversation so far.
             tools: Schemas of the tools that the player may call.
-            max_tokens: Most tokens that the turn may have.
+            max_tokens: Maximum number of tokens of the turn.
             sample: Number of the conversation among those that begin with the same prompt, for its seed.
 
         Raises:
             EngineError: If the endpoint cannot be reached or keeps failing.
             ConfigError: If the endpoint refuses every request.
-            PlayerLeftError: If the person wants to go.
+            PlayerLeftError: If the person quits, or the input ends.
         """
         ...
 
     async def take_step(self, messages: Sequence[Message], max_tokens: int, *, sample: int) -> PlayerTurn:
-        """The next step of a conversation in a notebook, as text with `<think>` and `<code>`. Raises as `take_turn`.
+        """The next step of a conversation in a notebook, as text with `<think>` and `<code>`.
+
+        Raises the same errors as `take_turn`.
 
         Args:
-            messages: What the player reads.
-            max_tokens: Most tokens that the step may have.
+            messages: The conversation so far, as the player reads it.
+            max_tokens: Maximum number of tokens of the step.
             sample: Number of the conversation among those that begin with the same prompt, for its seed.
         """
         ...

@@ -1,4 +1,4 @@
-"""Rows of a training file, or a text -> Problem: a prompt with the columns that tools and rewards read."""
+"""Rows of a training file, or a user's text -> Problem: a prompt with the columns that tools and rewards read."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from verl_pivot.types import JsonObject, Message, Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """One prompt that a player gets.
+    """One prompt for a player, with the columns of its row.
 
     Example:
         Problem(
@@ -26,10 +26,10 @@ class Problem:
 
     id: str
     place: str
-    """Where the problem stands, for messages."""
+    """File and row of the problem, for error messages."""
     prompt: tuple[Message, ...]
     prompt_id: str
-    """Digest of the prompt as the row has it, by which dumps of training name it."""
+    """Digest of the row's prompt, which identifies the prompt in dumps of training."""
     columns: Mapping[str, Any]
     """Columns of the row, as training reads them."""
 
@@ -44,7 +44,7 @@ def read_problems(path: Path, num: int | None) -> list[Problem]:
 
 
 def _problems(path: Path) -> Iterator[Problem]:
-    from verl_pivot.data.files import read_rows  # needs the extra `data`, which a text does not need
+    from verl_pivot.data.files import read_rows  # needs the extra `data`; problems from a text work without it
 
     for row in read_rows(path):
         try:
@@ -54,7 +54,7 @@ def _problems(path: Path) -> Iterator[Problem]:
 
 
 def problem_of_row(columns: JsonObject, name: str, place: str) -> Problem:
-    """The problem in the columns of a row, whose prompt is a list, or its JSON text in files of `verl-pivot select`.
+    """The problem in a row, whose prompt is a list of messages, or JSON text as in files of `verl-pivot select`.
 
     Raises:
         BadRowError: If the row has no prompt.
@@ -72,11 +72,11 @@ def problem_of_row(columns: JsonObject, name: str, place: str) -> Problem:
 
 
 def text_problem(text: str, metadata: JsonObject) -> Problem:
-    """The problem of a user's text.
+    """The problem whose prompt is a user's text.
 
     Args:
         text: First message of the conversation.
-        metadata: What a row would hold in its column `metadata`, for environments and tools.
+        metadata: Content of the column `metadata`, which environments and tools read.
     """
     prompt = (Message(role=Role.USER, content=text),)
     return Problem(

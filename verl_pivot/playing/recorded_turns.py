@@ -1,4 +1,4 @@
-"""Turns of a dumped rollout -> a conversation that can go on behind them, with its tools in the state of then."""
+"""Turns of a dumped rollout -> a conversation that can be continued after them, with its tools in the same state."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ _LEFT_OUT = re.compile(r"\n\.\.\. \[(\d{1,12}) characters left out\] \.\.\.\n")
 
 
 class NotReplayed(StrEnum):
-    """Why a conversation cannot go on behind a turn, or its tools not be brought into the state of then."""
+    """Reason why a conversation cannot be continued after a turn, or the state of its tools cannot be restored."""
 
     OTHER_RECORD = "the record of the rollout has other calls than its turns have observations"
     OTHER_FORM = "its observations are not written as --tool-format says"
@@ -30,12 +30,12 @@ class NotReplayed(StrEnum):
 def begun_conversation(
     rollout: DumpedRollout, number: int, form: MessageForm | SameMessageForm
 ) -> BegunConversation | NotReplayed:
-    """The rollout up to turn `number`, with what the tools gave back after it.
+    """The rollout up to and including turn `number` and its observations.
 
     Args:
-        rollout: A rollout with tools, whose turn `number` is not its last.
-        number: Index of the turn, from 0.
-        form: How turns and observations stood in its messages.
+        rollout: A rollout with tools, whose last turn is after turn `number`.
+        number: Index of the turn, counted from 0.
+        form: How turns and observations were written into the rollout's messages.
     """
     assert rollout.record is not None, rollout.uid
     messages: list[Message] = []
@@ -58,7 +58,7 @@ def _is_whole(text: str) -> bool:
 
 
 def _player_turn(turn: DumpedTurn, num_prompt_tokens: int) -> PlayerTurn:
-    """The turn as text, letter by letter as the policy wrote it."""
+    """The turn as text, exactly as the policy wrote it."""
     return PlayerTurn(
         content=turn.recorded_text,
         raw_text=turn.recorded_text,
@@ -75,7 +75,7 @@ def _tokens_before(record: RolloutRecord, index: int) -> int:
 def _with_turn(
     messages: list[Message], turn: DumpedTurn, calls: Sequence[CallRecord], form: MessageForm | SameMessageForm
 ) -> list[Message]:
-    """The messages as the agent loop had them: a turn is the text of its message, its calls included."""
+    """The messages of the agent loop with a turn added; the turn's calls are part of its text."""
     if isinstance(form, SameMessageForm):
         return with_text(messages, turn.recorded_text + "".join(turn.observations))
     added = [Message(role=Role.ASSISTANT, content=turn.recorded_text)]
@@ -91,22 +91,22 @@ def _with_turn(
 
 
 async def replay(rollout: DumpedRollout, number: int, toolbox: Toolbox, template: str) -> NotReplayed | str | None:
-    """Run the calls of the turns up to `number` again.
+    """Run the calls of all turns up to turn `number` again, to restore the state of the tools.
 
     Args:
-        rollout: The rollout.
-        number: Index of its last turn whose calls are run.
+        rollout: The dumped rollout.
+        number: Index of the last turn whose calls are run.
         toolbox: Fresh tools of the same row.
         template: Text around each observation in the rollout.
 
     Returns:
-        None if each call was answered as it was then; else why not, or as text what failed in the system.
+        None if each call got its recorded answer; otherwise the reason, or the text of a failure of the system.
     """
     assert rollout.record is not None, rollout.uid
     for index, turn in enumerate(rollout.turns[: number + 1]):
         calls = [call for call in rollout.record.calls if call.turn == index]
         for position, (call, shown) in enumerate(zip(calls, turn.observations, strict=True)):
-            if call.arguments is None:  # it could not be read, so that no tool was called
+            if call.arguments is None:  # the call could not be read, so no tool was called
                 continue
             text = _without_template(shown, template)
             if text is None:
@@ -121,7 +121,7 @@ async def replay(rollout: DumpedRollout, number: int, toolbox: Toolbox, template
 
 
 def _without_template(shown: str, template: str) -> str | None:
-    """The observation without the text around it; None if that text is another one."""
+    """The observation without the template's text around it; None if the observation does not fit the template."""
     before, _, behind = template.partition("{text}")
     if not (shown.startswith(before) and shown.endswith(behind) and len(shown) >= len(before) + len(behind)):
         return None
@@ -129,7 +129,7 @@ def _without_template(shown: str, template: str) -> str | None:
 
 
 def _is_same(text: str, shown: str, *, is_cut: bool) -> bool:
-    """Whether a tool's answer is the one that was shown, whose middle a note may stand for."""
+    """Whether a tool's answer equals the shown observation, in which a note may replace the middle."""
     if not is_cut:
         return text == shown
     notes = _LEFT_OUT.finditer(shown)

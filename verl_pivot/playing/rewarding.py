@@ -25,7 +25,7 @@ from verl_pivot.user_modules import load_object
 from verl_pivot.verifiers.scoring import score_message
 
 _FAULTS = (*FaultReason, SYSTEM_FAILURE, "environment_failed")
-"""Reasons of undecided verdicts behind which there is a failure, not an outcome that nobody can tell."""
+"""Reasons of undecided verdicts that mean a failure, and not just an outcome that cannot be decided."""
 RewardFunction = Callable[..., Any]
 """verl's reward function: `compute_score(data_source, solution_str, ground_truth, extra_info)`, async or not."""
 
@@ -39,27 +39,27 @@ class Outcome:
     """
 
     reward: float | None
-    """None if it is undecided, masked, or left to verl's reward function."""
+    """Reward; None if it is undecided, masked, or left to verl's reward function."""
     by: str
-    """"environment", the name of a verifier, "reward_function" or "nobody"."""
+    """Source of the reward: "environment", "answer", the name of a verifier, "reward_function" or "nobody"."""
     reason: str = ""
-    """Short code in snake_case."""
+    """Short code in snake_case, or the name of the reward function."""
     detail: str = ""
-    """Explanation for people."""
+    """Explanation for the user."""
     is_masked: bool = False
-    """Whether the system failed, so that no update would see the conversation."""
+    """Whether the system failed, so that training would exclude the conversation from the update."""
 
     def as_dict(self) -> JsonObject:
         return {"score": self.reward, "by": self.by, "reason": self.reason, "detail": self.detail}
 
     @property
     def is_fault_of_code(self) -> bool:
-        """Whether the user's own code raised or returned what it must not."""
+        """Whether the user's own code raised an exception or returned an invalid value."""
         return self.reason == FaultReason.USER_CODE_FAILED
 
     @property
     def passed(self) -> bool | None:
-        """Whether the conversation may serve as an expert's; None if nobody decided. Masked ones never may."""
+        """Whether the conversation may serve as an expert trajectory; None if undecided, False if it is masked."""
         if self.is_masked:
             return False
         return None if self.reward is None else self.reward >= 1.0
@@ -74,7 +74,7 @@ def load_reward_function(name: str) -> RewardFunction:
     function = load_object(name, "reward function")
     if not callable(function):
         raise ConfigError(f"--reward-function {name} is no function, but {function!r}")
-    return function  # type: ignore[no-any-return]  # whatever else it is, calling it shows
+    return function  # type: ignore[no-any-return]  # a wrong signature shows only when it is called
 
 
 async def outcome_of(
@@ -85,9 +85,10 @@ async def outcome_of(
     *,
     is_notebook: bool = False,
 ) -> Outcome:
-    """The outcome in training's order: a failure, an environment, the verifier of a pivot, and verl's reward function.
+    """The outcome by the first that decides: a failure, an environment, a pivot's verifier, the reward function.
 
-    That of a notebook is the verdict on the submitted answer, by an environment or the row's accepted answers.
+    The order is that of training. In a notebook, an environment or the row's accepted answers judge the submitted
+    answer first.
 
     Raises:
         ConfigError: If the verifier is not registered.
@@ -120,7 +121,7 @@ async def outcome_of(
 
 
 def outcome_of_failure(error: ToolFailureError) -> Outcome:
-    """The outcome of a conversation whose tools did not begin."""
+    """The outcome of a conversation whose tools failed to start."""
     return _of_verdict(fault_verdict(error), "nobody", is_masked=True)
 
 
@@ -139,7 +140,7 @@ def _turn_of_row(problem: Problem) -> Turn:
 
 
 async def _score_action(action: PlayerTurn, turn: Turn) -> Verdict:
-    """Verdict on the first turn, which is the action at the pivot, as `score_completion` gives it in training."""
+    """Verdict on the first turn, which is the action at the pivot; equals `score_completion` in training."""
     malformed = next((call for call in action.calls if isinstance(call, Malformed)), None)
     mistake = malformed if action.ended else TRUNCATED
     if mistake is not None:
@@ -148,10 +149,10 @@ async def _score_action(action: PlayerTurn, turn: Turn) -> Verdict:
 
 
 def transcript(played: PlayedConversation) -> str:
-    """Text after the prompt, much as verl decodes a response: turns, and observations under the name of their role."""
+    """Text after the prompt, close to verl's decoded response: turns, and observations after the name of their role."""
     parts: list[str] = []
     shown = played.messages[played.num_prompt_messages :]
-    if len(shown) == 1:  # the only turn, or all turns in one message
+    if len(shown) == 1:  # a single turn, or all turns in one message
         return shown[0].content if len(played.turns) > 1 else played.turns[0].raw_text
     turns = iter(played.turns)
     for message in shown:
@@ -175,7 +176,7 @@ async def _call(function: RewardFunction, problem: Problem, played: PlayedConver
     try:
         is_async = inspect.iscoroutinefunction(function)
         result = await (function(**values) if is_async else asyncio.to_thread(function, **values))
-    except VerifierError:  # one of ours that cannot tell
+    except VerifierError:  # a reward function of this package that cannot decide
         raise
     except Exception as error:  # the user's reward function, which may raise anything
         raise code_error(f"reward function {name}", error) from error

@@ -1,4 +1,4 @@
-"""Problems -> PlayedProblems: several conversations at once, each with tools of its own, and each kept when it ends."""
+"""Problems -> PlayedProblems: several conversations at once, each with its own tools; each is saved when it ends."""
 
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
@@ -23,7 +23,7 @@ from verl_pivot.types import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayingJob:
-    """What is played, and how.
+    """Settings of a run that plays problems.
 
     Example:
         PlayingJob(toolset=toolset, problems=problems, limits=RolloutLimits(max_response_tokens=8192))
@@ -33,13 +33,13 @@ class PlayingJob:
     problems: Sequence[Problem]
     limits: RolloutLimits
     num_samples: int = 1
-    """Conversations about each problem."""
+    """Number of conversations about each problem."""
     concurrency: int = 1
-    """Conversations at the same time."""
+    """Number of concurrent conversations."""
     max_calls_per_turn: int = 16
     parallel_calls: bool = False
     notebook: NotebookRules | None = None
-    """Limits of conversations in a notebook; None for those with calls of tools."""
+    """Limits of conversations in a notebook; None for conversations with tool calls."""
     reward_function: RewardFunction | None = None
     """verl's reward function, for problems that neither an environment nor a verifier decides."""
 
@@ -55,18 +55,18 @@ class PlayedTotals:
     num_played: int = 0
     num_masked: int = 0
     rewards: list[float] = field(default_factory=list)
-    """[num_rewarded] rewards, without those that are undecided."""
+    """[num_rewarded] rewards; undecided conversations are left out."""
     reasons: Counter[str] = field(default_factory=Counter)
     """{reason of the outcome: number of conversations}"""
     stop_reasons: Counter[str] = field(default_factory=Counter)
     num_calls: int = 0
     num_tool_errors: int = 0
     max_prompt_tokens: int = 0
-    """Longest prompt."""
+    """Tokens of the longest prompt."""
     max_response_tokens: int = 0
-    """Longest response, observations included."""
+    """Tokens of the longest response, including observations."""
     last_failure: str = ""
-    """What failed in the last conversation that was masked."""
+    """Description of the failure in the last masked conversation."""
 
     def add(self, played: PlayedProblem) -> None:
         record = played.played.record("")
@@ -85,7 +85,7 @@ class PlayedTotals:
 
 
 def open_toolset(source: str) -> Toolset:
-    """The toolset of a tools file, or of an environment that is named as `path/to/file.py:Class`.
+    """The toolset of a tools file, or of an environment that is given as `path/to/file.py:Class`.
 
     Raises:
         ConfigError: If the file is missing or breaks its format, or there is no such environment.
@@ -103,8 +103,8 @@ def open_tools(toolset: Toolset, problem: Problem, *, max_calls_per_turn: int, p
     """The tools of one conversation about a problem.
 
     Raises:
-        DataError: If the row's columns cannot be read, or no tool can run what it brings; the message names the row.
-        UserCodeError: If an environment cannot be made.
+        DataError: If the row's columns cannot be read, or no tool supports their content; the message names the row.
+        UserCodeError: If an environment cannot be created.
     """
     try:
         return toolset.open(problem.columns, max_calls_per_turn=max_calls_per_turn, parallel_calls=parallel_calls)
@@ -121,14 +121,15 @@ async def play_problems(
     on_begin: Callable[[Problem, int], OnMessage],
     on_end: Callable[[PlayedProblem], None],
 ) -> None:
-    """Play every problem. The first error stops all conversations; those that have ended have been handed over.
+    """Play every problem. The first error stops all conversations; `on_end` has been called for the finished ones.
 
-    A fault of the user's own code stops all of them as long as no conversation has worked; later it masks its own.
+    An error in the user's own code stops all conversations as long as none has worked; later it masks only the
+    conversation in which it occurs.
 
     Args:
-        job: What is played.
-        player: Who takes the assistant's turns; closed at the end.
-        on_begin: Called with problem and sample when a conversation begins; returns what gets its messages.
+        job: Problems and settings of the run.
+        player: Model or person that takes the assistant's turns; closed at the end.
+        on_begin: Called with problem and sample when a conversation begins; returns the function for its messages.
         on_end: Called with each conversation when it ends.
 
     Raises:
@@ -149,7 +150,7 @@ async def play_problems(
 
 
 async def run_workers(work: Callable[[], Coroutine[None, None, None]], number: int, player: Player) -> None:
-    """Do the same work in several tasks at once, then close the player; the first error ends all tasks."""
+    """Run the same work in several concurrent tasks, then close the player; the first error ends all tasks."""
     try:
         await all_at_once(work() for _ in range(number))
     finally:
@@ -157,7 +158,7 @@ async def run_workers(work: Callable[[], Coroutine[None, None, None]], number: i
 
 
 def _opened(prompt: Sequence[Message], opening: str) -> tuple[Message, ...]:
-    """The prompt with what the environments show first, as training has it."""
+    """The prompt with the opening text of the environments, inserted as in training."""
     if not opening:
         return tuple(prompt)
     return tuple(map(parse_message, with_opening([message.as_dict() for message in prompt], opening)))
@@ -184,11 +185,11 @@ async def play_problem(
     on_message: OnMessage,
     on_end: Callable[[PlayedProblem], None],
 ) -> Outcome:
-    """Play one conversation about a problem, and hand it over before its tools are closed.
+    """Play one conversation about a problem, and call `on_end` with it before its tools are closed.
 
     Raises:
-        DataError: If the row's columns cannot be read, or no tool can run what it brings.
-        UserCodeError: If an environment cannot be made or closed.
+        DataError: If the row's columns cannot be read, or no tool supports their content.
+        UserCodeError: If an environment cannot be created or closed.
     """
     opened = open_tools(
         job.toolset, problem, max_calls_per_turn=job.max_calls_per_turn, parallel_calls=job.parallel_calls

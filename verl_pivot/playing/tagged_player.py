@@ -1,4 +1,4 @@
-"""TaggedPlayer: a model behind an endpoint that writes its calls between tags and goes on in the same message."""
+"""TaggedPlayer: a model behind an endpoint that writes calls between tags and continues in the same message."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ _GO_ON: JsonObject = {"continue_final_message": True, "add_generation_prompt": F
 
 
 class TaggedPlayer:
-    """A player whose turns end at the tags of calls and answers, as those of the agent loop with parser=tags do."""
+    """A player whose turns end at the closing tags of calls and answers, as in the agent loop with parser=tags."""
 
     def __init__(self, endpoint: EndpointPlayer, parser: TagParser) -> None:
         self.name = endpoint.name
@@ -48,7 +48,7 @@ class TaggedPlayer:
         )
 
     def _up_to_stop(self, answer: ChatAnswer) -> str:
-        """The turn up to its first stop text, which servers take off."""
+        """The turn up to and including its first stop text, which is added if the server removed it."""
         text = answer.text
         if answer.stop_text in self._parser.stop and answer.stop_text not in text:
             text += answer.stop_text

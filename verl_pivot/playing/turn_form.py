@@ -1,4 +1,4 @@
-"""TurnForm: a player's turns and their observations -> messages, one for each or all of them in one."""
+"""TurnForm: a player's turns and their observations -> separate messages, or one message that holds all of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,19 +23,19 @@ class TurnForm(Protocol):
         ...
 
     def is_answer(self, turn: PlayerTurn) -> bool:
-        """Whether the player ended the conversation with a turn."""
+        """Whether a turn is the player's answer, which ends the conversation."""
         ...
 
     def with_turn(self, messages: Sequence[Message], turn: PlayerTurn) -> list[Message]:
-        """The messages with a turn behind them, or in the last of them."""
+        """The messages with a turn added as a new message, or appended to the last message."""
         ...
 
     def with_observations(self, messages: Sequence[Message], turn: PlayerTurn, texts: Sequence[str]) -> list[Message]:
-        """The messages with what follows that turn.
+        """The messages with the observations after a turn added.
 
         Args:
             messages: Messages that end with the turn.
-            turn: The turn.
+            turn: The turn whose calls gave the observations.
             texts: [num_calls] observations, or the retry message alone.
         """
         ...
@@ -43,14 +43,14 @@ class TurnForm(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MessageForm:
-    """Each turn is a message of the assistant, and each observation one of its tool, or all are one of the user."""
+    """Each turn is an assistant message. Each observation is a tool message, or all of a turn are one user message."""
 
     answer_tag: str | None = None
-    """Tag that an answer must hold; None if each turn without a call is an answer."""
+    """Tag that an answer must contain; None if each turn without a call is an answer."""
     retry_message: str = ""
     observation_template: str = "{text}"
     are_users: bool = False
-    """Whether a message of the user holds the observations of a turn."""
+    """Whether one user message holds all observations of a turn."""
 
     def is_answer(self, turn: PlayerTurn) -> bool:
         return not turn.calls and (self.answer_tag is None or f"</{self.answer_tag}>" in turn.raw_text)
@@ -74,7 +74,7 @@ class MessageForm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SameMessageForm:
-    """All turns and observations stand in one message of the assistant, in which the player goes on (Search-R1)."""
+    """All turns and observations are in one assistant message, which the player continues (Search-R1)."""
 
     answer_tag: str | None
     retry_message: str
@@ -91,7 +91,7 @@ class SameMessageForm:
 
 
 def with_text(messages: Sequence[Message], text: str) -> list[Message]:
-    """The messages with a text at the end of the assistant's message, which begins with it if there is none."""
+    """The messages with a text appended to the last message, or as a new message if the last is no assistant's."""
     if messages and messages[-1].role is Role.ASSISTANT:
         return [*messages[:-1], Message(role=Role.ASSISTANT, content=messages[-1].content + text)]
     return [*messages, Message(role=Role.ASSISTANT, content=text)]

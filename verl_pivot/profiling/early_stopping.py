@@ -1,4 +1,4 @@
-"""Early stopping: scores of the samples so far -> whether to draw more, and statistics that stopping does not bias."""
+"""Early stopping: scores of the samples so far -> whether to draw more, and statistics without a bias by stopping."""
 
 import math
 from collections import Counter
@@ -15,7 +15,7 @@ from verl_pivot.types import JsonObject, TurnProfile
 
 
 class ScoreCounts(NamedTuple):
-    """Numbers of samples of one turn, by their scores."""
+    """Number of samples of one turn for each kind of score."""
 
     num_wrong: int
     """Samples with score 0."""
@@ -24,6 +24,7 @@ class ScoreCounts(NamedTuple):
     num_right: int
     """Samples with score 1."""
     num_undecided: int
+    """Samples without a score."""
 
     @property
     def num_decided(self) -> int:
@@ -31,7 +32,7 @@ class ScoreCounts(NamedTuple):
 
     @property
     def is_mixed(self) -> bool:
-        """Whether scores differ for sure; two partial scores may be equal, so they alone are not enough."""
+        """Whether the scores certainly differ; two partial scores alone do not show it, because they may be equal."""
         return (self.num_wrong > 0) + (self.num_partial > 0) + (self.num_right > 0) > 1
 
 
@@ -49,17 +50,17 @@ class Estimates(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyStop:
-    """Plan of early stopping: a turn is sampled in stages, until it is settled whether a filter keeps the turn.
+    """Plan of early stopping: a turn is sampled in stages, until it is certain whether a filter keeps the turn.
 
-    The filter decides on all K samples; a stage settles the decision if no further sample can change it.
+    The filter decides by all K samples. Its decision is settled as soon as no further sample can change it.
     """
 
     filter: Literal["pivots", "unsolved"]
-    """"pivots" keeps mixed turns with a mean score below lambda_diff, "unsolved" turns that are not always right."""
+    """"pivots" keeps mixed turns of mean score below lambda_diff; "unsolved" keeps turns that are not always right."""
     stages: tuple[int, ...]
     """Number of samples drawn by the end of each stage; the last is K."""
     lambda_diff: float = 1.0
-    """Bound on the mean score of a pivot, exclusive; not used by "unsolved"."""
+    """Exclusive upper bound of the mean score of a pivot; "unsolved" does not use it."""
 
     def __post_init__(self) -> None:
         if not self.stages or self.stages[0] < 2 or any(before >= after for before, after in pairwise(self.stages)):
@@ -69,7 +70,7 @@ class EarlyStop:
 
     @classmethod
     def parse(cls, obj: JsonObject) -> Self:
-        """Plan of a dictionary that `dataclasses.asdict` made.
+        """Plan from a dictionary that `dataclasses.asdict` made.
 
         Raises:
             ConfigError: If a field is missing or has a value that is not allowed.
@@ -82,7 +83,7 @@ class EarlyStop:
 
     @property
     def num_samples(self) -> int:
-        """Largest number of samples that the plan draws of a turn, K."""
+        """Maximum number of samples that the plan draws for a turn, K."""
         return self.stages[-1]
 
     def is_settled(self, counts: ScoreCounts) -> bool:
@@ -98,7 +99,7 @@ class EarlyStop:
         return is_pivot or lowest_mean >= self.lambda_diff
 
     def ends_at(self, counts: ScoreCounts) -> bool:
-        """Whether the plan draws no further sample of a turn with these counts."""
+        """Whether the plan draws no further sample for a turn with these counts."""
         num_drawn = sum(counts)
         return num_drawn == self.num_samples or (num_drawn in self.stages and self.is_settled(counts))
 
@@ -116,11 +117,11 @@ def count_scores(scores: Sequence[float | Fraction | None]) -> ScoreCounts:
 def estimate(plan: EarlyStop, scores: Sequence[float | Fraction | None]) -> Estimates | None:
     """Unbiased estimates of the expected statistics of K samples; None without a decided sample.
 
-    The mean of the drawn samples is biased, since their scores decided how many were drawn. The first sample alone is
-    unbiased, and so is its mean over all orders of the drawn samples in which the plan stops exactly after the last
-    one (Girshick, Mosteller and Savage 1946). For the variance the same holds for half the squared difference of the
-    first two samples. Orders are told apart by three kinds of scores: 0, 1 and those between. The estimates are for
-    means over many turns; about a single turn the drawn samples themselves say more.
+    The mean of the drawn samples is biased, because their scores decided how many were drawn. The first sample alone
+    is unbiased, and so is its mean over all orders of the drawn samples in which the plan stops exactly after the last
+    sample (Girshick, Mosteller and Savage 1946). For the variance, the same holds for half the squared difference of
+    the first two samples. Orders differ by the kinds of scores: 0, 1, between them, and undecided. Use the estimates
+    for means over many turns; for a single turn, the drawn samples themselves say more.
 
     Args:
         plan: Plan by which the samples were drawn.
@@ -144,7 +145,7 @@ def _estimate(plan: EarlyStop, decided: tuple[Fraction, ...], num_undecided: int
     half_squares = {
         kinds: _half_squared_difference(*(scores_by_kind[kind] for kind in kinds)) for kinds in num_orders_by_first
     }
-    num_full = plan.num_samples - num_undecided  # a full group's variance is (K - 1) / K of the true one on average
+    num_full = plan.num_samples - num_undecided  # on average, the variance of K scores is (K - 1) / K of the true one
     return Estimates(
         pass_rate=Fraction(sum(num for kinds, num in num_orders_by_first.items() if kinds[0] == _RIGHT), num_orders),
         reward_mean=sum((num * means[kinds[0]] for kinds, num in num_orders_by_first.items()), Fraction()) / num_orders,
@@ -156,7 +157,7 @@ def _estimate(plan: EarlyStop, decided: tuple[Fraction, ...], num_undecided: int
 
 
 def _num_orders_by_first_kinds(plan: EarlyStop, counts: ScoreCounts) -> Counter[tuple[int, ...]]:
-    """{kinds of the first two decided samples: number of orders of the samples in which the plan stops at the last}"""
+    """{kinds of the first two decided samples: number of orders of the samples in which the plan stops at the end}"""
     orders: dict[tuple[int, ...], Counter[tuple[int, ...]]] = {}
     for state in product(*(range(count + 1) for count in counts)):
         reached = orders[state] = Counter()
@@ -202,9 +203,9 @@ class Statistics(NamedTuple):
 
 
 def turn_statistics(profile: TurnProfile, early_stop: EarlyStop | None = None) -> Statistics:
-    """Statistics of one turn: of its samples, or with a plan of early stopping unbiased estimates for all K samples.
+    """Statistics of a turn's samples; with a plan of early stopping, unbiased estimates for all K samples.
 
-    Whether the turn is a pivot is decided by the drawn samples instead: the plan stopped when they had settled that.
+    The drawn samples, not the estimates, decide whether the turn is a pivot: they had settled it when the plan stopped.
     """
     if early_stop is None:
         return Statistics(profile.pass_rate, profile.reward_mean, profile.reward_std, profile.reward_var)

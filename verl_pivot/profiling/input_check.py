@@ -1,4 +1,4 @@
-"""ProfileJob -> TurnCounts: reads the whole input before a server starts, and refuses what cannot be profiled."""
+"""ProfileJob -> TurnCounts: reads the whole input before a server starts, and refuses input that cannot be profiled."""
 
 from collections.abc import Callable, Iterable, Sequence
 from math import ceil
@@ -12,20 +12,21 @@ from verl_pivot.verifiers.registry import get_verifier
 from verl_pivot.verifiers.tool_call import takes_any_text
 
 _NUM_RENDERED = 5_000
-"""Prompts after which a job is begun even if all of them are too long."""
+"""Number of prompts that are checked; the job starts even if all of them are too long."""
 
 
 def count_turns(job: ProfileJob, done: LineIndex) -> TurnCounts:
     """Read every turn of a job.
 
     Args:
-        job: What to measure.
-        done: Turns that the profile holds already.
+        job: Trajectories and settings of the run.
+        done: Turns that the profile already holds.
 
     Raises:
         DataError: If a line is broken, or there is no turn to measure.
         ConfigError: If a verifier is not known, or trajectories call tools but have no schemas.
-        OptionsError: If no turn's verifier takes its options; where only some do not, their samples are undecided.
+        OptionsError: If the verifier options of every turn are invalid. If only those of some turns are, the samples
+            of these turns are undecided.
     """
     num_turns = num_left = num_messages = num_bad = 0
     without_tools: dict[str, None] = {}
@@ -59,15 +60,15 @@ def count_turns(job: ProfileJob, done: LineIndex) -> TurnCounts:
 
 
 def refuse_overlong(turns: Iterable[Turn], num_tokens: Callable[[Turn], int], limit: int) -> None:
-    """Refuse a job all of whose prompts are too long; prompts are counted up to the first that fits, or some thousands.
+    """Refuse a job whose prompts are all too long; checks at most 5000 prompts, and stops at the first that fits.
 
     Args:
-        turns: Every turn of the job, each trajectory's in order.
-        num_tokens: Tokens of a turn's prompt.
-        limit: The longest prompt that is sampled, in tokens.
+        turns: Every turn of the job, in the order of each trajectory.
+        num_tokens: Function that returns the number of tokens of a turn's prompt.
+        limit: Length of the longest prompt that is sampled, in tokens.
 
     Raises:
-        ConfigError: If every prompt is longer, with the length that would keep 95 % of them.
+        ConfigError: If every prompt is longer; the message has the length that would keep 95 % of them.
     """
     lengths: list[int] = []
     for turn in turns:
@@ -78,7 +79,7 @@ def refuse_overlong(turns: Iterable[Turn], num_tokens: Callable[[Turn], int], li
 
 
 def all_overlong(lengths: Sequence[int], limit: int) -> ConfigError:
-    """The error for prompts all of which are longer than the limit."""
+    """The error for a job in which every prompt is longer than the limit."""
     enough = sorted(lengths)[ceil(0.95 * len(lengths)) - 1]
     return ConfigError(
         f"all {len(lengths)} prompts are longer than --max-prompt-tokens {limit}; {enough} would keep 95 % of them "

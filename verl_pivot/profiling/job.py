@@ -1,4 +1,4 @@
-"""ProfileJob: what one run of `verl-pivot profile` measures, with which servers, and into which file."""
+"""ProfileJob: the input, the servers and the output file of one run of `verl-pivot profile`."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
@@ -24,38 +24,38 @@ class RayOptions:
     address: str
     """Address of the cluster, host:port; "auto" is the cluster of this machine."""
     workers_per_node: int
-    """Workers on each node, if all workers share the servers of --endpoint or --openai."""
+    """Number of workers on each node, if all workers share the servers of --endpoint or --openai."""
     gpus_per_server: int
-    """GPUs of a worker's own server, if none is shared; a node then has as many workers as its GPUs allow."""
+    """GPUs of each worker's own server, if no server is shared; a node then runs as many workers as its GPUs allow."""
     verifier_modules: tuple[str, ...]
-    """Modules that every worker imports, since they register verifiers."""
+    """Modules that register verifiers; every worker imports them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileJob:
-    """What one run of `verl-pivot profile` measures, as its options say."""
+    """Options of one run of `verl-pivot profile`."""
 
     trajectories: Path
     out: Path
     limit: int | None
-    """Trajectories to read from the start of the file; None reads all."""
+    """Number of trajectories to read from the start of the file; None reads all."""
     num_drawn: int | None = None
-    """Trajectories to draw from those by `seed`; None measures all of them."""
+    """Number of trajectories to draw by `seed` from those that are read; None measures all of them."""
     settings: ProfileSettings
     retries: Retries
     seed: int
     concurrency: int
-    """Turns in flight at each server."""
+    """Number of turns that are measured at the same time at each server."""
     endpoints: tuple[str, ...]
-    """URLs of SGLang servers; with none here and no `openai`, a server is started."""
+    """URLs of SGLang servers; if there are none and `openai` is None, a server is started."""
     openai: str | None
-    """URL of an OpenAI-compatible server, which takes the place of SGLang servers."""
+    """URL of an OpenAI-compatible server, which is used instead of SGLang servers."""
     server_flags: tuple[str, ...]
     """Extra flags of a server that is started."""
     on_ray: RayOptions | None
-    """Use of a Ray cluster; None measures in this process."""
+    """Options of a Ray cluster; None measures in this process."""
     allow_no_tools: bool = True
-    """Whether to measure turns at which the expert calls a tool although the trajectory has no schemas."""
+    """Whether to measure turns with an expert's tool call even if the trajectory has no tool schemas."""
 
     def turns(self) -> Iterator[Turn]:
         """Every turn of the trajectories to measure, in the order of the file."""
@@ -72,12 +72,12 @@ class ProfileJob:
 
 
 def kept_turns(found: Iterable[Turn], kinds: TurnKinds) -> Iterator[Turn]:
-    """Turns of these kinds alone."""
+    """Turns of the given kinds only."""
     return (turn for turn in found if kinds == "all" or turn.expert.tool_calls)
 
 
 def drawn_ids(ids: Iterable[str], number: int, seed: int) -> frozenset[str]:
-    """Ids of trajectories that are drawn by the seed; neither their order nor repeated ids change the draw."""
+    """Ids of trajectories, drawn by the seed; neither the order of the ids nor repeated ids change the draw."""
 
     def rank(identity: str) -> bytes:
         return sha256(f"{seed}:{identity}".encode()).digest()
@@ -90,7 +90,7 @@ class TurnCounts:
     """Numbers of turns of a job."""
 
     num_turns: int
-    """Turns of all its trajectories."""
+    """Turns of all trajectories of the job."""
     num_left: int
     """Turns that the profile does not hold yet."""
     num_messages: int
@@ -98,4 +98,4 @@ class TurnCounts:
 
 
 TurnProgress: TypeAlias = Callable[[TurnCounts, Totals], AbstractContextManager[Callable[[], None]]]
-"""(counts of the job, totals of this run) -> context manager that gives the function to call after each turn."""
+"""(counts of the job, totals of this run) -> context manager that yields the function to call after each turn."""

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 _NUM_BYTES = 16
-"""Bytes of a turn's digest; the chance that any two of ten million turns have the same digest is 10^-25."""
+"""Bytes of a turn's digest; the probability that two of ten million turns have the same digest is 10^-25."""
 
 
 class _Turn(msgspec.Struct):
-    """The fields of a line that name its turn."""
+    """The fields of a line that identify its turn."""
 
     trajectory_id: str
     turn_index: int
@@ -23,23 +23,23 @@ _DECODER = msgspec.json.Decoder(_Turn)
 
 
 def turn_of(line: bytes) -> tuple[str, int]:
-    """(trajectory_id, turn_index) of a line; its other fields are not decoded.
+    """(trajectory_id, turn_index) of a line; the line's other fields are not decoded.
 
     Raises:
-        msgspec.MsgspecError: If the line does not name a turn.
+        msgspec.MsgspecError: If the line does not identify a turn.
     """
     turn = _DECODER.decode(line)
     return turn.trajectory_id, turn.turn_index
 
 
 class LineIndex:
-    """Index of a profile's lines by their turns; `(trajectory_id, turn_index) in index` says if a turn is there."""
+    """Index of a profile's lines by turn; `(trajectory_id, turn_index) in index` tests whether a turn is there."""
 
     def __init__(self, lines: Iterable[tuple[tuple[str, int], int]]) -> None:
-        """Index lines.
+        """Index all lines.
 
         Args:
-            lines: (turn, offset of its line in bytes) of every line, in the order of the file.
+            lines: (turn, offset of the line in bytes) of every line, in the order of the file.
         """
         digests, offsets = array("Q"), array("Q")
         for turn, offset in lines:
@@ -58,7 +58,7 @@ class LineIndex:
         return self.line(turn) is not None
 
     def line(self, turn: tuple[str, int]) -> int | None:
-        """Number of the turn's first line, from 0; None if the file lacks the turn."""
+        """Number of the turn's first line, counted from 0; None if the file lacks the turn."""
         first, second = np.frombuffer(_digest(turn), dtype=np.uint64)
         begin, end = np.searchsorted(self._first, first), np.searchsorted(self._first, first, side="right")
         (found,) = np.nonzero(self._second[begin:end] == second)
@@ -69,7 +69,7 @@ class LineIndex:
         return int(self._offsets[line])
 
     def first_repeat(self) -> int | None:
-        """Number of the first line whose turn an earlier line has already; None if no line repeats a turn."""
+        """Number of the first line that repeats the turn of an earlier line; None if no line does."""
         same = (self._first[1:] == self._first[:-1]) & (self._second[1:] == self._second[:-1])
         return int(self._order[1:][same].min()) if same.any() else None
 

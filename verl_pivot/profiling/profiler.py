@@ -26,7 +26,7 @@ class Renderer(Protocol):
 
 
 class TurnMeasurer(Protocol):
-    """Interface of what measures turns: a Profiler, or a WorkerPool that has Profilers on other machines."""
+    """Interface of an object that measures turns: a Profiler, or a TurnPool of Profilers on other machines."""
 
     async def measure(self, turn: Turn) -> TurnProfile: ...
 
@@ -35,7 +35,7 @@ class TurnMeasurer(Protocol):
 
 @dataclass(slots=True, kw_only=True)
 class Totals:
-    """Sums over the turns that one run measured; turns of earlier runs in the same file do not count."""
+    """Sums over the turns that this run measured; turns of earlier runs in the same file do not count."""
 
     num_turns: int = 0
     num_tokens: int = 0
@@ -43,7 +43,7 @@ class Totals:
     num_prompt_tokens: int = 0
     """Prompt tokens sent; a prompt counts once for each of its samples."""
     num_cached_tokens: int = 0
-    """Prompt tokens sent that the engine found in its prefix cache."""
+    """Sent prompt tokens that the engine found in its prefix cache."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +55,9 @@ class Profiler:
     settings: ProfileSettings
     seed: int
     totals: Totals
-    """Sums of what is measured, updated with every turn."""
+    """Sums over the measured turns, updated with every turn."""
     _rendering: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "rendering"))
-    """The one thread that renders prompts, so that requests go out meanwhile."""
+    """A single thread that renders prompts, so that the event loop can send requests meanwhile."""
 
     async def measure(self, turn: Turn) -> TurnProfile:
         """Sample and score one turn; a prompt longer than max_prompt_tokens gets no samples.
@@ -87,12 +87,12 @@ class Profiler:
         await self.pool.close()
 
     def _stages(self) -> tuple[int, ...]:
-        """[num_stages] samples drawn by the end of each stage."""
+        """[num_stages] total number of samples drawn by the end of each stage."""
         plan = self.settings.early_stop
         return (self.settings.num_samples,) if plan is None else plan.stages
 
     async def _sample(self, turn: Turn, prompt_ids: Sequence[int], *, begin: int, end: int) -> list[Sample]:
-        """Draw and score samples `begin` to `end` - 1 of the turn; a sample's seed does not depend on the stages."""
+        """Draw and score samples `begin` to `end` - 1 of the turn; the seed of a sample is the same in any plan."""
         sampling = replace(self.settings.sampling, seed=turn_seed(self.seed, turn) + begin)
         completions = await self.pool.generate(turn.trajectory_id, prompt_ids, sampling, end - begin)
         self._count(completions, len(prompt_ids))
@@ -122,14 +122,14 @@ async def profile_turns(
 ) -> None:
     """Measure every turn that the file lacks, and close the measurer.
 
-    Trajectories go in order, and the turns of each from the last to the first: the last one's prompt, which is the
-    longest, is prefilled once and then found in the prefix cache by the others.
+    Trajectories are measured in order, and the turns of each from the last to the first. The prompt of the last turn,
+    which is the longest, is prefilled once, so that the other turns find their prompts in the prefix cache.
 
     Args:
-        turns: Every turn of the input, those of one trajectory together.
+        turns: Every turn of the input; the turns of a trajectory are adjacent.
         measurer: Samples and scores a turn.
-        writer: Gets each profile as soon as it is finished.
-        concurrency: Turns to measure at the same time.
+        writer: Writes each profile as soon as it is finished.
+        concurrency: Number of turns that are measured at the same time.
         on_turn: Called after each finished turn.
 
     Raises:
@@ -163,6 +163,6 @@ def _longest_first(turns: Iterable[Turn]) -> Iterator[Turn]:
 
 
 def turn_seed(seed: int, turn: Turn) -> int:
-    """Seed of a turn's first sample; it depends on nothing but the turn and the seed of the run."""
+    """Seed of a turn's first sample; it depends only on the turn and the seed of the run."""
     digest = sha256(f"{seed}/{turn.trajectory_id}/{turn.index}".encode()).digest()
     return int.from_bytes(digest[:4]) >> 1

@@ -1,4 +1,4 @@
-"""profile.jsonl -> ProfileSettings and TurnProfiles; `profiling.writer` writes it."""
+"""profile.jsonl -> ProfileSettings and TurnProfiles; `profiling.writer` writes the file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,23 +38,23 @@ class ProfileSettings:
     input_sha256: str
     """Digest of the trajectories file."""
     num_samples: int
-    """Samples of each turn, K."""
+    """Number of samples of each turn, K."""
     sampling: Sampling
     max_prompt_tokens: int
-    """Longest prompt that is sampled, in tokens."""
+    """Length of the longest prompt that is sampled, in tokens."""
     chat_template_kwargs: JsonObject
     """Variables of the chat template, as verl's `data.apply_chat_template_kwargs` takes them."""
     early_stop: EarlyStop | None = None
     """Plan of early stopping; None draws all samples of every turn."""
     turns: TurnKinds = "all"
-    """Turns that are measured: all, or "calls", those at which the expert calls a tool."""
+    """Turns that are measured: "all", or "calls" for turns at which the expert calls a tool."""
     model_digest: str | None = None
     """Digest of the weights; None for a model of the hub, and in profiles of earlier versions."""
     template_digest: str | None = None
     """Digest of the model's chat template; None in profiles of earlier versions."""
 
     def sampling_record(self) -> SamplingRecord:
-        """What training has to repeat."""
+        """The sampling settings that training has to repeat."""
         return SamplingRecord(
             model=self.model,
             model_digest=self.model_digest,
@@ -67,7 +67,7 @@ class ProfileSettings:
         )
 
     def as_dict(self) -> JsonObject:
-        """Settings for a profile's first line; digests that are not known are left out, as earlier versions did."""
+        """Settings for a profile's first line; unknown digests are left out, as in files of earlier versions."""
         unknown = {name for name in ("model_digest", "template_digest") if getattr(self, name) is None}
         return {name: value for name, value in asdict(self).items() if name not in unknown}
 
@@ -90,7 +90,7 @@ class ProfileSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedSettings:
-    """Settings of a profile made of scores that came with the trajectories; how they were sampled is not known."""
+    """Settings of a profile whose scores came with the trajectories; the sampling of these scores is not known."""
 
     input_sha256: str
     """Digest of the trajectories file."""
@@ -115,13 +115,13 @@ def read_profiles(path: Path) -> dict[TurnKey, TurnProfile]:
     """Every finished turn of a profile, in the file's order.
 
     Raises:
-        DataError: If the file is missing or a line of it is no profile, naming the line.
+        DataError: If the file is missing, or a line of it is no profile; the message names the line.
     """
     return {TurnKey(profile.trajectory_id, profile.index): profile for profile in iter_profiles(path)}
 
 
 def iter_profiles(path: Path) -> Iterator[TurnProfile]:
-    """Every finished turn of a profile, one by one for files that do not fit into memory; raises as `read_profiles`."""
+    """Like `read_profiles`, but yields the turns one by one, for files that do not fit into memory."""
     index_lines(path)
     for place, _, line in _lines(path):
         yield parse_line(place, line)
@@ -131,7 +131,7 @@ def index_lines(path: Path) -> LineIndex:
     """Index of a profile's lines by turn; fields of a line other than its turn are not checked.
 
     Raises:
-        DataError: If a line names no turn, or the turn of an earlier line; the message names the line.
+        DataError: If a line names no turn, or repeats the turn of an earlier line; the message names the line.
     """
     index = LineIndex((_turn_of(place, line), offset) for place, offset, line in _lines(path))
     if (repeat := index.first_repeat()) is not None:
@@ -174,7 +174,7 @@ def is_published(path: Path) -> bool:
 
 
 def profile_as_dict(profile: TurnProfile, early_stop: EarlyStop | None = None) -> JsonObject:
-    """Line of one turn, with None for NaN; with early stopping its statistics are unbiased estimates."""
+    """Line of one turn, with None for NaN; with early stopping, its statistics are unbiased estimates."""
     return {
         "trajectory_id": profile.trajectory_id,
         "turn_index": profile.index,
@@ -185,7 +185,7 @@ def profile_as_dict(profile: TurnProfile, early_stop: EarlyStop | None = None) -
 
 
 def parse_profile(obj: Json) -> TurnProfile:
-    """Profile in a dictionary that `profile_as_dict` made; its statistics are computed again from the samples.
+    """Profile from a dictionary that `profile_as_dict` made; statistics are computed again from the samples.
 
     Raises:
         BadRowError: If a field is missing or has a value of another type.
@@ -210,7 +210,7 @@ def file_sha256(path: Path) -> str:
     """Digest of a file's content.
 
     Raises:
-        DataError: If it cannot be read.
+        DataError: If the file cannot be read.
     """
     digest = sha256()
     try:
@@ -279,14 +279,14 @@ def _turn_of(place: str, line: bytes) -> TurnKey:
 
 
 def parse_line(place: str, line: bytes) -> TurnProfile:
-    """Profile of one turn in a line after the first.
+    """Profile of one turn, from any line after the first.
 
     Args:
         place: File and line number, for messages.
         line: The line.
 
     Raises:
-        DataError: If the line is no turn's profile, naming the place.
+        DataError: If the line is no turn's profile; the message names the place.
     """
     try:
         row = decode_json(line)

@@ -8,7 +8,7 @@ from verl_pivot.profiling.profiles import KIND, VERSION, PublishedSettings, prof
 from verl_pivot.types import Sample, Trajectory, TurnProfile, Verdict
 
 REASON = "published"
-"""Reason of every verdict in such a profile."""
+"""Reason of every verdict in a profile of published scores."""
 
 
 def published_profile_path(trajectories: Path) -> Path:
@@ -17,17 +17,17 @@ def published_profile_path(trajectories: Path) -> Path:
 
 
 def published_profile_header(input_sha256: str) -> str:
-    """First line of the profile; its length is that of any other digest, so that the digest can be put in later."""
+    """First line of the profile; it has the same length for every digest, so that the digest can be filled in later."""
     settings = PublishedSettings(input_sha256=input_sha256)
     return encode_json({"kind": KIND, "version": VERSION, "settings": settings.as_dict()})
 
 
 def published_profile_line(trajectory: Trajectory, scores: tuple[float, ...]) -> str:
-    """Line of the trajectory's last turn; texts and lengths of the samples, which were not published, are empty or 0.
+    """Line of the trajectory's last turn. The samples have empty texts of 0 tokens, as only scores were published.
 
     Args:
         trajectory: Trajectory with at least one turn.
-        scores: [num_samples] in [0, 1], at least one.
+        scores: [num_samples] scores in [0, 1], at least one.
     """
     assert scores, trajectory.id
     samples = (Sample(text="", verdict=Verdict(score=score, reason=REASON), num_tokens=0) for score in scores)

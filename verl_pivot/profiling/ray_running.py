@@ -1,4 +1,4 @@
-"""ProfileJob -> its missing turns, measured by workers on a Ray cluster: `verl-pivot profile --ray`."""
+"""ProfileJob -> profiles of its missing turns, measured by workers on a Ray cluster (`verl-pivot profile --ray`)."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ def measure_on_ray(
 
     Raises:
         ConfigError: If there is no cluster, or the settings do not fit one of its nodes.
-        EngineError: If no worker or no server is left.
+        EngineError: If no worker or no server is left that works.
     """
 
     def say(message: str) -> None:

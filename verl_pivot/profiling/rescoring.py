@@ -13,13 +13,13 @@ from verl_pivot.verifiers.scoring import score_completion, score_message
 
 
 class VerifierChoice(NamedTuple):
-    """Verifier that takes the place of the one that each trajectory names."""
+    """Verifier that is used instead of the one that each trajectory names."""
 
     name: str
     options: JsonObject
 
     def at(self, turn: Turn) -> Turn:
-        """The turn with this verifier."""
+        """A copy of the turn with this verifier."""
         return replace(turn, verifier=self.name, verifier_options=self.options)
 
 
@@ -28,7 +28,7 @@ class ChangedVerdict(NamedTuple):
 
     turn_id: str
     sample: int
-    """Number of the sample at its turn, from 0."""
+    """Number of the sample within its turn, counted from 0."""
     text: str
     before: Verdict
     after: Verdict
@@ -36,14 +36,14 @@ class ChangedVerdict(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RescoredTurn:
-    """The samples of one turn, with their stored verdicts and with their new ones."""
+    """The samples of one turn, with their stored verdicts and with their new verdicts."""
 
     turn: Turn
     before: tuple[Sample, ...]
     after: tuple[Sample, ...]
     """[num_samples] in the order of `before`."""
     expert: Verdict
-    """Verdict of the expert's own action, which gets full score from a verifier that fits the turn."""
+    """Verdict on the expert's own action; a verifier that fits the turn gives it full score."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -53,22 +53,22 @@ class RescoringReport:
     num_turns: int = 0
     num_samples: int = 0
     most_listed: int | None = None
-    """Changed verdicts that are listed, from the first; None lists all. All are counted."""
+    """Maximum number of changed verdicts in `changed`; None lists all. `num_changed` counts all of them."""
     num_changed: int = 0
     changed: list[ChangedVerdict] = field(default_factory=list)
     reasons_before: Counter[str] = field(default_factory=Counter)
-    """{reason: samples} by the stored verdicts."""
+    """{reason: number of samples} by the stored verdicts."""
     reasons_after: Counter[str] = field(default_factory=Counter)
     outcomes_before: Counter[TurnOutcome] = field(default_factory=Counter)
-    """{outcome: turns with samples} by the stored verdicts."""
+    """{outcome: number of turns with samples} by the stored verdicts."""
     outcomes_after: Counter[TurnOutcome] = field(default_factory=Counter)
     now_mixed: list[str] = field(default_factory=list)
-    """Ids of turns whose scores differ now and did not before: they can become pivots."""
+    """Ids of turns whose new scores differ although their stored scores do not; these turns can become pivots."""
     no_longer_mixed: list[str] = field(default_factory=list)
     refused_experts: Counter[str] = field(default_factory=Counter)
-    """[reason] turns at which the verifier gives the expert's own action less than full score."""
+    """{reason: number of turns} at which the verifier does not give the expert's own action full score."""
     refused_expert_examples: dict[str, str] = field(default_factory=dict)
-    """[reason] the first such turn, with the verifier's detail."""
+    """{reason: the first such turn, with the verifier's detail}"""
 
     def add(self, rescored: RescoredTurn) -> None:
         """Count one turn."""
@@ -107,17 +107,17 @@ async def rescore(
     most_listed: int | None,
     on_turn: Callable[[], None],
 ) -> RescoringReport:
-    """Score the stored samples of every turn, and the expert's own action; turns are counted in their order.
+    """Score the stored samples and the expert's own action of every turn; results are added in the order of the turns.
 
     Args:
         stored: Turns with their samples.
-        choice: Verifier for all turns; None takes the one that each turn names.
-        concurrency: Turns to score at the same time.
-        most_listed: Changed verdicts to list; None lists all.
+        choice: Verifier for all turns; None takes the verifier that each turn names.
+        concurrency: Number of turns that are scored at the same time.
+        most_listed: Maximum number of changed verdicts to list; None lists all.
         on_turn: Called after each finished turn.
 
     Raises:
-        VerifierError: If a verifier raises or gives no Verdict, naming the turn and the place in its code.
+        VerifierError: If a verifier raises or returns no Verdict; the message names the turn and the place in its code.
         PivotError: If a turn's verifier does not exist or takes other options.
     """
     report = RescoringReport(most_listed=most_listed)
@@ -139,7 +139,7 @@ async def rescore(
 
 
 async def rescore_turn(stored: StoredTurn, choice: VerifierChoice | None) -> RescoredTurn:
-    """Score the samples of one turn, all at once."""
+    """Score all samples of one turn concurrently, and the expert's own action."""
     turn = stored.turn if choice is None else choice.at(stored.turn)
     asked = (score_completion(sample.text, ended, turn) for sample, ended in stored.samples)
     expert, *verdicts = await asyncio.gather(score_message(turn.expert, turn), *asked)

@@ -1,4 +1,4 @@
-"""ProfileJob -> profile.jsonl: begins or resumes the file, measures the turns that it lacks, and sorts its lines."""
+"""ProfileJob -> profile.jsonl: creates or resumes the file, measures the missing turns, and sorts the lines."""
 
 import asyncio
 import time
@@ -25,9 +25,9 @@ class FinishedProfile(NamedTuple):
     """Result of a run that finished."""
 
     summary: ProfileSummary
-    """Summary of the whole file, turns of earlier runs included."""
+    """Summary of the whole file, including turns of earlier runs."""
     seconds: float
-    """Seconds since sampling began, without the start of servers and workers."""
+    """Seconds since sampling began; the start of servers and workers is not included."""
     totals: Totals
     """Sums of this run alone."""
 
@@ -36,14 +36,14 @@ def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: Tur
     """Measure the turns that the profile lacks, and summarize the whole profile.
 
     Args:
-        job: What to measure.
+        job: Options of the run.
         totals: Sums of this run, updated with every turn.
-        console: Shows what the run waits for, and which endpoints are lost.
+        console: Console that shows what the run waits for, and which endpoints fail.
         progress: Shows how many turns are done.
 
     Raises:
-        EngineError: If no endpoint is left; the message says how to go on.
-        PivotError: If the input, the settings or the file do not allow the job.
+        EngineError: If no endpoint works any more; the message says how to resume the run.
+        PivotError: If the input, the settings or the file are invalid.
     """
     begin = time.monotonic()
     with open_profile(job.out, job.settings) as writer:
@@ -64,7 +64,7 @@ def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: Tur
 
 
 def resume_hint(job: ProfileJob, totals: Totals) -> str:
-    """Sentence that says how to go on with a run that did not finish."""
+    """Sentence that says how to resume a run that did not finish."""
     return f"{totals.num_turns} more turns are finished in {job.out}: run the same command again to go on"
 
 

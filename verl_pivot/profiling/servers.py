@@ -1,4 +1,4 @@
-"""Addresses of inference servers -> their engines."""
+"""Addresses of inference servers -> engines that send requests to them."""
 
 import os
 from collections.abc import Sequence
@@ -23,10 +23,10 @@ class OpenAIServer:
 
 
 async def find_openai_server(job: ProfileJob) -> OpenAIServer | None:
-    """The server of --openai with the name that it has for the model; None if the job has no such server.
+    """The server of --openai and the model's name on it; None if the job does not use --openai.
 
     Raises:
-        ConfigError: If the server offers several other models.
+        ConfigError: If the server does not offer the model; a server's only model is accepted under any name.
         EngineError: If the server does not list its models.
     """
     if job.openai is None:
@@ -37,7 +37,7 @@ async def find_openai_server(job: ProfileJob) -> OpenAIServer | None:
 
 
 def make_engines(openai: OpenAIServer | None, urls: Sequence[str], retries: Retries) -> list[Engine]:
-    """The engine of the OpenAI-compatible server if there is one, else an engine for each SGLang server in `urls`."""
+    """One engine for the OpenAI-compatible server, or without it one engine for each SGLang server in `urls`."""
     if openai is not None:
         return [OpenAIEngine(openai.url, openai.model, openai.api_key, retries)]
     return [SGLangEngine(url, retries) for url in urls]

@@ -1,4 +1,4 @@
-"""Profile or dump of rollouts, and their trajectories -> StoredTurns: the samples that are kept, to be scored again."""
+"""Profile or dump of rollouts, with its trajectories -> StoredTurns: stored samples that can be scored again."""
 
 import json
 from collections import defaultdict
@@ -28,13 +28,13 @@ from verl_pivot.profiling.profiles import (
 from verl_pivot.types import Sample, Turn, Verdict
 
 _NUM_EXAMPLES = 4
-"""Ids of turns in the message about one that does not exist."""
+"""Number of example ids in the error message about an unknown turn."""
 _OUTCOME = "outcome"
-"""Stands for the verifier in a dump, where an environment or a failure of the system decided."""
+"""Verifier name in a dump for rollouts that an environment or a failure of the system decided."""
 
 
 class StoredSample(NamedTuple):
-    """One sample with what its text alone does not tell."""
+    """One sample, and whether its turn ended."""
 
     sample: Sample
     ended: bool
@@ -43,35 +43,35 @@ class StoredSample(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTurn:
-    """A turn with the samples that are stored for it."""
+    """A turn with its stored samples."""
 
     turn: Turn
     samples: tuple[StoredSample, ...]
-    """[num_samples] none if the prompt was too long, or if nothing was sampled yet."""
+    """[num_samples] samples; empty if the prompt was too long, or the turn was not sampled yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleStore:
-    """Where the turns and their samples are read from."""
+    """Source of turns and their stored samples."""
 
     turns: Path
     """trajectories.jsonl or pivots.parquet."""
     source: Path
-    """The file that the user named."""
+    """The file that the user named: a profile, a dump, or the file of `turns`."""
     samples: Callable[[Turn], tuple[StoredSample, ...] | None]
-    """Function that finds the samples of a turn; None for a turn that the source lacks."""
+    """Function that returns the samples of a turn, or None for a turn that the source lacks."""
     num_turns: int | None = None
-    """Turns with samples, for a progress bar; None if nobody has counted them."""
+    """Number of turns with samples, for a progress bar; None if it is not known."""
     early_stop: EarlyStop | None = None
     """Plan by which the profile was sampled."""
     note: str = ""
-    """What was left out of the source."""
+    """Message for the user about rollouts that were left out; "" if there are none."""
 
     def stored_turn(self, turn_id: str) -> StoredTurn:
-        """The turn of that id, `<trajectory id>:<number of the turn>`.
+        """The turn with an id `<trajectory id>:<number of the turn>`.
 
         Raises:
-            DataError: If there is none, naming some that there are.
+            DataError: If there is no such turn; the message names some turns that exist.
         """
         known: list[str] = []
         for stored in self.stored_turns():
@@ -84,10 +84,10 @@ class SampleStore:
         )
 
     def stored_turns(self, limit: int | None = None) -> Iterator[StoredTurn]:
-        """Every turn in the order of the trajectories; those that the source lacks are left out.
+        """Every turn in the order of the trajectories; turns that the source lacks are left out.
 
         Args:
-            limit: Trajectories, or rows of pivots.parquet, to read from the start of the file; None reads all.
+            limit: Number of trajectories, or rows of pivots.parquet, to read from the start; None reads all.
 
         Raises:
             DataError: If a line of a file is broken.
@@ -102,10 +102,10 @@ def open_samples(source: Path, trajectories: Path | None) -> SampleStore:
 
     Args:
         source: profile.jsonl; a dump of rollouts; or trajectories.jsonl or pivots.parquet, which hold no samples.
-        trajectories: File with the turns of the profile or the dump; None looks for it beside the profile.
+        trajectories: File with the turns of the profile or the dump; None looks for it in the profile's folder.
 
     Raises:
-        DataError: If `source` cannot be read, holds published scores without actions, or the trajectories are others.
+        DataError: If `source` cannot be read, holds published scores without actions, or belongs to other trajectories.
         ConfigError: If the trajectories are not found.
     """
     begin = _first_line(source)
@@ -178,7 +178,7 @@ def _open_profile(profile: Path, trajectories: Path | None) -> SampleStore:
 
 
 def _beside(profile: Path, sha256: str) -> Path:
-    """The file in the profile's folder that it was measured on; trajectories.jsonl is tried first."""
+    """The trajectories file of a profile, found in its folder by its digest; trajectories.jsonl is tried first."""
     usual = profile.with_name("trajectories.jsonl")
     others = sorted(path for path in profile.parent.glob("*.jsonl") if path not in (usual, profile))
     for path in (usual, *others):
@@ -191,12 +191,12 @@ def _beside(profile: Path, sha256: str) -> Path:
 
 
 def _was_truncated(sample: Sample) -> bool:
-    """Whether a sample reached its token limit before the turn ended, as its verdict says."""
+    """Whether the verdict of a sample says that the turn was cut off at the token limit."""
     return (sample.verdict.reason, sample.verdict.detail) == (TRUNCATED.reason, TRUNCATED.detail)
 
 
 def _columns(line: bytes) -> frozenset[str]:
-    """Keys of a line of JSON; none if it is anything else."""
+    """Keys of the JSON object in a line; empty if the line holds anything else."""
     try:
         fields = json.loads(line)
     except (ValueError, RecursionError):
@@ -247,7 +247,7 @@ def _open_dump(dump: Path, trajectories: Path) -> SampleStore:
 
 
 def _sample_of(rollout: DumpedRollout, dump: Path) -> StoredSample | None:
-    """The action at the pivot; None if no verifier scored it."""
+    """The rollout's first turn, which is the action at the pivot; None if no verifier scored it."""
     is_scored = rollout.verifier not in (None, _OUTCOME)
     if rollout.trajectory_id is None or not rollout.turns or not rollout.has_texts or not is_scored:
         return None

@@ -1,4 +1,4 @@
-"""TurnProfiles -> ProfileSummary: outcomes of turns, reasons of low scores, and the reference policy's mean reward."""
+"""TurnProfiles -> ProfileSummary: outcomes of turns, reasons for low scores, and the reference policy's mean reward."""
 
 import math
 from collections import Counter
@@ -12,22 +12,22 @@ from verl_pivot.types import TurnProfile
 
 
 class TurnOutcome(StrEnum):
-    """Outcome of a turn, as its samples show it together."""
+    """Outcome of a turn, derived from the scores of all its samples."""
 
     ALWAYS_RIGHT = "always right"
     """Every decided sample has full score."""
     ALWAYS_WRONG = "always wrong"
-    """Every decided sample has the same score, and not a full one; such a turn teaches nothing either."""
+    """Every decided sample has the same score, below full score; like ALWAYS_RIGHT, the turn gives no advantage."""
     MIXED = "mixed"
     """Scores differ: the turn can be a pivot."""
     UNDECIDED = "undecided"
-    """The verifier could decide no sample."""
+    """The verifier could not decide any sample."""
     OVERLONG = "overlong"
     """The prompt is longer than --max-prompt-tokens, so nothing was sampled."""
 
 
 class TrajectoryCluster(NamedTuple):
-    """Sum and number of the rewards within one trajectory, which tend to be alike."""
+    """Sum and number of the rewards of one trajectory; rewards within a trajectory are correlated."""
 
     total: float
     num_values: int
@@ -37,7 +37,7 @@ class TrajectoryCluster(NamedTuple):
 
 
 class MeanWithError(NamedTuple):
-    """A mean with its standard error; NaN where there are too few values."""
+    """A mean with its standard error; NaN if there are too few values."""
 
     mean: float
     standard_error: float
@@ -45,19 +45,19 @@ class MeanWithError(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileSummary:
-    """Numbers that `verl-pivot profile` prints of a whole profile."""
+    """Numbers that `verl-pivot profile` prints about a whole profile."""
 
     num_turns: int
     num_by_outcome: dict[TurnOutcome, int]
     reasons: tuple[tuple[str, int], ...]
     """(reason, number of samples) of all samples without a full score, most frequent first."""
     reward: MeanWithError
-    """Mean reward over all decided samples; with early stopping the mean over turns of their estimates."""
+    """Mean reward over all decided samples; with early stopping, the mean of the turns' estimates."""
     num_tokens: int
-    """Tokens sampled."""
+    """Number of sampled tokens."""
     num_samples: int
     num_saved: int
-    """Samples that early stopping made unnecessary."""
+    """Number of samples that early stopping saved."""
 
 
 def outcome(profile: TurnProfile) -> TurnOutcome:
@@ -73,11 +73,11 @@ def outcome(profile: TurnProfile) -> TurnOutcome:
 
 
 def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = None) -> ProfileSummary:
-    """Count outcomes and reasons, and average the reward over trajectories as clusters.
+    """Count outcomes and reasons, and average the reward, with each trajectory as one cluster.
 
     Args:
         profiles: Profiles of the turns.
-        early_stop: Plan by which they were sampled; None if every turn has all samples.
+        early_stop: Plan by which the turns were sampled; None if every turn has all samples.
     """
     outcomes: Counter[TurnOutcome] = Counter()
     reasons: Counter[str] = Counter()
@@ -106,17 +106,18 @@ def summarize(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = No
 
 
 def _rewards(profile: TurnProfile, early_stop: EarlyStop | None) -> Sequence[float]:
-    """Scores of the decided samples; with early stopping the estimated mean of all K samples alone."""
+    """Scores of the decided samples; with early stopping, only the estimated mean of all K samples."""
     if early_stop is None or not profile.scores:
         return profile.scores
     return [turn_statistics(profile, early_stop).reward_mean]
 
 
 def clustered_mean(clusters: Collection[TrajectoryCluster]) -> MeanWithError:
-    """Mean of all values, with a standard error that allows for values of one cluster being alike.
+    """Mean of all values, with a standard error that allows for correlation within a cluster.
 
-    The usual cluster-robust ("sandwich") estimate, sqrt(C / (C - 1) * sum_c (sum_i (x_ci - mean))^2) / N;
-    with one value per cluster it is the ordinary s / sqrt(N). NaN for fewer than two clusters.
+    The standard error is the usual cluster-robust ("sandwich") estimate,
+    sqrt(C / (C - 1) * sum_c (sum_i (x_ci - mean))^2) / N. With one value per cluster it is the ordinary s / sqrt(N).
+    It is NaN for fewer than two clusters.
 
     Args:
         clusters: Clusters of at least one value each.

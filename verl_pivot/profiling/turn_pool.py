@@ -1,4 +1,4 @@
-"""Turns -> TurnProfiles, measured by a WorkerPool, whose sums and messages are recorded here."""
+"""Turns -> TurnProfiles, measured by a WorkerPool; sums and messages of its workers are collected here."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
@@ -14,7 +14,7 @@ class Measured:
 
     profile: TurnProfile
     totals: Totals
-    """Sums over this turn alone."""
+    """Sums over this turn only."""
     judge_usage: Mapping[tuple[str, str], int]
     """Requests and tokens of judges since the worker's last answer, as in `verifiers.judge_usage.usage`."""
     messages: tuple[str, ...] = ()
@@ -31,10 +31,10 @@ class TurnPool:
         judge_usage: Callable[[Mapping[tuple[str, str], int]], object],
         say: Callable[[str], None],
     ) -> None:
-        """Measure nothing yet.
+        """Keep the workers; nothing is measured yet.
 
         Args:
-            workers: The workers.
+            workers: Workers that measure turns.
             totals: Sums over all workers, updated with every turn.
             judge_usage: Called after each turn with the requests and tokens of its judges.
             say: Called with a message for the user when an endpoint is lost.
@@ -43,7 +43,7 @@ class TurnPool:
         self._said: set[str] = set()
 
     async def measure(self, turn: Turn) -> TurnProfile:
-        """Sample and score one turn; raises as `WorkerPool.work`."""
+        """Sample and score one turn; raises the errors of `WorkerPool.work`."""
         name = f"turn {turn.index} of trajectory {turn.trajectory_id!r}"
         measured = await self._workers.work(turn, group=turn.trajectory_id, name=name)
         for field in fields(Totals):
@@ -57,7 +57,7 @@ class TurnPool:
         await self._workers.close()
 
     def _say_once(self, message: str) -> None:
-        """Pass a message on unless another worker sent the same: each of them notices a lost endpoint by itself."""
+        """Show a message unless another worker sent the same one, as every worker reports a lost endpoint."""
         if message not in self._said:
             self._said.add(message)
             self._say(message)

@@ -1,4 +1,4 @@
-"""Turns -> Measured turns, in a worker process on one node of a cluster: `verl-pivot profile --ray`."""
+"""Turns -> Measured turns, in a worker process on one node of a Ray cluster (`verl-pivot profile --ray`)."""
 
 import asyncio
 import os
@@ -23,7 +23,7 @@ from verl_pivot.workers.command_home import CommandHome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """Settings of the workers of a run, the same for all of them."""
+    """Settings that all workers of a run share."""
 
     profile: ProfileSettings
     seed: int
@@ -31,12 +31,12 @@ class WorkerSettings:
     endpoints: tuple[str, ...]
     """URLs of SGLang servers that all workers share."""
     openai: OpenAIServer | None
-    """OpenAI-compatible server that all workers share, in place of SGLang servers."""
+    """OpenAI-compatible server that all workers share, instead of SGLang servers."""
     server_flags: tuple[str, ...]
-    """Extra flags of the server that each worker starts where none is shared."""
+    """Extra flags of the server that each worker starts if no server is shared."""
     verifier_modules: tuple[str, ...]
     home: CommandHome
-    """Where the command runs that makes the workers."""
+    """Working directory and environment of the command that starts the workers."""
 
     @property
     def has_servers(self) -> bool:
@@ -45,14 +45,14 @@ class WorkerSettings:
 
 
 class ProfileWorker:
-    """A Profiler in a process of its own, for one event loop."""
+    """A Profiler in its own process, for one event loop."""
 
     def __init__(self, settings: WorkerSettings, number: int) -> None:
         """Take over the command's working directory, environment variables and module path.
 
         Args:
             settings: Settings of the run.
-            number: Number of the worker, so that workers do not all begin with the same endpoint.
+            number: Number of the worker, which selects its first endpoint, so that the workers spread over them.
         """
         settings.home.move_in()
         self._settings = settings
@@ -61,7 +61,7 @@ class ProfileWorker:
         self._messages: list[str] = []
 
     async def start(self) -> None:
-        """Load the verifiers and the tokenizer, and start a server where none is shared.
+        """Load the verifiers and the tokenizer, and start a server if no server is shared.
 
         Raises:
             ConfigError: If the settings do not fit this node.
@@ -114,6 +114,6 @@ class ProfileWorker:
 
 
 def _rotated(urls: Sequence[str], number: int) -> list[str]:
-    """The same URLs in turn, beginning with another one for each worker."""
+    """The same URLs in cyclic order, beginning at a position that depends on the worker's number."""
     first = number % len(urls)
     return [*urls[first:], *urls[:first]]

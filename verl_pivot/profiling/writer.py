@@ -1,4 +1,4 @@
-"""Finished turns -> profile.jsonl: appended line by line, resumed after kill -9, and put in order at the end."""
+"""Finished turns -> profile.jsonl: lines are appended, resumed even after kill -9, and sorted at the end."""
 
 import fcntl
 import os
@@ -36,17 +36,17 @@ class ProfileWriter:
 
     def __init__(self, path: Path, descriptor: int, settings: ProfileSettings, done: LineIndex) -> None:
         self.done = done
-        """Turns that the file held when it was opened."""
+        """Turns that the file already held when it was opened."""
         self._path = path
         self._descriptor = descriptor
         self._settings = settings
         self._synced_at = time.monotonic()
 
     def append(self, profile: TurnProfile) -> None:
-        """Write one line, which is in the file when this returns.
+        """Write the line of one turn to the file.
 
         Raises:
-            ConfigError: If the line cannot be written (full disk); the lines before it stay whole.
+            ConfigError: If the line cannot be written, such as to a full disk; earlier lines stay intact.
         """
         _append_line(self._descriptor, self._path, profile_as_dict(profile, self._settings.early_stop))
         if time.monotonic() - self._synced_at > _SYNC_SECONDS:
@@ -54,12 +54,12 @@ class ProfileWriter:
             self._synced_at = time.monotonic()
 
     def put_in_order(self, turns: Iterable[TurnKey]) -> None:
-        """Sort the lines: those of `turns` in that order, then the others. The bytes then depend on the input alone.
+        """Sort the lines in the order of `turns`, other turns last, so that the file depends on its content alone.
 
         The writer cannot be used afterwards. The file is replaced in one step; an interruption leaves it unchanged.
 
         Raises:
-            ConfigError: If there is no room for a second file.
+            ConfigError: If a sorted copy of the file cannot be written.
         """
         index = index_lines(self._path)
         order = _order(index, turns)
@@ -76,11 +76,11 @@ class ProfileWriter:
 
 @contextmanager
 def open_profile(path: Path, settings: ProfileSettings) -> Iterator[ProfileWriter]:
-    """Create a profile or continue one; a last line that kill -9 left incomplete is cut off.
+    """Create a profile or continue one; an incomplete last line, as after kill -9, is cut off.
 
     Raises:
         ConfigError: If the file has other settings, is being written by another process, or cannot be written.
-        DataError: If it is no profile.
+        DataError: If the file is no profile.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -109,7 +109,7 @@ def _check_settings(path: Path, settings: ProfileSettings) -> None:
 
 
 def _flat(settings: ProfileSettings) -> dict[str, object]:
-    """{name: value} of the settings and of their sampling parameters."""
+    """{name: value} of all settings; the sampling parameters are on the same level."""
     values: dict[str, object] = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "sampling"}
     return values | asdict(settings.sampling)
 
@@ -117,7 +117,7 @@ def _flat(settings: ProfileSettings) -> dict[str, object]:
 def _lock(descriptor: int, path: Path) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        is_free = os.path.samestat(os.fstat(descriptor), path.stat())  # else another process has just replaced the file
+        is_free = os.path.samestat(os.fstat(descriptor), path.stat())  # False: another process just replaced the file
     except BlockingIOError:
         is_free = False
     if not is_free:
@@ -127,7 +127,7 @@ def _lock(descriptor: int, path: Path) -> None:
 
 
 def _begin_or_resume(descriptor: int, path: Path, settings: ProfileSettings) -> None:
-    """Continue a file with finished turns after a check of its settings; begin any other file anew."""
+    """Continue a file with finished turns if its settings are the same; start any other profile anew."""
     with path.open("rb") as file:
         first, second = file.readline(), file.readline()
     begin = f'{{"kind": "{KIND}"'.encode()
@@ -142,7 +142,7 @@ def _begin_or_resume(descriptor: int, path: Path, settings: ProfileSettings) -> 
 
 
 def _cut_torn_line(descriptor: int) -> None:
-    """Cut off what follows the last newline, which was being written when the process was killed."""
+    """Cut off the incomplete line after the last newline, whose writer was killed."""
     end = size = os.fstat(descriptor).st_size
     while end > 0:
         begin = max(0, end - (1 << 20))
@@ -175,7 +175,7 @@ def _unwritable(path: Path, error: OSError) -> ConfigError:
 
 
 def _order(index: LineIndex, turns: Iterable[TurnKey]) -> NDArray[np.uint32]:
-    """[num_lines] numbers of the lines of `turns` in that order, then of the others."""
+    """[num_lines] line numbers: first the lines of `turns` in their order, then the other lines."""
     order, is_left = array("I"), np.ones(len(index), dtype=bool)
     for turn in turns:
         line = index.line(turn)

@@ -35,7 +35,7 @@ class BenchmarkRow:
 
 
 def read_benchmark(path: Path, columns: Sequence[str]) -> Iterator[BenchmarkRow]:
-    """The words of each row: of the named columns, or of all columns without a name. Each line of a .txt file is a row.
+    """Words of each row: from the named columns, or from all if none is named. Each line of a .txt file is a row.
 
     Raises:
         DataError: If the file cannot be read, or a row lacks a named column.

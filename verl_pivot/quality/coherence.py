@@ -17,16 +17,17 @@ class CoherenceOptions(FilterOptions):
     order: bool = True
     """Whether to check that every message may follow the one before it."""
     last_turn: Literal["text", "result", "any"] = "result"
-    """How the last assistant turn may be: without calls, with calls that have results, or anything.
+    """Allowed last assistant turns: only those without calls, also those whose calls have results, or any.
 
     A trajectory with `expert_turns` "last" is one action with its state and may end in a call.
     """
     final_tools: Names = ()
     """Tools whose call may end a conversation, such as a transfer to a human."""
     max_repeated_turns: int | None = Field(default=0, ge=0)
-    """Most turns that repeat the text and calls of the turn before, after the same messages; null: any number."""
+    """Maximum number of turns that repeat the text and calls of the turn before, after the same messages; null: any
+    number."""
     max_invented_values: int | None = Field(default=0, ge=0)
-    """Most identifiers in calls that the assistant was never told; null: any number."""
+    """Maximum number of identifiers in calls that the assistant was never told; null: any number."""
     may_invent: Names = ()
     """Arguments, written as tool.argument, whose values the assistant may make up."""
 

@@ -72,7 +72,7 @@ class Ruling:
     """Decision of a DatasetFilter over all trajectories."""
 
     dropped: dict[int, Finding]
-    """Findings by position of the trajectory; those without one stay."""
+    """{position of a trajectory: why it is dropped}; all others stay."""
     note: str = ""
     """Remark in the printed table, such as the number of clusters."""
     facts: JsonObject = field(default_factory=dict)
@@ -87,7 +87,7 @@ class DatasetFilter(ABC, Generic[Feature]):
 
     @abstractmethod
     def feature(self, trajectory: Trajectory) -> Feature:
-        """What `decide` has to know of a trajectory; small, since memory holds the features of all trajectories."""
+        """Data that `decide` needs of a trajectory; small, since memory holds the features of all trajectories."""
 
     @abstractmethod
     def decide(self, ids: Sequence[str], features: Sequence[Feature], profile: ProfileTotals | None) -> Ruling:

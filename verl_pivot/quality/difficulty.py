@@ -48,21 +48,21 @@ class Shares(FilterOptions):
 
 class DifficultyOptions(FilterOptions):
     measure: Literal["auto", "reward_mean", "pass_rate", "num_turns"] = "auto"
-    """auto: reward_mean with a profile, num_turns without."""
+    """Measure of difficulty; auto: reward_mean with a profile, num_turns without."""
     easy_from: float = Field(default=0.7, ge=0.0, le=1.0)
-    """Mean reward or pass rate of the reference policy over a trajectory's turns from which on it is easy."""
+    """Smallest mean reward or pass rate, of the reference policy over a trajectory's turns, of an easy trajectory."""
     hard_below: float = Field(default=0.3, ge=0.0, le=1.0)
     """Mean reward or pass rate below which a trajectory is hard."""
     easy_up_to_turns: int = Field(default=4, ge=0)
-    """Number of assistant turns up to which a trajectory is easy, by the measure num_turns."""
+    """Largest number of assistant turns of an easy trajectory, by the measure num_turns."""
     hard_from_turns: int = Field(default=12, ge=1)
-    """Number of assistant turns from which on a trajectory is hard, by the measure num_turns."""
+    """Smallest number of assistant turns of a hard trajectory, by the measure num_turns."""
     shares: Shares = Shares()
     """Shares of easy, medium and hard trajectories that are wanted; they add up to 1."""
     drop: bool = True
-    """False only reports the shares and drops nothing."""
+    """Whether to drop trajectories; False only reports the shares."""
     seed: int = 0
-    """Seed of the draw of those that stay."""
+    """Seed of the random choice of the trajectories that stay."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -148,10 +148,10 @@ class DifficultyMix(DatasetFilter[int]):
 
 
 def largest_mix(counts: Mapping[Difficulty, int], shares: Mapping[Difficulty, Fraction]) -> dict[Difficulty, int]:
-    """Number of trajectories to keep of each class: the most that have the shares, each within one of its exact share.
+    """Number of trajectories to keep of each class: as many as the shares allow, each within one of its exact share.
 
-    The total is the largest for which no class lacks trajectories. Shares are rounded down, and what is missing to the
-    total goes to the classes with the largest remainders (Hamilton's method).
+    The total is the largest for which no class lacks trajectories. Shares are rounded down, and the rest of the total
+    goes to the classes with the largest remainders (Hamilton's method).
     """
     total = min(int(Fraction(counts[member]) / share) for member, share in shares.items() if share)
     exact = {member: share * total for member, share in shares.items()}

@@ -23,15 +23,15 @@ _SURROGATES = range(0xD800, 0xE000)
 
 class DiversityOptions(FilterOptions):
     max_per_cluster: int | None = Field(default=None, ge=1)
-    """Most trajectories that stay of a cluster; None sets no limit."""
+    """Maximum number of trajectories that stay of a cluster; None sets no limit."""
     max_share: float | None = Field(default=None, gt=0.0, le=1.0)
     """Largest share of one cluster among the trajectories that reach this filter; at least one of a cluster stays."""
     min_similarity: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Least similarity to a cluster's leader, 1 - edit distance / longer length; at 1 a cluster has one sequence."""
+    """Minimum similarity to a cluster's leader, 1 - edit distance / longer length; at 1 a cluster has one sequence."""
     merge_repeats: bool = True
     """Whether calls of one tool in a row count as one."""
     seed: int = 0
-    """Seed of the draw of those that stay."""
+    """Seed of the random choice of the trajectories that stay."""
 
 
 @register_filter("diversity", options=DiversityOptions)
@@ -75,7 +75,7 @@ class Diversity(DatasetFilter[str]):
 def _leaders(counts: Mapping[str, int], min_similarity: float) -> dict[str, str]:
     """For each sequence of tools, the sequence that leads its cluster.
 
-    From the most frequent sequence on, each joins the most similar leader before it, or leads a new cluster.
+    In the order of their frequency, each sequence joins the most similar leader so far, or leads a new cluster.
     """
     if min_similarity == 1.0:
         return {sequence: sequence for sequence in counts}
@@ -97,7 +97,7 @@ def _letter(number: int) -> str:
 
 
 def _most_similar(word: str, leaders: Mapping[int, Mapping[str, str]], min_similarity: Fraction) -> str | None:
-    """The leader most similar to a word, None if none is similar enough; only lengths that can be are compared."""
+    """The leader most similar to a word, None if none is similar enough; compares only leaders of possible lengths."""
     lengths = range(math.ceil(len(word) * min_similarity), math.floor(len(word) / min_similarity) + 1)
     best, least = None, 1 - min_similarity
     for length in sorted(lengths, key=lambda length: abs(length - len(word))):

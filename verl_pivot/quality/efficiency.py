@@ -14,9 +14,9 @@ from verl_pivot.types import Trajectory
 
 class EfficiencyOptions(FilterOptions):
     max_calls: int | None = Field(default=None, ge=0)
-    """Most calls of a trajectory; None allows any number."""
+    """Maximum number of calls in a trajectory; None allows any number."""
     max_repeated_calls: int | None = Field(default=None, ge=0)
-    """Most calls with the name, arguments and result of an earlier call; None allows any number."""
+    """Maximum number of calls with the name, arguments and result of an earlier call; None allows any number."""
     max_wasted_share: float | None = Field(default=None, ge=0.0, le=1.0)
     """Largest share of calls that are repeated or whose result reports an error; None allows any."""
     error_pattern: Pattern = ERROR_PATTERN

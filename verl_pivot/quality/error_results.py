@@ -22,7 +22,7 @@ Pattern = Annotated[str, AfterValidator(_check_pattern)]
 
 ERROR_PATTERN = r"(?i)^\s*(error|exception|traceback)\b"
 _FAILURES = {"error": True, "errors": True, "is_error": True, "isError": True, "success": False, "ok": False}
-"""Keys by which a JSON result tells success or failure -> whether a true value means failure."""
+"""{key by which a JSON result shows success or failure: whether a true value means failure}."""
 
 
 def reports_error(result: Message, pattern: str) -> bool:

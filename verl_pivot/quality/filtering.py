@@ -32,7 +32,7 @@ def without_progress(items: Iterable[T], doing: str, total: int | None) -> Itera
 
 
 class Judged(NamedTuple):
-    """What the filters say of one trajectory alone, up to the first filter that drops it."""
+    """Result of the filters for one trajectory, up to the first TrajectoryFilter that drops it."""
 
     id: str
     dropped_by: int
@@ -58,7 +58,7 @@ class StepOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterOutcome:
-    """What becomes of every trajectory, in the order of the file."""
+    """Outcome for every trajectory, in the order of the file."""
 
     ids: Sequence[str]
     """[num_trajectories]"""
@@ -88,7 +88,7 @@ def filter_trajectories(
     compare trajectories.
 
     Args:
-        path: What `verl-pivot import` wrote.
+        path: File that `verl-pivot import` wrote.
         rules: Filters to run, in order.
         profile: Totals of a profile of the same file; None if there is no profile.
         workers: Number of processes; the outcome is the same for any number.
@@ -132,7 +132,7 @@ def _judge(rules: FilterRules, row: RawRow) -> Judged:
 
 
 class _Table:
-    """What is known of all trajectories, in columns to save memory."""
+    """Results for all trajectories, in columns to save memory."""
 
     def __init__(self, num_features: int) -> None:
         self.ids: list[str] = []

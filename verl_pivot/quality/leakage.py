@@ -18,15 +18,15 @@ class LeakageOptions(FilterOptions):
     files: Names = Field(min_length=1)
     """Files of benchmarks: JSON lines, parquet, or .txt with one task per line."""
     columns: Names = ()
-    """Columns of JSON lines and parquet to read; none reads all text of a row."""
+    """Columns of JSON lines and parquet to read; if none is named, all text of a row is read."""
     text: Literal["user", "all"] = "user"
     """Text that is compared: the user's messages, or every message with its reasoning and its calls' arguments."""
     n: int = Field(default=8, ge=1)
-    """Words of an n-gram."""
+    """Number of words in an n-gram."""
     max_rows_per_ngram: int = Field(default=10, ge=1)
     """An n-gram in more rows of the benchmarks than this is a phrase of their prompts and is ignored."""
     min_ngrams: int = Field(default=1, ge=1)
-    """Least number of different n-grams shared with one row for which a trajectory is dropped."""
+    """Minimum number of different n-grams shared with one row for which a trajectory is dropped."""
 
 
 @register_filter("leakage", options=LeakageOptions)

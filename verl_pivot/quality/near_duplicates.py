@@ -26,13 +26,13 @@ _RECALL = 0.95
 
 class NearDuplicatesOptions(FilterOptions):
     threshold: float = Field(default=0.8, gt=0.0, le=1.0)
-    """Jaccard similarity of two sets of shingles from which on they are duplicates, as MinHash estimates it."""
+    """Smallest Jaccard similarity of the sets of shingles of two duplicates, as MinHash estimates it."""
     keep: Literal["first", "shortest"] = "first"
     """Which of several similar trajectories stays: the first, or the one of fewest words (the first of equals)."""
     text: Literal["all", "user", "assistant"] = "all"
     """Messages that are compared; never the system prompt and the tools, which a whole file may share."""
     shingle_words: int = Field(default=5, ge=1)
-    """Words in a row that make a shingle."""
+    """Number of consecutive words that make a shingle."""
     num_permutations: int = Field(default=64, ge=16, le=1024)
     """Hashes per trajectory, of 4 bytes each; the estimate's standard error is at most 0.5 / sqrt(num_permutations)."""
     seed: int = Field(default=1, ge=0, lt=2**32)

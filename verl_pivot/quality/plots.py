@@ -29,7 +29,7 @@ def draw_outcome(outcome: FilterOutcome, path: Path) -> None:
 
 
 def draw_counts(counts: Mapping[str, int], meaning: str, charts: Sequence[Chart], path: Path) -> None:
-    """Draw a PNG with one panel of bars that lie, and one for each chart.
+    """Draw a PNG with one panel of horizontal bars, and one for each chart.
 
     Args:
         counts: {label: length of its bar}, the first on top.

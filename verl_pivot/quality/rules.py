@@ -64,7 +64,7 @@ def parse_rules(content: object, place: str, modules: Iterable[str] = ()) -> Fil
 
     Args:
         content: The list, as YAML gives it.
-        place: Where it stands, for messages.
+        place: Name of the list's file or place, for messages.
         modules: Modules that register the user's own filters.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Filter `solved`: drops trajectories at whose every turn all samples of the reference policy were right."""
+"""Filter `solved`: drops trajectories if all samples of the reference policy were right at every turn."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from verl_pivot.types import Trajectory
 
 class SolvedOptions(FilterOptions):
     min_samples: int = Field(default=1, ge=1)
-    """Least number of samples at each turn; a trajectory with fewer at any turn is kept."""
+    """Minimum number of samples at each turn; a trajectory with fewer at any turn is kept."""
 
 
 @register_filter("solved", options=SolvedOptions)

@@ -1,4 +1,4 @@
-"""FilterOutcome -> filtered.jsonl, reasons of what was dropped, report, picture, and profile of what stays."""
+"""FilterOutcome -> filtered.jsonl, reasons for dropped trajectories, report, picture, and profile of the rest."""
 
 import json
 from collections.abc import Iterator, Set
@@ -129,7 +129,7 @@ def _require_some(outcome: FilterOutcome, paths: FilterOutputs) -> None:
 
 
 def write_profile(profile: Path, outcome: FilterOutcome, paths: FilterOutputs) -> None:
-    """Write the profile of the trajectories that stay, as one measured on their file, so that `select` accepts it.
+    """Write the profile of the trajectories that stay, with the digest of their file, so that `select` accepts it.
 
     Raises:
         DataError: If the profile cannot be read.

@@ -1,8 +1,8 @@
 """Scores of an oversampled group -> the rollouts that the update sees, by the two filters of TSR's released code.
 
-Both take [num_rollouts] scores, which may be returns of any scale, and give `keep` distinct indices in ascending order;
-of equal ones those that were sampled first. Source: aladinD/TSR_RAGEN, the code of TSR (arXiv:2602.11767), which keeps
-the top of 32 rollouts as best-of-n, and ceil(G / 2) of G as lookahead; here `keep` is any number.
+Both take [num_rollouts] scores, which may be returns of any scale, and return `keep` distinct indices in ascending
+order. Among equal scores, those sampled first stay. Source: aladinD/TSR_RAGEN, the code of TSR (arXiv:2602.11767),
+which keeps the top of 32 rollouts as best-of-n, and ceil(G / 2) of G as lookahead; here `keep` is any number.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from statistics import fmean
 
 
 def keep_best(scores: Sequence[float], *, keep: int) -> list[int]:
-    """The rollouts with the greatest scores. Where there are more equal ones than `keep`, the group has no advantage.
+    """The rollouts with the greatest scores. If at least `keep` rollouts share the greatest, there is no advantage.
 
     Raises:
         ValueError: If `keep` is out of range.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 _MAX_ROUNDING = 1e-6
-"""Difference of two scores up to which they count as equal."""
+"""Largest difference of two scores that count as equal."""
 
 
 class EqualRewards(StrEnum):
@@ -13,15 +13,15 @@ class EqualRewards(StrEnum):
 
     KEEP = "keep"
     REJECT = "reject"
-    """Leave it out of the update without replacing it, as rStar2-Agent (arXiv:2508.20722, section 4) does."""
+    """Leave the group out of the update without replacing it, as rStar2-Agent (arXiv:2508.20722, section 4) does."""
     DROP = "drop"
-    """Replace it by another prompt, as DAPO (arXiv:2503.14476, section 3.2) does."""
+    """Replace the group by another prompt, as DAPO (arXiv:2503.14476, section 3.2) does."""
     KEEP_HALF = "keep_half"
-    """Replace it with probability 1/2, as L0 (arXiv:2506.23667) does."""
+    """Replace the group with probability 1/2, as L0 (arXiv:2506.23667) does."""
 
 
 class DropReason(StrEnum):
-    """Why the update does not see a group."""
+    """Reason for which the update does not see a group."""
 
     TOO_FEW = "too_few"
     """The group has fewer usable rollouts than the update needs."""

@@ -43,7 +43,7 @@ def group_of(uid: str, number: int, rows: Mapping[str, SampledRow], mode: Resamp
         if row.is_undecided:
             undecided.append(str(row.reward["reason"]))
         else:
-            penalty = _penalty(row, mode)  # first, since it tells rows of other agent loops, which have no score
+            penalty = _penalty(row, mode)  # first, since it refuses rows of other agent loops, which have no score
             usable.append(Rollout(id=id_, score=row.reward["score"], penalty=penalty))
     return Group(uid=uid, number=number, rollouts=tuple(usable), undecided=tuple(undecided))
 

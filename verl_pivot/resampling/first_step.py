@@ -9,20 +9,20 @@ from verl_pivot.resampling.sampled_rows import read_sampled_rows
 
 
 class FirstStep:
-    """Looks at each group once, as soon as it has finished, until a training batch was sampled."""
+    """Checks each group once, as soon as it has finished, until a training batch has been sampled."""
 
     def __init__(self) -> None:
         self._is_over = False
         self._checked: set[str] = set()
-        """Uids of the groups that were looked at."""
+        """Uids of the groups that were checked."""
 
     def end(self) -> None:
-        """From now on a fault masks its rollout, and the launch goes on."""
+        """End the checks: from now on a fault masks its rollout, and the launch goes on."""
         self._is_over = True
         self._checked.clear()
 
     def check_finished(self, uids: Collection[str], keys: Collection[str], partition_id: str) -> None:
-        """Look at groups that have finished.
+        """Check groups that have finished.
 
         Args:
             uids: Uids of all groups that have finished.
@@ -40,7 +40,7 @@ class FirstStep:
         self.check([row.reward for row in rows])
 
     def check(self, rewards: Sequence[Mapping[str, Any]]) -> None:
-        """Look at rollouts.
+        """Check rollouts.
 
         Args:
             rewards: [num_rollouts] `reward_extra_info` of the rollouts.

@@ -49,7 +49,7 @@ class Group:
         return drop_reason_of(self.scores, keep=settings.group_size, equal_rewards=settings.equal_rewards, rng=rng)
 
     def kept(self, settings: ResamplingSettings, step: int) -> list[Rollout]:
-        """[group_size] rollouts that the update sees; the draw depends on seed, step and the group's number alone."""
+        """[group_size] rollouts that the update sees; the draw depends only on seed, step and the group's number."""
         penalties = [rollout.penalty.total for rollout in self.rollouts]
         keep = settings.group_size
         match settings.mode:
@@ -75,7 +75,7 @@ class DroppedGroups:
     reasons: Counter[DropReason] = field(default_factory=Counter)
     """Number of groups dropped for each reason."""
     undecided: Counter[str] = field(default_factory=Counter)
-    """Number of their undecided rollouts, by the reason of the verdict."""
+    """{reason of the verdict: number of undecided rollouts in the dropped groups}."""
     num_equal_zeros: int = 0
     """Groups dropped because all their rollouts failed."""
     num_equal_others: int = 0
@@ -158,7 +158,7 @@ def _answer_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
 
 
 def _means(name: str, rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Mean reward and penalty of some rollouts, and of their successes, which alone are chosen by penalty."""
+    """Mean reward and penalty of some rollouts, and mean penalty of their successes: only these are chosen by it."""
     if not rollouts:
         return {}
     successes = [rollout.penalty.total for rollout in rollouts if rollout.score > 0]

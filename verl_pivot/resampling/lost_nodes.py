@@ -1,6 +1,7 @@
 """Nodes that a launch reserved for itself -> an error if one is lost while the trainer waits for rollouts.
 
-verl hands prompts to its agent loops and waits for their rollouts, without an end where a node took them along.
+verl hands prompts to its agent loops and waits for their rollouts. If a node is lost with some of them, it waits
+forever.
 """
 
 import time
@@ -12,23 +13,23 @@ from ray.util import placement_group_table
 from verl_pivot.errors import NodeLostError
 
 _SECONDS = 10.0
-"""Time between two looks at the cluster."""
+"""Seconds between two checks of the cluster."""
 
 Places = Mapping[str, Mapping[int, str]]
 """{placement group: {bundle: its node}}"""
 
 
 def reserved_places() -> Places:
-    """The placement groups of this launch, of which other launches of the cluster have their own; empty without Ray."""
+    """Places of this launch's placement groups, without those of other launches on the cluster; empty without Ray."""
     if not ray.is_initialized():
         return {}
-    launch = ray.get_runtime_context().get_job_id()  # with which the names of its placement groups end
+    launch = ray.get_runtime_context().get_job_id()  # the names of its placement groups end with this id
     groups = placement_group_table()
     return {name: dict(group["bundles_to_node_id"]) for name, group in groups.items() if name.endswith(launch)}
 
 
 class LostNodes:
-    """Compares where the placement groups of a launch are with where they were; Ray moves those of a lost node."""
+    """Compares the places of a launch's placement groups with earlier ones, since Ray moves those of a lost node."""
 
     def __init__(self, places: Callable[[], Places] = reserved_places, seconds: float = _SECONDS) -> None:
         self._places, self._seconds = places, seconds
@@ -36,7 +37,7 @@ class LostNodes:
         self._next = 0.0
 
     def check(self) -> None:
-        """Look at the cluster, if the last look was some time ago.
+        """Check the cluster, if the last check was at least `seconds` ago.
 
         Raises:
             NodeLostError: Naming the node.
@@ -45,13 +46,13 @@ class LostNodes:
             self.look()
 
     def look(self) -> None:
-        """Look at the cluster.
+        """Check the cluster now.
 
         Raises:
             NodeLostError: Naming the node.
         """
         self._next = time.monotonic() + self._seconds
-        for group, nodes in self._places().items():  # a bundle that waits for its node has an empty name
+        for group, nodes in self._places().items():  # a bundle that waits for a node has an empty node name
             known = self._known.setdefault(group, nodes)
             lost = {node for bundle, node in known.items() if node and nodes.get(bundle) != node}
             if lost:

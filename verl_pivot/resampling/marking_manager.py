@@ -1,4 +1,4 @@
-"""MarkingManager: verl's agent loop manager, which tells agent loops of validation and keeps groups of one size."""
+"""MarkingManager: verl's agent loop manager, which marks prompts for validation and gives all groups one size."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ _NUM_ROLLOUTS = "__rollout_n__"
 
 
 class MarkingManager(WorkflowManager):
-    """Gives all groups of training one size, beside what every manager writes into prompts."""
+    """Gives all groups of training one size, and writes into prompts what `WorkflowManager` writes."""
 
     def __init__(self, config: Any, *args: Any, **kwargs: Any) -> None:
         super().__init__(config, *args, **kwargs)
@@ -21,7 +21,7 @@ class MarkingManager(WorkflowManager):
         """Rollouts per prompt in training."""
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Hand prompts on to the workers.
+        """Pass prompts on to the workers.
 
         Raises:
             DataError: If rows have a column of their own for the number of rollouts, or for workflows.

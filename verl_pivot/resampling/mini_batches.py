@@ -11,7 +11,7 @@ def fitted_mini_batch(num_groups: int, *, num_updates: int, groups_per_unit: int
     Args:
         num_groups: Groups that the step's update sees, at least one.
         num_updates: Updates of a step whose batch is full.
-        groups_per_unit: Number of groups of which every mini-batch must be a multiple.
+        groups_per_unit: Every mini-batch must have a multiple of this number of groups.
     """
     units = -(-num_groups // (num_updates * groups_per_unit))
     return units * groups_per_unit
@@ -45,9 +45,9 @@ class MiniBatches:
         self._actor.ppo_mini_batch_size = min(size, self._full_size)
 
     def fit_one_update(self, num_rows: int) -> None:
-        """Choose the size with which a batch of this many rows is one update, and at most a unit of it is padding.
+        """Choose the size that makes a batch of this many rows one update with at most one unit of padding.
 
-        verl counts mini-batches in groups of `rollout.n` rows, here too, where a rollout may have several rows.
+        verl counts mini-batches in groups of `rollout.n` rows, even here, where a rollout may have several rows.
         """
         self._actor.ppo_mini_batch_size = fitted_mini_batch(
             -(-num_rows // self._group_size), num_updates=1, groups_per_unit=self._groups_per_unit

@@ -82,6 +82,6 @@ def penalty_of_steps(num_steps: int, num_failed: int) -> Penalty:
 
     Args:
         num_steps: Steps of the policy, each with a cell.
-        num_failed: Steps whose cell did not run without an error.
+        num_failed: Steps whose cell failed.
     """
     return Penalty(num_calls=num_steps, num_errors=num_failed, num_answers=None, num_turns=num_steps)

@@ -1,10 +1,10 @@
-"""Groups that the last steps used and dropped -> prompts to generate ahead, before the step drops groups itself."""
+"""Groups that the last steps used and dropped -> number of prompts to generate ahead in the next step."""
 
 from collections import deque
 from math import floor, sqrt
 
 _NUM_STEPS = 5
-"""Last steps whose groups tell how many of the next ones will be usable."""
+"""Number of last steps from which the share of usable groups is estimated."""
 
 
 def num_ahead(batch_size: int, *, num_used: int, num_dropped: int, budget: int) -> int:
@@ -18,7 +18,7 @@ def num_ahead(batch_size: int, *, num_used: int, num_dropped: int, budget: int) 
         batch_size: Groups that the update needs.
         num_used: Groups that the last steps used.
         num_dropped: Groups that the last steps dropped and replaced.
-        budget: Most prompts of one step.
+        budget: Maximum number of prompts in one step.
     """
     if num_used == 0:
         return 0
@@ -28,16 +28,16 @@ def num_ahead(batch_size: int, *, num_used: int, num_dropped: int, budget: int) 
 
 
 class Prefetch:
-    """Prompts of one step that were generated ahead, and replace dropped groups until they are used up."""
+    """Prompts of one step that were generated ahead; they replace dropped groups until they are used up."""
 
     def __init__(self) -> None:
         self.num_left = 0
         """Prompts generated ahead that have not replaced a dropped group."""
         self._steps: deque[tuple[int, int]] = deque(maxlen=_NUM_STEPS)
-        """[num_steps, 2] groups that a step used, and that it dropped."""
+        """[num_steps, 2] numbers of groups that a step used, and that it dropped."""
 
     def begin(self, batch_size: int, budget: int) -> int:
-        """Begin a step; the number of prompts to generate ahead."""
+        """Begin a step; returns the number of prompts to generate ahead."""
         self.num_left = num_ahead(
             batch_size,
             num_used=sum(used for used, _ in self._steps),
@@ -47,12 +47,12 @@ class Prefetch:
         return self.num_left
 
     def replace(self, num_dropped: int) -> int:
-        """Replace groups by prompts generated ahead; the number of those that need another prompt."""
+        """Replace groups by prompts generated ahead; returns the number of groups that still need a prompt."""
         from_ahead = min(num_dropped, self.num_left)
         self.num_left -= from_ahead
         return num_dropped - from_ahead
 
     def end(self, num_used: int, num_dropped: int) -> None:
-        """End a step, for the choice of the next ones."""
+        """End a step, and remember its groups for the estimate of the next steps."""
         self.num_left = 0
         self._steps.append((num_used, num_dropped))

@@ -54,21 +54,21 @@ class PivotSampling:
 
         Raises:
             UserCodeError: In the first step, if a row or the user's code is at fault.
-            NodeLostError: If a node is lost that the launch runs on.
+            NodeLostError: If a node on which the launch runs is lost.
             VerifierError: After `pivot.max_undecided_batches` batches in a row without any decided row.
             ConfigError: If an earlier step could not be dumped.
         """
         dump = self._dumps[partition_id]
         try:
             sampled = self._sample(global_steps, partition_id, batch_size)
-        except NodeLostError:  # and rows with it, for which a dump would wait
+        except NodeLostError:  # its rows are lost too, and a dump would wait for them
             raise
         except PivotError:  # the rollouts that were left out so far show the cause
             if dump is not None:
                 self._dump_rows({}, (), global_steps, partition_id)
                 dump.finish()
             raise
-        except RuntimeError:  # of TransferQueue, which waits 200 s for the rows of a node
+        except RuntimeError:  # of TransferQueue, which waits 200 s for the rows of a lost node
             self._lost_nodes.look()
             raise
         if dump is not None:
@@ -143,11 +143,11 @@ class PivotSampling:
         return rows
 
     def _counted_rows(self, rows: Mapping[str, SampledRow], partition_id: str) -> list[SampledRow]:
-        """Rows that the metrics of the rollouts are over; `rows` are those of the groups of the batch."""
+        """Rows that count in the metrics of the rollouts; `rows` are those of the batch's groups."""
         return list(rows.values())
 
     def _metrics_of_rows(self, rows: list[SampledRow]) -> dict[str, float]:
-        """Metrics of the rollouts with tools; of a rollout's rows one has its record."""
+        """Metrics of the rollouts with tools; one row of each rollout has its record."""
         records: list[RolloutRecord] = [row.record for row in rows if row.record is not None]
         successes = [row.record for row in rows if row.record is not None and (row.score or 0.0) > 0]
         return {**rollout_metrics(records), **success_metrics(successes)}
@@ -157,7 +157,7 @@ class PivotSampling:
         return self._cleared
 
     def _reason_to_leave(self, row: SampledRow) -> LeftOut:
-        """Why the update does not see a row of the batch."""
+        """Reason for which the update does not see a row of the batch."""
         return row.unusable or LeftOut.LONE
 
     def _dump_rows(self, rows: Mapping[str, SampledRow], kept: Collection[str], step: int, partition_id: str) -> None:
@@ -181,7 +181,7 @@ class PivotSampling:
         dump.add(step, lines)
 
     def _evict_terminal_groups(self, global_steps: int, partition_id: str, eviction_reasons: Any) -> Any:
-        """verl's hook: clears the groups that are to be replaced, each of which has a reason."""
+        """verl's hook: clears the groups that are to be replaced; `_clear_groups` gets the reason of each."""
         stale, equal, failed, _ = eviction_reasons
         self._replaced_uids = {
             **dict.fromkeys(failed, LeftOut.GROUP_FAILED),
@@ -193,7 +193,7 @@ class PivotSampling:
         return result
 
     def _clear_groups(self, partition_id: str, uids: set[str]) -> None:
-        """verl's hook: clears the rows of groups, which are read before if they are dumped."""
+        """verl's hook: clears the rows of groups; if rows are dumped, they are read first."""
         if self._dumps[partition_id] is not None:
             for key, row in self._rows_of_groups(partition_id, uids).items():
                 self._cleared[key] = (
@@ -228,7 +228,7 @@ def _open_dump(data_dir: str | None, batches_per_step: int, recorded: RecordedTe
 
 
 def _num_absent(batch: KVBatchMeta, group_size: int) -> dict[str, int]:
-    """{group: number of its rollouts that gave no row} for groups with at least one of these."""
+    """{group: number of its rollouts that gave no row} for groups with at least one such rollout."""
     rollouts = {key.rsplit("_", 1)[0] for key in batch.keys}
     present = Counter(rollout.split("_")[0] for rollout in rollouts)
     return {group: group_size - number for group, number in present.items() if number < group_size}
@@ -264,7 +264,7 @@ def _variance_metrics(groups: Mapping[str, Sequence[float]]) -> dict[str, float]
 
 
 def _update_curriculum(batch: KVBatchMeta, groups: Mapping[str, Sequence[float]], step: int) -> dict[str, float]:
-    """Hand the groups' scores to the curriculum of this process's training dataset; its metrics, none if it is off."""
+    """Hand the groups' scores to the curriculum of this process's training dataset; returns its metrics."""
     curriculum = training_curriculum()
     if curriculum is None:
         return {}
@@ -276,7 +276,7 @@ def _update_curriculum(batch: KVBatchMeta, groups: Mapping[str, Sequence[float]]
 
 
 def _observe_workflows(step: int, rows: Sequence[SampledRow]) -> None:
-    """Let the successes of a step become workflows, if the training keeps any."""
+    """Turn the successes of a step into workflows, if the training keeps workflows."""
     if (workflows := step_workflows()) is not None:
         workflows.observe(step, rows)
 
@@ -313,7 +313,7 @@ def _one_row_each(batch: KVBatchMeta, rows: Sequence[SampledRow]) -> list[Sample
 
 
 def _verdict_shares(rows: Sequence[SampledRow]) -> dict[str, float]:
-    """{verifier/<name>/<reason>: share of rollouts with this verdict} over those that have one."""
+    """{verifier/<name>/<reason>: share of rollouts with this verdict} among the rollouts that have a verdict."""
     rewards = [row.reward for row in rows if "reason" in row.reward]
     verdicts = Counter(f"verifier/{reward['verifier']}/{reward['reason']}" for reward in rewards)
     return {name: count / verdicts.total() for name, count in sorted(verdicts.items())}

@@ -1,7 +1,7 @@
 """Resample on correct (GRPO-RoC): scores and penalties of an oversampled group -> the rollouts that the update sees.
 
 Both functions take [num_rollouts] scores, of which those > 0 are successes, and [num_rollouts] penalties, of which
-lower ones are cleaner, and return `keep` distinct indices in ascending order, also where all rollouts have one outcome.
+lower ones are cleaner. They return `keep` distinct indices in ascending order, also if all rollouts have one outcome.
 
 Source: rStar2-Agent (arXiv:2508.20722), section 2.2.3, equations 4 and 5. There `keep` is half of the group; here it is
 any number up to the size of the group.
@@ -52,8 +52,8 @@ def pick_as_released(
     one for an odd `keep` and fail its assert. Here the number of failures is rounded, and successes fill the rest.
 
     Args:
-        min_failures: Least number of failures that stay; all of them, if the group has fewer.
-        min_successes: Least number of successes that stay; all of them, if the group has fewer.
+        min_failures: Minimum number of failures that stay; all of them, if the group has fewer.
+        min_successes: Minimum number of successes that stay; all of them, if the group has fewer.
 
     Raises:
         ValueError: If the lengths differ, `keep` is out of range, or the minima exceed it.

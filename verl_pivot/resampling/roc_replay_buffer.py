@@ -87,10 +87,10 @@ class RocSampling(PivotSampling):
         }
 
     def _generate_ahead(self, batch_size: int) -> int:
-        """Generate more prompts at once where the last steps dropped many groups.
+        """Generate more prompts at once if the last steps dropped many groups.
 
-        In the other trainer modes verl generates ahead by itself (`num_warmup_batches`), and with reject nothing is
-        replaced.
+        In the other trainer modes verl generates ahead by itself (`num_warmup_batches`), and with
+        `equal_rewards=reject` nothing is replaced.
         """
         if self.trainer_mode != "sync" or self._settings.equal_rewards is EqualRewards.REJECT:  # type: ignore[attr-defined]  # verl's
             return 0
@@ -100,7 +100,7 @@ class RocSampling(PivotSampling):
         return number
 
     def _refill(self, num_prompts: int) -> None:
-        """Replace groups, at first by those that were generated ahead."""
+        """Replace groups, first by those that were generated ahead."""
         if number := self._prefetch.replace(num_prompts):
             self._refill_from_dataset(number)
 
@@ -111,7 +111,7 @@ class RocSampling(PivotSampling):
         return set() if partition_id == _TRAIN and self._prefetch.num_left and is_running else keys
 
     def _look_for_answers(self) -> None:
-        """Say in the first step with a success whether p_format can tell successes apart."""
+        """In the first step with a success, warn if p_format cannot tell successes apart."""
         groups = [each.group for each in (*self._sampled, *self._left_out)]
         successes = [rollout.penalty for group in groups for rollout in group.rollouts if rollout.score > 0]
         if self._has_seen_success or not successes:
@@ -128,7 +128,7 @@ class RocSampling(PivotSampling):
     def _sample_batch(
         self, global_steps: int, partition_id: str, batch_size: int
     ) -> tuple[KVBatchMeta, dict[str, Any]]:
-        """A batch of at least one group; where all groups were rejected, new prompts are sampled within the budget."""
+        """A batch of at least one group; if all groups were rejected, new prompts are sampled within the budget."""
         batch, metrics = super()._sample_batch(global_steps, partition_id, batch_size)
         while partition_id == _TRAIN and not batch.keys:
             self._check_budget()
@@ -187,7 +187,7 @@ class RocSampling(PivotSampling):
         self._left_out.append(group)
 
     def _check_budget(self) -> None:
-        """Refuse to sample as many prompts again as were dropped if that exceeds the step's budget."""
+        """Raise ResamplingError if a batch and replacements for all dropped groups exceed the step's budget."""
         budget = self._settings.max_gen_batches * self._batch_size
         if self._batch_size + self._dropped.reasons.total() > budget:
             raise ResamplingError(
@@ -228,7 +228,7 @@ class RocSampling(PivotSampling):
         return KVBatchMeta(partition_id=partition_id, keys=keys, tags=[partition_snapshot[key] for key in keys])
 
     def _clear_surplus(self) -> None:
-        """Clear the groups generated ahead that the update did not need: the next step's have newer weights."""
+        """Clear the groups generated ahead that the update did not need: the next step samples with newer weights."""
         surplus = set(self._finished) if self._prefetch.num_left else set()
         self._num_surplus = len(surplus)
         self._clear_groups(_TRAIN, surplus)
@@ -246,13 +246,13 @@ class RocSampling(PivotSampling):
         return [rows[key] for key in batch.keys]
 
     def _rows_of_batch(self, rows: Mapping[str, SampledRow], partition_id: str) -> Mapping[str, SampledRow]:
-        """Also the rows of a training batch's groups that were not drawn."""
+        """Of a training batch, all rows of its groups, also those that were not drawn."""
         if partition_id != _TRAIN:
             return rows
         return {key: row for each in self._sampled for key, row in each.rows.items()}
 
     def _left_rows(self) -> dict[str, tuple[SampledRow, LeftOut]]:
-        """Also the rows of groups that were replaced or rejected, which count in the metrics."""
+        """In addition, the rows of groups that were replaced or rejected, which count in the metrics."""
         left = {
             key: (row, row.unusable or _LEFT_OUT[each.drop_reason or DropReason.EQUAL_REWARDS])
             for each in self._left_out

@@ -20,7 +20,7 @@ from verl_pivot.resampling.step_dump import DumpLine
 from verl_pivot.rollout.workflows import WorkflowTask
 
 _FIELDS_OF_LINES = {"score", "undecided", "verifier", "reason", "detail", "stop_reason", "num_calls", "num_tool_errors"}
-"""Values of a reward manager that a line of a dump has under a key of its own."""
+"""Values of a reward manager that have keys of their own in a line of a dump."""
 
 
 class SampledRow(NamedTuple):
@@ -33,9 +33,9 @@ class SampledRow(NamedTuple):
     transcript: bytes | None = None
     """The rollout's part of its line in a dump; None if nothing is dumped, and for agent loops of verl."""
     prompt: bytes | None = None
-    """Messages of its prompt for the dump; None if no texts are dumped, and for agent loops of verl."""
+    """Messages of the rollout's prompt for the dump; None if no texts are dumped, and for agent loops of verl."""
     workflow_task: WorkflowTask | None = None
-    """Goal and site, where `pivot.rollout.workflows` is on."""
+    """Goal and site; None unless `pivot.rollout.workflows` is on."""
 
     @property
     def is_undecided(self) -> bool:
@@ -48,7 +48,7 @@ class SampledRow(NamedTuple):
 
     @property
     def unusable(self) -> LeftOut | None:
-        """Why no update may see the row, whatever the rest of its group is; None if it is usable."""
+        """Reason for which no update may see the row, regardless of its group; None if it is usable."""
         if not self.is_undecided:
             return None
         return LeftOut.MASKED if self.record is not None and self.record.is_masked else LeftOut.UNDECIDED

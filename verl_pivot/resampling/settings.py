@@ -12,7 +12,7 @@ from verl_pivot.validation import Options, validated
 ResamplingMode: TypeAlias = Literal["paper", "released", "best_of_n", "farthest"]
 """Rules by which rollouts of a group stay: two of GRPO-RoC, and two that go by the score alone (TSR)."""
 _MAX_ROUNDING = 1e-6
-"""Difference from a whole number up to which a product counts as one: 1.16 * 25 is 28.999999999999996."""
+"""Largest difference from a whole number at which a product counts as whole: 1.16 * 25 is 28.999999999999996."""
 
 
 class ResamplingSettings(Options):
@@ -25,9 +25,9 @@ class ResamplingSettings(Options):
     mode: ResamplingMode = "paper"
     equal_rewards: EqualRewards = EqualRewards.REJECT
     min_failures: Annotated[int, Field(ge=0)] = 2
-    """Least number of failures that stay in a group; only with mode released."""
+    """Minimum number of failures that stay in a group; only with mode released."""
     min_successes: Annotated[int, Field(ge=0)] = 2
-    """Least number of successes that stay in a group; only with mode released."""
+    """Minimum number of successes that stay in a group; only with mode released."""
     max_gen_batches: Annotated[int, Field(ge=2)] = 20
     """Budget of prompts per training step, in batches of `data.train_batch_size` prompts."""
     seed: int | None = None
@@ -48,7 +48,7 @@ class ResamplingSettings(Options):
 
     @property
     def goes_by_penalty(self) -> bool:
-        """Whether the penalty of a success bears on whether it stays."""
+        """Whether the penalty of a success influences whether it stays."""
         return self.mode in ("paper", "released")
 
     @property
@@ -79,7 +79,7 @@ def settings_of(chosen: DictConfig) -> ResamplingSettings:
 
 
 def check_batch(config: DictConfig, settings: ResamplingSettings) -> None:
-    """Refuse sizes with which verl could not replace single groups, or gives the update another number of rollouts.
+    """Refuse settings with which verl could not replace single groups, or would train on another number of rollouts.
 
     Raises:
         ConfigError: If two keys contradict each other; the message names them.

@@ -1,4 +1,4 @@
-"""Outcomes and transcripts of rollouts -> `<folder>/<step>.jsonl`, written by a thread: whole, or not there at all."""
+"""Outcomes and transcripts of rollouts -> `<folder>/<step>.jsonl`, written by a thread, completely or not at all."""
 
 import logging
 import os
@@ -15,7 +15,7 @@ from verl_pivot.errors import ConfigError
 logger = logging.getLogger(__name__)
 
 _BUFFER_BYTES = 1 << 20
-"""Bytes of lines that are written at once; each line by itself takes twice the CPU time."""
+"""Bytes of lines that are written at once; writing each line by itself takes twice the CPU time."""
 
 
 class DumpLine(NamedTuple):
@@ -31,7 +31,7 @@ class DumpLine(NamedTuple):
 class StepDump:
     """Dumps of one partition, a file per step; later batches of a step are appended to its file.
 
-    A step that was dumped before, by a run that was resumed since, is replaced.
+    If a run is resumed, the file of a step that was dumped before is replaced.
     """
 
     def __init__(self, folder: Path, *, batches_per_step: int = 1, recorded: RecordedTexts = RecordedTexts.ALL) -> None:
@@ -40,7 +40,7 @@ class StepDump:
         Args:
             folder: Folder of the files.
             batches_per_step: Number of batches after which the file of a step appears.
-            recorded: Rollouts that have their texts; with `calls` the agent loop has left them out.
+            recorded: Rollouts whose texts are dumped; with `calls` the agent loop has left all texts out.
 
         Raises:
             ConfigError: If the folder cannot be created.
@@ -56,7 +56,7 @@ class StepDump:
         self._writing: deque[Future[None]] = deque()
         self._step: int | None = None
         self._num_batches = 0
-        """Batches of the step that ended."""
+        """Number of batches of the step that have ended."""
 
     def add(self, step: int, lines: Sequence[DumpLine]) -> None:
         """Write lines in the background, in the order of their uids.
@@ -71,7 +71,7 @@ class StepDump:
         self._submit(self._thread.submit(self._append, step, list(lines), is_new, is_published))
 
     def end_batch(self) -> None:
-        """Let the file of the step appear in the background, if this was its last batch; otherwise wait for the last.
+        """Publish the file of the step in the background, if this was its last batch.
 
         Raises:
             ConfigError: If an earlier write failed.
@@ -81,7 +81,7 @@ class StepDump:
             self._submit(self._thread.submit(self._publish, self._step))
 
     def finish(self) -> None:
-        """Let the file of the step appear, and wait until it is there.
+        """Publish the file of the step, and wait until it is there.
 
         Raises:
             ConfigError: If a write failed.
@@ -122,7 +122,7 @@ class StepDump:
             raise
 
     def _encoded(self, lines: Sequence[DumpLine]) -> Iterator[bytes]:
-        """The lines, with a prompt where it differs from that before in the same group."""
+        """The encoded lines; a line has its prompt only if it differs from the one before in the same group."""
         last: tuple[str, bytes | None] = ("", None)
         for outcome, transcript, prompt in lines:
             if transcript is not None and self._recorded is RecordedTexts.KEPT and not outcome.is_kept:

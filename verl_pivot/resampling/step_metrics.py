@@ -11,8 +11,8 @@ def step_metrics(trajectories: Sequence[tuple[Mapping[str, Any], RolloutRecord]]
     """Means over the trajectories of one step, as {name: value}.
 
     Args:
-        trajectories: [num_trajectories] `reward_extra_info`, whose names `rewards.steps.trajectory_scores` gives, and
-            record of each decided trajectory; those of agent loops without a notebook do not count.
+        trajectories: [num_trajectories] (`reward_extra_info`, record) of each decided trajectory, with the names of
+            `rewards.steps.trajectory_scores`. Trajectories of agent loops without a notebook do not count.
     """
     of_notebook = [(scores, record) for scores, record in trajectories if scores.get("steps") is not None]
     if not of_notebook:

@@ -30,7 +30,7 @@ class StepSampling(RocSampling):
         return batch, {**metrics, "l0/rows": float(len(batch.keys))}
 
     def _metrics_of_rows(self, rows: list[SampledRow]) -> dict[str, float]:
-        """Also those of the trajectories' steps."""
+        """Metrics of the rollouts with tools, and of the trajectories' steps."""
         trajectories = [(row.reward, row.record) for row in rows if row.record is not None and not row.is_undecided]
         return {**super()._metrics_of_rows(rows), **step_metrics(trajectories)}
 

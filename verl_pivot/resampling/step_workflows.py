@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class StepWorkflows:
-    """The workflows of one training, between the manager of agent loops and the replay buffer in its process."""
+    """The workflows of one training, shared by the agent loop manager and the replay buffer in its process."""
 
     def __init__(self, memory: "TrainingWorkflows", min_score: float) -> None:
         self._memory = memory
@@ -30,7 +30,7 @@ class StepWorkflows:
         self, prompts: Sequence[Sequence[Mapping[str, Any]]], rows: Sequence[Mapping[str, Any]], step: int,
         *, is_validation: bool,
     ) -> list[str]:  # fmt: skip
-        """[num_prompts] the column that tells all rollouts of a prompt which workflows there are for it.
+        """[num_prompts] values of the column that tells all rollouts of a prompt their workflows.
 
         Args:
             prompts: [num_prompts] messages of each prompt.
@@ -43,7 +43,7 @@ class StepWorkflows:
         return [msgspec.json.encode(ranking.ranked(task)).decode() for task in tasks]
 
     def observe(self, step: int, rows: Sequence[SampledRow]) -> None:
-        """Keep the workflows of a step's successes; a state that cannot be written is said, and costs these alone."""
+        """Keep the workflows of a step's successes; if they cannot be written, they are lost, and this is logged."""
         succeeded = [
             SucceededRollout(task=row.workflow_task, calls=row.record.calls, source=f"step {step}")
             for row in rows

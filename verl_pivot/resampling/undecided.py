@@ -13,7 +13,7 @@ class DecidedRows:
     """Positions in the batch, ascending."""
     num_undecided: int
     num_lone: int
-    """Decided rows dropped as the last ones of their group: GRPO would use their reward as the advantage."""
+    """Decided rows dropped since their group has too few left: GRPO would use a lone reward as the advantage."""
 
 
 def keep_decided(

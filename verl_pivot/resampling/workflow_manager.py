@@ -1,4 +1,4 @@
-"""WorkflowManager: verl's agent loop manager, which tells agent loops of validation and of workflows."""
+"""WorkflowManager: verl's agent loop manager, which marks prompts for validation and gives them workflows."""
 
 from typing import Any
 
@@ -23,10 +23,10 @@ class WorkflowManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is unty
         self._workflows = start_step_workflows(config)
 
     def generate_sequences(self, prompts: TensorDict) -> None:
-        """Hand prompts on to the workers.
+        """Pass prompts on to the workers.
 
         Raises:
-            DataError: If rows have a column of the name that the workflows get.
+            DataError: If rows already have the column for workflows.
         """
         assign_non_tensor_data(prompts, IS_VALIDATION, "validate" in prompts)
         self._add_workflows(prompts)
@@ -36,7 +36,7 @@ class WorkflowManager(AgentLoopManagerTQ):  # type: ignore[misc]  # verl is unty
         """Write the workflows for each prompt into a column.
 
         Raises:
-            DataError: If rows have a column of that name.
+            DataError: If rows already have this column.
         """
         if self._workflows is None:
             return

@@ -20,7 +20,7 @@ checklist_released: a reason, and a line `Checklist 1: Yes` for each item, as pu
 """
 CHECKLIST_FORMS: tuple[ChecklistForm, ...] = ("checklist", "checklist_released")
 MAX_ITEMS = 5
-"""Items of a checklist at most, as in the paper."""
+"""Largest number of items in a checklist, as in the paper."""
 MAX_ITEM_CHARACTERS = 400
 _WRITING = (
     "You write a checklist of the subgoals that lead to the end of a task. An assistant will work on the task with the "
@@ -76,7 +76,7 @@ class StateOdds(NamedTuple):
 
 
 def progress(samples: Sequence[Sequence[ItemState | StateOdds]]) -> float:
-    """Mean over items and answers of the share that is done, in [0, 1].
+    """Share of the checklist that is done, in [0, 1]: the mean over all items and all answers.
 
     Args:
         samples: [num_answers][num_items] states of the items, or their probabilities.
@@ -90,18 +90,18 @@ def progress(samples: Sequence[Sequence[ItemState | StateOdds]]) -> float:
     shares = [item.share for answer in samples for item in answer]
     if not shares:
         raise ValueError("progress needs an answer with an item")
-    return min(max(sum(shares) / len(shares), 0.0), 1.0)  # rounding of probabilities may exceed both
+    return min(max(sum(shares) / len(shares), 0.0), 1.0)  # rounded probabilities may exceed the limits
 
 
 def gains(progress_of_turns: Sequence[float | None]) -> list[float | None]:
-    """What each turn adds to the progress; the sum is the progress after the last turn for which it is known.
+    """Progress that each turn adds; the gains sum to the last known progress.
 
     Args:
         progress_of_turns: [num_turns] progress after each turn; None where the judge gave no valid answer.
 
     Returns:
-        [num_turns] gains in [-1, 1]. A turn without progress gains 0, and the next one gains over the last that is
-        known; all are None if none is known.
+        [num_turns] gains in [-1, 1]. A turn whose progress is None gains 0, and the gain of the next turn is measured
+        from the last known progress. All gains are None if no progress is known.
 
     Example:
         gains([0.25, None, 0.75])  # [0.25, 0.0, 0.5]
@@ -117,10 +117,10 @@ def gains(progress_of_turns: Sequence[float | None]) -> list[float | None]:
 
 
 def checked_items(items: Sequence[object]) -> tuple[str, ...]:
-    """The items of a checklist as one line each.
+    """Items of a checklist, each written as one line.
 
     Raises:
-        ValueError: If there are none or too many, or one is no text, empty, too long, or there twice.
+        ValueError: If there are no items or too many, or an item is no text, is empty, is too long or occurs twice.
     """
     if not 1 <= len(items) <= MAX_ITEMS:
         raise ValueError(f"a checklist has 1 to {MAX_ITEMS} items, got {len(items)}")
@@ -137,11 +137,11 @@ def checked_items(items: Sequence[object]) -> tuple[str, ...]:
 
 
 def writing_question(task: str, first_page: str, form: ChecklistForm, fit: Fit) -> FencedQuestion:
-    """The question for the checklist of a task.
+    """Question that asks the judge to write the checklist of a task.
 
     Args:
-        task: What the policy was asked.
-        first_page: The first page that it reads; "" if there is none, or it is not to be seen.
+        task: Task that the policy was given.
+        first_page: First page that the policy reads; "" if there is none, or the judge must not see it.
         form: How the judge answers.
         fit: Cuts texts that are too long: the page first, then the task.
     """
@@ -160,15 +160,15 @@ def writing_question(task: str, first_page: str, form: ChecklistForm, fit: Fit) 
 def checking_question(
     task: str, items: Sequence[str], first_page: str, turns: Sequence[ShownTurn], form: ChecklistForm, fit: Fit
 ) -> FencedQuestion:
-    """The question how far each item has come after the last of these turns.
+    """Question that asks the judge how far each item has come after the last of these turns.
 
     Args:
-        task: What the policy was asked.
+        task: Task that the policy was given.
         items: Items of the checklist.
         first_page: Page that stands in the policy's prompt; "" if there is none.
-        turns: All turns up to now; later ones are not to be seen.
+        turns: All turns up to the one that is judged; the judge must not see later ones.
         form: How the judge answers.
-        fit: Cuts texts that are too long: old turns first, then the first page, the task, and the last turn at last.
+        fit: Cuts texts that are too long: old turns first, then the first page, then the task, and the last turn last.
     """
     titled = [("The task:", harmless(task)), ("The checklist:", _numbered(items)), ("The first page:", first_page)]
     for number, turn in enumerate(turns, 1):
@@ -189,7 +189,7 @@ def _numbered(items: Sequence[str]) -> str:
 
 
 def _checking_form(form: ChecklistForm) -> tuple[str, str]:
-    """What the judge answers with, for the system message, and the form of the answer."""
+    """Sentence of the system message about the answer, and the form of the answer."""
     if form == "checklist_released":
         return "Answer only in the form that is asked for.", (
             "Answer with your reason, and then with a line for every item, in their order:\n"

@@ -15,7 +15,7 @@ from verl_pivot.types import JsonObject
 from verl_pivot.validation import Options, first_problem
 
 NUM_ALTERNATIVES = 10
-"""Tokens with their logprobs that a server gives beside each token of an answer, as in the released code."""
+"""Number of likeliest tokens whose logprobs a server returns for each token of an answer, as in the released code."""
 _STATE = "|".join(state.value for state in ItemState)
 _JSON_STATE = re.compile(rf'"state"\s*:\s*"({_STATE})"')
 _EVALUATION = "CHECKLIST EVALUATION:"
@@ -58,7 +58,7 @@ def writing_schema(form: ChecklistForm) -> JsonObject | None:
 
 
 def checking_schema(form: ChecklistForm) -> JsonObject | None:
-    """JSON schema of the answer about its items; None for a form that is not JSON."""
+    """JSON schema of the answer about a checklist's items; None for a form that is not JSON."""
     return CheckingAnswer.model_json_schema() if form == "checklist" else None
 
 
@@ -66,7 +66,7 @@ def items_of_answer(text: str, form: ChecklistForm) -> tuple[str, ...]:
     """Items of the checklist that a judge wrote.
 
     Raises:
-        InvalidAnswerError: If the answer has another form, or no checklist that counts.
+        InvalidAnswerError: If the answer does not have this form, or its checklist is not valid.
     """
     items = _written_lines(text) if form == "checklist_released" else _read(_WRITTEN, decoded_answer(text)).items
     try:
@@ -79,7 +79,7 @@ def states_of_answer(text: str, num_items: int, form: ChecklistForm) -> list[Ite
     """[num_items] states of a checklist's items, from the judge's answer.
 
     Raises:
-        InvalidAnswerError: If the answer has another form, or not every item once and in order.
+        InvalidAnswerError: If the answer does not have this form, or does not hold every item once and in order.
     """
     if form == "checklist_released":
         start = text.rfind(_EVALUATION)
@@ -95,17 +95,17 @@ def states_of_answer(text: str, num_items: int, form: ChecklistForm) -> list[Ite
 
 
 def odds_of_answer(answer: ChatAnswer, states: Sequence[ItemState], form: ChecklistForm) -> list[StateOdds]:
-    """[num_items] probabilities of the states of items, from the logprobs of the tokens with which they begin.
+    """[num_items] probabilities of each item's states, from the logprobs of the token with which its state begins.
 
-    The answer's tokens may begin with a thought that its text does not hold, so that the last states count.
+    The tokens may begin with reasoning that the answer's text does not hold, so that only the last states are read.
 
     Args:
         answer: The answer, with its logprobs.
-        states: [num_items] the states in its text.
-        form: Its form.
+        states: [num_items] states in the answer's text.
+        form: Form of the answer.
 
     Raises:
-        InvalidAnswerError: If its tokens do not spell these states.
+        InvalidAnswerError: If the answer's tokens do not spell these states, or the logprobs of a state are too low.
     """
     text = "".join(token.token for token in answer.logprobs)
     pattern, group = (_LINE_STATE, 2) if form == "checklist_released" else (_JSON_STATE, 1)
@@ -117,18 +117,18 @@ def odds_of_answer(answer: ChatAnswer, states: Sequence[ItemState], form: Checkl
 
 
 def _token_at(tokens: Sequence[TokenLogprob], ends: Sequence[int], place: int) -> TokenLogprob:
-    """The token that holds a letter of the text.
+    """Token that holds the letter at a position of the text.
 
     Args:
         tokens: [num_tokens]
-        ends: [num_tokens] positions behind each token.
+        ends: [num_tokens] position right after each token.
         place: Position of the letter.
     """
     return next(token for token, end in zip(tokens, ends, strict=True) if end > place)
 
 
 def _odds(token: TokenLogprob) -> StateOdds:
-    """Softmax over the states with which the token or one that could stand in its place begins."""
+    """Probabilities of the states: those of the token and of its alternatives, summed by the state that each begins."""
     likely = {each.token: each.logprob for each in (LikelyToken(token.token, token.logprob), *token.top_logprobs)}
     sums = dict.fromkeys(ItemState, 0.0)
     for text, logprob in likely.items():
@@ -141,7 +141,7 @@ def _odds(token: TokenLogprob) -> StateOdds:
 
 
 def _state_begun(token: str) -> ItemState | None:
-    """The state that begins with a token's letters, or that they begin with; None for none of them."""
+    """State whose name begins with the token's letters, or with which these letters begin; None if there is none."""
     letters = _BEFORE_LETTERS.sub("", token).casefold()
     if not letters:
         return None
@@ -150,12 +150,12 @@ def _state_begun(token: str) -> ItemState | None:
 
 
 def _begins(letters: str, name: str) -> bool:
-    """Whether a text is the name with something behind it that is no letter, such as a quotation mark."""
+    """Whether a text begins with the name and has no letter after it; a quotation mark may follow, for example."""
     return letters.startswith(name) and not letters[len(name) : len(name) + 1].isalpha()
 
 
 def _written_lines(text: str) -> list[str]:
-    """Items of the released form: the title of each with its goal."""
+    """Items of a checklist in the released form, each as its title and its goal."""
     start = text.rfind(_LISTS)
     if start < 0:
         raise InvalidAnswerError(f"it has no {_LISTS}")
@@ -169,10 +169,10 @@ def _written_lines(text: str) -> list[str]:
 
 
 def _read(form: TypeAdapter[Any], written: Any) -> Any:
-    """What an answer says, decoded.
+    """Decoded answer as an object of the class that it should have.
 
     Raises:
-        InvalidAnswerError: If it has another form.
+        InvalidAnswerError: If the answer does not have this form.
     """
     try:
         return form.validate_python(written)

@@ -31,28 +31,28 @@ from verl_pivot.types import JsonObject
 from verl_pivot.verifiers.asked_once import AskedOnce
 
 _MAX_ANSWERS: Final = 4096
-"""Questions whose answers are kept in memory for equal ones of other rollouts."""
+"""Number of questions whose answers are kept in memory, for equal questions of other rollouts."""
 _CONTROL_ITEM: Final = "The sum of 1 and 2 is computed."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecklistTask:
-    """What a checklist is about."""
+    """Task that a checklist is about."""
 
     task: str
-    """What the policy was asked."""
+    """Task that the policy was given."""
     first_page: str = ""
-    """Page that stands in the policy's prompt behind the task; "" if there is none."""
+    """Page that stands after the task in the policy's prompt; "" if there is none."""
     items: tuple[str, ...] | None = None
-    """Checklist of the row; None for one that the judge writes."""
+    """Checklist of the row; None if the judge writes the checklist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecklistJudgement:
-    """What a judge said of a trajectory by its checklist."""
+    """Judgement of a trajectory's turns by its checklist."""
 
     items: tuple[str, ...]
-    """The checklist; empty if the judge wrote none that counts."""
+    """The checklist; empty if the row has none and the judge wrote no valid one."""
     judged: TrajectoryJudgement
     writing: tuple[ChatAnswer, ...] = ()
     """Answers to the question for the checklist; empty if the row has one."""
@@ -61,9 +61,9 @@ class ChecklistJudgement:
 class ChecklistJudge:
     """Judges turns by checklists, many at a time, each question once, within one event loop.
 
-    A checklist that the judge writes is asked for once for each task and page: equal questions of one time, of other
-    workers that share the cache, and those of an earlier process share their answer. A judge that cannot be reached
-    raises; one that writes no valid checklist, or answers no question validly, gives turns without a score.
+    The judge writes one checklist for each task and page. Equal questions share their answer: those asked at the same
+    time, those of other workers that share the cache, and those of an earlier process. If the judge cannot be reached,
+    an error is raised. If it writes no valid checklist or gives no valid answer, turns have no score.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class ChecklistJudge:
             written: Name of a setting -> how users write it, for messages.
 
         Raises:
-            ConfigError: If the cache cannot be opened, or the key is not set.
+            ConfigError: If the cache cannot be opened, or the API key is not set.
         """
         self._settings = settings
         self._tokenizer = tokenizer
@@ -98,14 +98,14 @@ class ChecklistJudge:
         await self._endpoint.close()
 
     async def judge(self, about: ChecklistTask, turns: Sequence[ShownTurn]) -> ChecklistJudgement:
-        """Progress after every turn but the last, all at once.
+        """Judge the progress after every turn but the last, all turns at once.
 
         Raises:
             VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
             ConfigError: If it refuses every question.
         """
         began = time.monotonic()
-        if len(turns) < 2:  # whose only turn is not judged
+        if len(turns) < 2:  # the last turn is not judged
             return ChecklistJudgement(items=about.items or (), judged=TrajectoryJudgement(turns=()))
         found = await self.checklist(about, turns)
         if found.value is None:
@@ -126,8 +126,8 @@ class ChecklistJudge:
 
         Args:
             about: The task.
-            turns: Turns of the rollout; the first page is what the tools gave back after the first of them, unless one
-                stands in the prompt.
+            turns: Turns of the rollout. If the prompt holds no first page, the observation after the first turn is
+                used as the first page.
         """
         if about.items is not None:
             return ReadAnswer(value=about.items)
@@ -152,7 +152,7 @@ class ChecklistJudge:
         return await self._judged.get(question.name, lambda: self._ask(question, len(items)))
 
     async def _ask(self, question: FencedQuestion, num_items: int) -> TurnJudgement:
-        """The progress by all samples that are valid."""
+        """Judgement whose score is the mean progress over all valid samples."""
         form = self._asked_form("states", checking_schema(self._form), NUM_ALTERNATIVES if self._by_odds else None)
 
         def read(answer: ChatAnswer, text: str) -> list[ItemState] | list[StateOdds]:

@@ -1,4 +1,4 @@
-"""Choices among actions, one of which is right, and a judge of checklists -> how often it is the highest."""
+"""Choices among actions and a judge of checklists -> how often the right action gets the highest progress."""
 
 import asyncio
 from collections import Counter, defaultdict
@@ -31,20 +31,20 @@ class EarlierTurn(Options):
 
 
 class ActionChoice(Options):
-    """A state, and actions that could be taken in it, as WebRewardBench has them."""
+    """A state, and actions that could be taken in this state, as in WebRewardBench."""
 
     task: str
     earlier: tuple[EarlierTurn, ...] = ()
     candidates: Annotated[tuple[str, ...], Field(min_length=2)]
     """Texts of the actions; no observation follows them."""
     right: Annotated[int, Field(ge=0)]
-    """Index of the right one, from 0."""
+    """Index of the right candidate, from 0."""
     first_page: str | None = None
     """Page in the state before the first turn."""
     checklist: tuple[str, ...] | None = None
     """Checklist of the task; None lets the judge write one."""
     trajectory_id: str | None = None
-    """Trajectory of the state; None for one of its own."""
+    """Id of the trajectory that the state comes from; None counts the choice as a trajectory of its own."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -62,13 +62,14 @@ class ChoiceReport:
     num_choices: int
     num_valid: int
     invalid: dict[str, int]
-    """{why an answer was invalid: number}"""
+    """{reason why an answer was invalid: number of such answers}"""
     accuracy: float | None
     """Share of the choices whose right action is above all others; a tie is not right."""
     mean_reciprocal_rank: float | None
-    """Mean of 1 / rank of the right action, which stands behind those that it ties with, as in the released code."""
+    """Mean of 1 / rank of the right action, which is ranked after the actions that it ties with, as in the released
+    code."""
     trajectory_accuracy: float | None
-    """Share of the trajectories all of whose choices are right."""
+    """Share of the trajectories in which every choice is right."""
     num_tied: int
     """Choices in which another action ties with the right one."""
 
@@ -77,7 +78,7 @@ class ChoiceReport:
 
 
 def read_choices(path: Path) -> Iterator[ActionChoice]:
-    """Choices of a file of rows.
+    """Read the choices in a file of rows.
 
     Raises:
         DataError: If the file cannot be read, or a row is no choice; the message names the row.
@@ -96,7 +97,7 @@ def read_choices(path: Path) -> Iterator[ActionChoice]:
 async def bench_choices(
     choices: Sequence[ActionChoice], judge: ChecklistJudge, *, concurrency: int, on_choices: Callable[[int], object]
 ) -> ChoiceReport:
-    """Ask a judge about every action of each choice, as about a turn that nothing follows yet.
+    """Ask a judge about every action of each choice, as about a turn without an observation.
 
     Raises:
         VerifierError: If the judge cannot be reached or keeps failing.
@@ -114,7 +115,7 @@ async def bench_choices(
 
 
 async def judged_candidates(choice: ActionChoice, judge: ChecklistJudge) -> list[TurnJudgement]:
-    """[num_candidates] what the judge says of each action."""
+    """[num_candidates] the judge's judgement of each action."""
     earlier = [ShownTurn(text=turn.text, observation=turn.observation) for turn in choice.earlier]
     items = None if choice.checklist is None else checked_items(choice.checklist)
     about = ChecklistTask(task=choice.task, first_page=choice.first_page or "", items=items)
@@ -127,7 +128,7 @@ async def judged_candidates(choice: ActionChoice, judge: ChecklistJudge) -> list
 
 
 def choice_report(choices: Sequence[ActionChoice], answered: Sequence[Sequence[TurnJudgement]]) -> ChoiceReport:
-    """The report on these answers.
+    """Report on the judge's answers.
 
     Args:
         choices: [num_choices] one or more.

@@ -1,4 +1,4 @@
-"""Values of terms -> the reward that they make together, with what each of them was paid and why."""
+"""Values of terms -> the reward that the terms add up to, with what each term was paid and why."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -38,16 +38,17 @@ class Term(Options):
     terms: Annotated[dict[Annotated[str, Field(pattern=_NAME)], "Term"], Field(min_length=1)] | None = None
     """Terms whose sum is the value."""
     scale: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] | Literal["max_turns"] = 1.0
-    """What the value is divided by: a number, or the largest number of turns."""
+    """Divisor of the value: a number, or `max_turns` for the largest number of turns."""
     inverted: bool = False
-    """Whether the value is 1 less what it would be."""
+    """Whether the value after the scale is replaced by 1 - value."""
     bounds: tuple[Number, Number] | None = None
-    """Least and largest value; one beyond counts as the nearer of them."""
+    """Smallest and largest value. A value outside is moved to the nearer bound."""
     weight: Number = 1.0
     offset: Number = 0.0
     only_if: Condition | None = None
     paid_on: Literal["success", "all"] | None = None
-    """Rollouts that are paid the term: those of a success, or all. None is `success` for a term of negative weight."""
+    """Whether the term is paid on successful rollouts alone, or on all. None means `success` if the weight is negative,
+    else `all`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -70,9 +71,9 @@ class Composition(Options):
 
     terms: Annotated[dict[Annotated[str, Field(pattern=_NAME)], Term], Field(min_length=1)]
     success: Condition | None = None
-    """What a success is; None: the first term whose value is `outcome` reaches 1."""
+    """Condition under which a rollout counts as a success; None: the first term whose value is `outcome` reaches 1."""
     bounds: tuple[Number, Number] | None = None
-    """Least and largest reward; one beyond counts as the nearer of them."""
+    """Smallest and largest reward. A reward outside is moved to the nearer bound."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -86,15 +87,15 @@ class Composition(Options):
         return self
 
     def conditions(self, term: Term) -> tuple[Condition, ...]:
-        """What must hold for a term to be paid; ValueError if nothing says what a success is."""
+        """Conditions under which a term is paid; ValueError if it needs a success that nothing defines."""
         own = () if term.only_if is None else (term.only_if,)
         return (*own, self.success_condition()) if term.is_paid_on_success else own
 
     def success_condition(self) -> Condition:
-        """What a success is.
+        """Condition under which a rollout counts as a success.
 
         Raises:
-            ValueError: If nothing says it.
+            ValueError: If `success` is None and no term has the value `outcome`.
         """
         if self.success is not None:
             return self.success
@@ -108,7 +109,7 @@ class Composition(Options):
 
 
 def named_terms(composition: Composition) -> Iterator[tuple[str, Term, int]]:
-    """Name, term and depth from 1 of every term, those within a term right behind it."""
+    """(name, term, depth) of every term, with depths from 1; the terms within a term follow right after it."""
 
     def walk(terms: Mapping[str, Term], depth: int) -> Iterator[tuple[str, Term, int]]:
         for name, term in terms.items():
@@ -120,14 +121,14 @@ def named_terms(composition: Composition) -> Iterator[tuple[str, Term, int]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TermValue:
-    """What a source says of one rollout, before scale and bounds."""
+    """Value that a source, such as a verifier, gives one rollout, before scale and bounds."""
 
     value: float | None
-    """None if it cannot tell."""
+    """None if the source could not decide."""
     reason: str = ""
-    """Why it is what it is, for people; for None a short code."""
+    """Reason of the value, for people to read; a short code if the value is None."""
     detail: str = ""
-    """Explanation of a value that nobody could tell."""
+    """Details of the reason, such as why the source could not decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +137,13 @@ class PaidTerm:
 
     name: str
     depth: int
-    """1 for a term of the sum itself, 2 for one within it, and so on."""
+    """1 for a term of the reward itself, 2 for a term within such a term, and so on."""
     value: float | None
     """Value after scale and bounds; None if it is not known and was not needed."""
     paid: float
-    """What the term adds to the term around it, or to the reward."""
+    """Amount that the term adds to the term around it, or to the reward."""
     share: float
-    """|paid| by the sum of |paid| over the terms beside it; 0 if that is 0."""
+    """|paid| divided by the sum of |paid| over this term and the terms beside it; 0 if that sum is 0."""
     why: str
 
 
@@ -153,9 +154,9 @@ class ComposedReward:
     total: float | None
     """None if a term that is needed is undecided."""
     terms: tuple[PaidTerm, ...]
-    """[num_terms] those within a term right behind it."""
+    """[num_terms] all terms; the terms within a term follow right after it."""
     reason: str
-    """composed, or why it is undecided."""
+    """`composed`, or the reason why the reward is undecided."""
     detail: str = ""
 
 
@@ -169,12 +170,12 @@ class _UndecidedTermError(Exception):
 def compose(composition: Composition, values: Mapping[str, TermValue], max_turns: int) -> ComposedReward:
     """The reward of one rollout.
 
-    A term that is not paid, since its condition is not met, need have no value. Any other without a value makes the
-    whole reward undecided: it never counts as 0.
+    A term that is not paid because its condition is not met needs no value. Any other term without a value makes the
+    whole reward undecided: a missing value never counts as 0.
 
     Args:
-        composition: How terms are put together; `terms_in_order` has accepted it.
-        values: {name of a term with a source of its own: what that says}.
+        composition: How terms are put together; `check_conditions` has accepted it.
+        values: {name of a term with a source of its own: the value from that source}.
         max_turns: Largest number of turns, for `scale: max_turns`.
     """
     computed = _Computed(composition, values, max_turns)
@@ -198,7 +199,7 @@ class _Computed:
         self._known: dict[str, TermValue] = {}
 
     def paid(self, terms: Mapping[str, Term], depth: int) -> Iterator[PaidTerm]:
-        """The terms beside each other, each with those within it."""
+        """Paid terms that stand beside each other, each followed by the terms within it."""
         amounts = {name: self._amount(name, term) for name, term in terms.items()}
         whole = math.fsum(abs(amount) for amount, _ in amounts.values())
         for name, term in terms.items():
@@ -210,7 +211,7 @@ class _Computed:
                 yield from self.paid(term.terms, depth + 1)
 
     def _amount(self, name: str, term: Term) -> tuple[float, str]:
-        """What a term adds, and why."""
+        """Amount that a term adds, and the explanation of it."""
         for condition in self._composition.conditions(term):
             reached = self._needed(condition.term)
             if reached < condition.at_least:
@@ -251,7 +252,7 @@ def scaled_value(term: Term, value: float, max_turns: int) -> float:
 
 
 def held_in(value: float, bounds: tuple[float, float]) -> float:
-    """The value, or the nearer of the bounds where it lies beyond."""
+    """The value, or the nearer bound if the value lies outside the bounds."""
     return min(max(value, bounds[0]), bounds[1])
 
 

@@ -23,7 +23,7 @@ _SECTION_OF: Final = {"ruler": "ruler", "rubric": "rubrics", "process": "process
 
 
 def reward_presets() -> tuple[str, ...]:
-    """Names that `pivot.rewards` takes beside paths."""
+    """Names of the presets that `pivot.rewards` accepts; it also accepts paths of files."""
     return tuple(sorted(path.stem for path in (configs_dir() / "rewards").glob("*.yaml")))
 
 
@@ -31,7 +31,7 @@ def composition_of(config: DictConfig) -> Composition | None:
     """The composition that a launch names; None if it names none.
 
     Raises:
-        ConfigError: If it cannot be read, or contradicts itself.
+        ConfigError: If the composition cannot be read, or contradicts itself.
     """
     given = config.pivot.get("rewards")
     return None if given is None else read_composition(str(given))
@@ -45,7 +45,7 @@ def read_composition(given: str) -> Composition:
         given: Path of the file, or name of the preset.
 
     Raises:
-        ConfigError: Naming the file, the key and the remedy.
+        ConfigError: If it cannot be read or contradicts itself; the message names the file, the key and the remedy.
     """
     written, place = _written(given, ())
     try:
@@ -64,7 +64,7 @@ def sums_of(given: str, composition: Composition, limits: ValueLimits) -> ValueR
     """Least and largest reward of a launch.
 
     Raises:
-        ConfigError: If a condition or a bound contradicts what values can be.
+        ConfigError: If a condition or a bound contradicts the range of a value.
     """
     ranges = {
         name: ValueRange(0.0, 1.0) if term.value is None else VALUES[term.value].range(limits)
@@ -81,7 +81,7 @@ def check_sections(given: str, composition: Composition, sections: Collection[st
     """Refuse a value whose section of `pivot` the launch does not have.
 
     Raises:
-        ConfigError: Naming the term and the section.
+        ConfigError: If there is such a value; the message names the term and the section.
     """
     for name, term, _ in named_terms(composition):
         section = _SECTION_OF.get(term.value or "")
@@ -93,7 +93,7 @@ def check_sections(given: str, composition: Composition, sections: Collection[st
 
 
 def _check_source(name: str, term: Term) -> None:
-    """Refuse an unknown value, and a verifier that would not take its options; ValueError or ConfigError."""
+    """Refuse an unknown value or verifier, and options that the verifier does not accept; raises ValueError."""
     if term.value is not None and term.value not in VALUES:
         raise ValueError(f"terms.{name}.value: there is no value {term.value!r}; known: {', '.join(VALUES)}")
     if term.verifier is None:
@@ -109,7 +109,7 @@ def _check_source(name: str, term: Term) -> None:
 
 
 def _written(given: str, within: tuple[str, ...]) -> tuple[dict[str, Any], str]:
-    """What a file says, upon the preset that it names, and where it stands."""
+    """Keys of a file, merged over those of the preset that the file names, and the file's path."""
     presets = reward_presets()
     path = configs_dir() / "rewards" / f"{given}.yaml" if given in presets else Path(given).expanduser()
     if given in within:
@@ -133,7 +133,7 @@ def _written(given: str, within: tuple[str, ...]) -> tuple[dict[str, Any], str]:
 
 
 def _merged(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Options of a preset with those of a file in their place, key by key; null takes a key out."""
+    """Options of a preset, overridden key by key by those of a file; null removes a key."""
     merged = dict(below)
     for key, value in above.items():
         if value is None:

@@ -1,4 +1,4 @@
-"""RewardComposer: a finished rollout and what scored it -> its reward by the terms of `pivot.rewards`."""
+"""RewardComposer: a finished rollout and its scores -> its reward by the terms of `pivot.rewards`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -35,19 +35,19 @@ from verl_pivot.verifiers.scoring import score_completion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredRollout:
-    """A finished rollout that was not masked, and who scored it."""
+    """A finished rollout that was not masked, and its scores."""
 
     response_ids: list[int]
     row: Mapping[str, Any]
     """Columns of the dataset's row."""
     extra_fields: Mapping[str, Any]
-    """What the agent loop wrote beside the tokens."""
+    """Fields that the agent loop wrote beside the tokens."""
     outcome: TermValue | None = None
     process: ProcessRecord | None = None
 
 
 class RewardComposer:
-    """Rewards by the terms of one composition."""
+    """Computes rewards by the terms of one composition."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class RewardComposer:
         """The reward of a rollout.
 
         Raises:
-            DataError: If the agent loop wrote no record, or the row has not what a verifier needs.
+            DataError: If the agent loop wrote no record, or the row lacks what a verifier needs.
             ConfigError: If a verifier cannot be made for the row.
             UserCodeError: If a verifier raises.
             VerifierError: If a system that a verifier asks cannot be reached.
@@ -106,7 +106,7 @@ class RewardComposer:
 
 
 def _verdict_value(verdict: Mapping[str, Any] | None) -> TermValue | None:
-    """What a verdict says that the agent loop wrote."""
+    """Value of a term from a verdict that the agent loop wrote; None without a verdict."""
     if verdict is None:
         return None
     return TermValue(value=verdict["score"], reason=str(verdict["reason"]), detail=str(verdict["detail"]))
@@ -119,7 +119,7 @@ def value_of_verdict(verdict: Verdict) -> TermValue:
 async def _verified(
     verifier: TermVerifier | None, texts: Sequence[str], facts: RolloutFacts, row: Mapping[str, Any]
 ) -> TermValue:
-    """Score of a verifier: of the first turn in rows with the expert's action, else of the last one."""
+    """A verifier's score of the first turn if the row holds the expert's action, else of the last turn."""
     assert verifier is not None, "a term has a value, a verifier or terms"
     is_pivot = row.get("expert") is not None
     number = 0 if is_pivot else len(texts) - 1
@@ -134,7 +134,7 @@ async def _verified(
 
 
 def _turn_of_task(row: Mapping[str, Any]) -> Turn:
-    """A task's row as a turn whose expert gives the row's ground truth as the answer."""
+    """Row of a task as a turn whose expert answers with the row's ground truth."""
     scored_by = row.get("reward_model")
     truth = scored_by.get("ground_truth") if isinstance(scored_by, Mapping) else None
     metadata = row.get("metadata")
@@ -148,5 +148,5 @@ def _turn_of_task(row: Mapping[str, Any]) -> Turn:
 
 
 def paid_on_last_turn(record: ProcessRecord, total: float) -> ProcessRecord:
-    """A record of judged turns whose mean is a term: the reward stands on the last turn as a whole."""
+    """Record with the whole reward on the last turn, for judged turns whose mean score is a term of the reward."""
     return msgspec.structs.replace(record, rewards=(*(0.0,) * (len(record.rewards) - 1), total))

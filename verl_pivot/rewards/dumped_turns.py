@@ -16,18 +16,18 @@ from verl_pivot.rewards.principles import ShownTurn, task_text
 
 @dataclass(slots=True, kw_only=True)
 class DumpCounts:
-    """What became of every rollout that was read."""
+    """Counts of the rollouts that were read and of their turns."""
 
     num_rollouts: int = 0
     num_turns: int = 0
     """Turns that a judge can be asked about."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """{why: number of rollouts, or of turns}"""
+    """{reason: number of rollouts or turns that were left out}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DumpedJudgedTurn:
-    """A turn that a judge can be asked about, and where it stands."""
+    """A turn that a judge can be asked about, and its place in the dump."""
 
     judged: JudgedTurn
     rollout: DumpedRollout
@@ -66,9 +66,9 @@ def dumped_turns(
     Args:
         dumps: Files of the folder `pivot` of `trainer.rollout_data_dir`.
         tasks: {prompt_id: task}
-        counts: Counts of what is left out, to which this adds.
+        counts: Counts, to which this function adds.
         needs_outcome: Whether rollouts without an outcome in [0, 1] are left out.
-        on_rollouts: Called with the number of rollouts read since the call before.
+        on_rollouts: Called with the number of rollouts read since the previous call.
 
     Raises:
         DataError: If a dump cannot be read.
@@ -129,5 +129,5 @@ def _turns(rollout: DumpedRollout, tasks: dict[str, str]) -> Iterator[DumpedJudg
 
 
 def _whole(text: str) -> str:
-    """The text without half characters, which no file holds; a judge is not shown them either."""
+    """The text with `?` for each lone surrogate, which no file can hold and which a judge does not see either."""
     return text.encode(errors="replace").decode()

@@ -24,16 +24,16 @@ from verl_pivot.types import JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeReport:
-    """Agreement of a judge with labels, over the turns for which its only answer was valid, and its cost."""
+    """Agreement of a judge with labels, over the turns for which its one answer was valid, and the judge's cost."""
 
     num_turns: int
     num_valid: int
     invalid: dict[str, int]
-    """{why an answer was invalid: number}"""
+    """{reason why an answer was invalid: number of such answers}"""
     pairs: PairAgreement
-    """Over all pairs of turns."""
+    """Agreement over all pairs of turns."""
     pairs_of_task: PairAgreement
-    """Over pairs of turns of the same task."""
+    """Agreement over pairs of turns of the same task."""
     rank_correlation: float | None
     """Spearman's; None where scores or labels are all the same."""
     mean_absolute_error: float | None
@@ -41,12 +41,12 @@ class JudgeReport:
     """Expected calibration error over ten bins; None without a valid answer."""
     calibration: tuple[CalibrationBin, ...]
     num_cached: int
-    """Answers that an earlier process had got, of which no time is known."""
+    """Number of answers from the cache, for which no time is known."""
     seconds_per_turn: float | None
     """Mean time from a question to its answer, at the concurrency of the run; None if all were cached."""
     prompt_tokens_per_turn: float
     completion_tokens_per_turn: float
-    """As the server counts them; 0 where it does not say."""
+    """Both token counts are those of the server; 0 where it reports none."""
 
     def as_dict(self) -> JsonObject:
         fields: JsonObject = asdict(self)
@@ -90,7 +90,7 @@ async def bench_judge(
 
 
 def judge_report(rows: Sequence[TurnRow], answered: Sequence[_TimedJudgement]) -> JudgeReport:
-    """The report on these answers.
+    """Report on the judge's answers.
 
     Args:
         rows: [num_turns] one or more turns with their labels.

@@ -13,7 +13,7 @@ from verl_pivot.rewards.principle_answers import InvalidAnswerError
 from verl_pivot.types import JsonObject
 
 _RETRY_TEMPERATURE: Final = 0.7
-"""Temperature of a repeated question at least, since at 0 its answer would be the same whatever the seed."""
+"""Lowest temperature of a repeated question, since at 0 the answer would be the same whatever the seed."""
 
 
 class JudgeEndpoint:
@@ -36,7 +36,7 @@ class JudgeEndpoint:
             written: Name of a setting -> how users write it, for messages; by default as a key of the section.
 
         Raises:
-            ConfigError: If the cache cannot be opened, or the key is not set.
+            ConfigError: If the cache cannot be opened, or the API key is not set.
         """
         self._settings = settings
         self._written = written or f"{settings.section}.{{}}".format
@@ -56,7 +56,7 @@ class JudgeEndpoint:
         await self._client.close()
 
     def temperature(self, seed: int) -> float:
-        """Temperature of a question with this seed; 0 is that of the first time."""
+        """Temperature of a question with this seed; the first attempt has seed 0."""
         given = self._settings.temperature
         return given if seed == 0 else max(given, _RETRY_TEMPERATURE)
 
@@ -78,11 +78,11 @@ class JudgeEndpoint:
             temperature: Temperature of the answer.
             cache_key: Name of the question; None keeps the answer out of the cache.
             form: Parameters of this request that tell the form of its answer; None: those of the endpoint.
-            num_alternatives: Likeliest tokens that are to come with the logprob of each token; None: no logprobs.
+            num_alternatives: Number of likeliest tokens to return with each token's logprob; None: no logprobs.
 
         Raises:
             VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
-            ConfigError: If it refuses the question.
+            ConfigError: If the judge refuses the question.
         """
         base = self._parameters if form is None else {**form, "max_tokens": self._settings.max_tokens}
         parameters: JsonObject = {**base, "temperature": temperature, "seed": seed}
@@ -99,7 +99,7 @@ class JudgeEndpoint:
         """Text of an answer.
 
         Raises:
-            InvalidAnswerError: If it was cut off.
+            InvalidAnswerError: If the answer was cut off.
         """
         if answer.finish_reason == "length":
             raise InvalidAnswerError(f"it was cut off; raise {self._written('max_tokens')}")

@@ -12,21 +12,21 @@ NUM_BINS = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairAgreement:
-    """Pairs of turns whose labels differ, by the judge's order of them.
+    """Order that a judge's scores give to the pairs of turns whose labels differ.
 
-    A judge that scores each turn alone gives a pair the same order whichever turn comes first, so that each pair
+    The judge scores each turn alone, so the order does not depend on which turn of a pair comes first, and each pair
     counts once.
     """
 
     num_pairs: int
     num_right: int
-    """The turn with the higher label has the higher score."""
+    """Pairs in which the turn with the higher label has the higher score."""
     num_tied: int
-    """Both turns have the same score."""
+    """Pairs in which both turns have the same score."""
 
     @property
     def accuracy(self) -> float | None:
-        """Share of the pairs in the right order, ties not among them; None without a pair."""
+        """Share of the pairs in the right order; a tie is not the right order. None without a pair."""
         return self.num_right / self.num_pairs if self.num_pairs else None
 
 
@@ -47,7 +47,7 @@ def pair_agreement(scores: Sequence[float], labels: Sequence[float], groups: Seq
     Args:
         scores: [num_turns] scores of the judge.
         labels: [num_turns]
-        groups: [num_turns] turns are compared with those that have the same name here.
+        groups: [num_turns] name of each turn's group; turns are compared within their group.
 
     Example:
         pair_agreement([0.9, 0.1], [1.0, 0.0], ["", ""]).accuracy  # 1.0
@@ -76,7 +76,7 @@ def rank_correlation(scores: Sequence[float], labels: Sequence[float]) -> float 
 
 
 def calibration(scores: Sequence[float], labels: Sequence[float]) -> list[CalibrationBin]:
-    """Mean score and mean label in each tenth of [0, 1] that has a turn; a score of 1 is in the last."""
+    """Mean score and mean label in each tenth of [0, 1] that has a turn; a score of 1 is in the last tenth."""
     of_scores, of_labels = np.asarray(scores, dtype=float), np.asarray(labels, dtype=float)
     numbers: NDArray[np.int64] = np.minimum((of_scores * NUM_BINS).astype(np.int64), NUM_BINS - 1)
     return [
@@ -93,6 +93,6 @@ def calibration(scores: Sequence[float], labels: Sequence[float]) -> list[Calibr
 
 
 def calibration_error(bins: Sequence[CalibrationBin]) -> float:
-    """Expected calibration error: the mean over turns of the difference of mean score and mean label in their bin."""
+    """Expected calibration error: the mean over turns of |mean score - mean label| in the turn's bin."""
     num_turns = sum(each.num_turns for each in bins)
     return sum(each.num_turns * abs(each.mean_score - each.mean_label) for each in bins) / num_turns

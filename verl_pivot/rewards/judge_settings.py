@@ -1,4 +1,4 @@
-"""JudgeSettings: what a section of the launch command says of a judge behind an OpenAI-compatible endpoint, checked."""
+"""JudgeSettings: the section of the launch command about a judge behind an OpenAI-compatible endpoint, checked."""
 
 import os
 from pathlib import Path
@@ -19,25 +19,25 @@ class JudgeSettings(Options):
     """Name of the section, such as "pivot.process"."""
 
     base_url: str | tuple[str, ...] | None = None
-    """URL of an OpenAI-compatible endpoint, such as http://judge:30000/v1, or of several of the same model."""
+    """URL of an OpenAI-compatible endpoint, such as http://judge:30000/v1, or URLs of several with the same model."""
     model: str | None = None
     api_key_variable: str | None = None
     """Name of the environment variable that holds the endpoint's key; None for an endpoint that needs none."""
     answer_format: AnswerFormat = "json_schema"
     max_tokens: Annotated[int, Field(ge=16)] = 4096
-    """Tokens of the judge's longest answer."""
+    """Largest number of tokens in an answer of the judge."""
     max_question_tokens: Annotated[int, Field(ge=256)] = 16384
-    """Tokens of the texts of a question, counted by the policy's tokenizer."""
+    """Largest number of tokens in the texts of a question, counted by the policy's tokenizer; longer texts are cut."""
     temperature: Annotated[float, Field(ge=0.0, allow_inf_nan=False)] = 0.0
     invalid_retries: Annotated[int, Field(ge=0, le=10)] = 1
     """Number of times that a question is asked again after an invalid answer."""
     max_concurrency: Annotated[int, Field(ge=1)] = 256
-    """Most questions at a time, of all workers together."""
+    """Largest number of questions at a time, over all workers together."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 300.0
     max_retries: Annotated[int, Field(ge=0, le=20)] = 8
     """Number of times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
     cache_dir: str | None = None
-    """Folder of the answers, which a resumed run finds there; None keeps none."""
+    """Folder that keeps the answers, so that a resumed run can reuse them; None keeps no answers."""
 
     @property
     def urls(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class JudgeSettings(Options):
         """Refuse a section without the judge's endpoint or model; `otherwise` is what a user could do instead.
 
         Raises:
-            ValueError: If so; the message names the key.
+            ValueError: If one of them is missing; the message names the key.
         """
         for name in ("base_url", "model"):
             if not getattr(self, name):
@@ -76,10 +76,10 @@ class JudgeSettings(Options):
                 )
 
     def check_for_launch(self) -> None:
-        """Refuse a judge that could not be asked from here.
+        """Refuse settings with which the judge cannot be asked from this process.
 
         Raises:
-            ConfigError: Naming the key and the remedy.
+            ConfigError: If a setting is wrong; the message names the key and the remedy.
         """
         for url in self.urls:
             if urlsplit(url).scheme not in ("http", "https") or not urlsplit(url).hostname:

@@ -70,12 +70,12 @@ class LabelledTurn:
     spread: float
     """Standard deviation of the scores or outcomes that the label comes from."""
     num_samples: int
-    """Answers of the stronger judge, rollouts with the same turn, or continuations from behind it."""
+    """Number of answers of the stronger judge, rollouts with the same turn, or continuations from after the turn."""
     num_valid: int
-    """Number of these that gave a score or an outcome."""
+    """Number of these samples that gave a score or an outcome."""
     labelled_by: LabelSource
     answer: str
-    """Answer of a judge whose score is that of the label, or near it."""
+    """Judge's answer whose score is equal to the label, or near it."""
 
 
 def write_turns(
@@ -91,7 +91,7 @@ def write_turns(
         path: The turns.parquet.
         turns: [num_turns]
         questions: [num_turns] question about each turn.
-        principle_set: What the questions say.
+        principle_set: Principles in the questions, and the form of the answers.
         tolerance: Option `tolerance` of the verifier process_score.
     """
     rows = [_row(turn, question, principle_set, tolerance) for turn, question in zip(turns, questions, strict=True)]
@@ -135,12 +135,12 @@ def options_of(text: str, label: float, principle_set: PrincipleSet) -> dict[str
 
 
 def task_id(task: str) -> str:
-    """Digest of a task, by which its turns go into the same part of the data: that of training, or of validation."""
+    """Digest of a task, which keeps all turns of the task in the same split: training or validation."""
     return sha256(task.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
-    """Columns of a row that `verl-pivot process bench` needs; a file of one's own may have these alone."""
+    """Columns of a row that `verl-pivot process bench` needs; a file of your own needs no others."""
 
     id: str = ""
     task: str
@@ -151,7 +151,7 @@ class TurnRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_turns(path: Path) -> Iterator[TurnRow]:
-    """Turns of a file with their labels.
+    """Read the turns of a file with their labels.
 
     Raises:
         DataError: If the file cannot be read, or a row lacks a column or has a label outside of [0, 1].

@@ -45,10 +45,10 @@ from verl_pivot.verifiers.scoring import score_completion
 class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is untyped here
     """Reward manager that scores pivots with the verifier of their row, and rows of any other file as stock verl does.
 
-    A verdict that the rollout brings along, from its environment or for a failure of the system, is used as it is, and
-    one from comparing it with others of its prompt takes the place of all others.
-    Of a rollout that goes on after its pivot only the first turn is scored, since that turn is the action at the pivot.
-    With `pivot.rewards` what scores a rollout is one of the terms that its reward is put together of.
+    A verdict that comes with the rollout, from its environment or for a failure of the system, is used as it is. A
+    verdict from the comparison with the other rollouts of the prompt replaces all others except that of a fault.
+    If a rollout goes on after its pivot, only its first turn is scored, since that turn is the action at the pivot.
+    With `pivot.rewards` the score of a rollout is one of the terms that its reward is composed of.
     """
 
     def __init__(self, config: DictConfig, tokenizer: PreTrainedTokenizerBase, *args: Any, **kwargs: Any) -> None:
@@ -73,13 +73,13 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
     async def _group_reward(
         self, verdict: Verdict, data: DataProto, rollout: Any, extra_fields: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Reward by the comparison with other rollouts; the row's own, if it has one, is kept beside it."""
+        """Reward by the comparison with other rollouts; the row's own reward, if there is one, is kept beside it."""
         record_info = _record_info(extra_fields.get(RECORD_FIELD))
         reward = _reward(verdict, verifier=RULER, record_info=record_info)
         if VERDICT_FIELD not in extra_fields and not has_label(rollout.non_tensor_batch):
             return reward
         own = await self._outcome(data, rollout)
-        if own["reward_extra_info"].get("reason") in set(FaultReason):  # which the user can mend, and should
+        if own["reward_extra_info"].get("reason") in set(FaultReason):  # a fault that the user should correct
             return own
         info = {**reward["reward_extra_info"], INDEPENDENT_REWARD: float(own["reward_score"])}
         return {**reward, "reward_extra_info": info}
@@ -87,7 +87,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
     async def _composed_reward(
         self, composed: RewardComposer, data: DataProto, rollout: Any, extra_fields: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Reward by the terms of `pivot.rewards`; an undecided one, with the same keys, of a masked rollout or row."""
+        """Reward by the terms of `pivot.rewards`; for a masked rollout or a fault, an undecided one with these keys."""
         row = rollout.non_tensor_batch
         own, record = None, None
         if composed.reads("outcome") or is_undecided(extra_fields.get(VERDICT_FIELD)):
@@ -106,7 +106,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             )
         except (DataError, ConfigError, UserCodeError) as error:
             made = _not_composed(with_row_name(fault_verdict(error), row))
-        except PivotError as error:  # a system that a term needs
+        except PivotError as error:  # a system that a term needs has failed
             made = _not_composed(_not_verified(error))
         known = {} if own is None else own["reward_extra_info"]
         reward = _with_terms(_composed(made, known, extra_fields), made, extra_fields, composed)
@@ -132,7 +132,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             verdict = await score_completion(text, ended, row_to_turn(row))
         except (DataError, ConfigError, UserCodeError) as error:
             verdict = with_row_name(fault_verdict(error), row)
-        except PivotError as error:  # a system that the verifier needs
+        except PivotError as error:  # a system that the verifier needs has failed
             verdict = _not_verified(error)
         return _reward(verdict, verifier=str(row["verifier"]), record_info=record_info)
 
@@ -142,7 +142,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         """Reward of verl's own reward function, of one of ours, or of the user's."""
         try:
             reward = dict(await super().run_single(data))
-        except VerifierError as error:  # a system that the function needs
+        except VerifierError as error:  # a system that the function needs has failed
             verdict = _not_verified(error)
             return _reward(verdict, verifier="reward_function", record_info=record_info)
         except Exception as error:  # noqa: BLE001  the user's own code: verl would log it once per rollout
@@ -153,7 +153,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
 
 
 def _outcome_value(own: Mapping[str, Any] | None) -> TermValue | None:
-    """What scored the rollout, as the value of a term."""
+    """Score of the rollout as the value of a term; None if there is no score to read."""
     if own is None:
         return None
     info = own["reward_extra_info"]
@@ -166,7 +166,7 @@ def _not_composed(verdict: Verdict) -> ComposedReward:
 
 
 def _composed(made: ComposedReward, known: Mapping[str, Any], extra_fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A composed reward as verl's dictionary, with what the outcome's own function returned beside its score."""
+    """A composed reward as verl's dictionary, with the other values that came with the outcome's score."""
     verdict = EnvironmentReturn(score=made.total, reason=made.reason, detail=made.detail)
     reward = _reward(verdict, verifier="rewards", record_info=_record_info(extra_fields.get(RECORD_FIELD)))
     return {**reward, "reward_extra_info": {**known, **reward["reward_extra_info"]}}
@@ -183,7 +183,7 @@ def _with_terms(
 
 
 def _with_record(reward: dict[str, Any], record: ProcessRecord | None, made: ComposedReward) -> dict[str, Any]:
-    """A reward with the record of the judged turns of which a term is the mean."""
+    """A reward with the record of the judged turns, whose mean score is one of its terms."""
     text = "" if record is None or made.total is None else paid_on_last_turn(record, made.total).as_text()
     return {**reward, "reward_extra_info": {**reward["reward_extra_info"], PROCESS_FIELD: text}}
 
@@ -191,7 +191,7 @@ def _with_record(reward: dict[str, Any], record: ProcessRecord | None, made: Com
 def _composed_rewards(
     config: DictConfig, tokenizer: PreTrainedTokenizerBase, end_token_ids: frozenset[int]
 ) -> RewardComposer | None:
-    """What composes rewards; None without `pivot.rewards`."""
+    """Composer of rewards; None without `pivot.rewards`."""
     composition = composition_of(config)
     if composition is None:
         return None
@@ -203,7 +203,7 @@ def _not_verified(error: PivotError) -> Verdict:
 
 
 def _name_of(function: Callable[..., object]) -> str:
-    """Name of a reward function; verl binds `reward_kwargs`, and a function of the user's, in a partial."""
+    """Name of a reward function; verl wraps it in a partial to bind `reward_kwargs`, or a function of the user."""
     while isinstance(function, partial):
         function = function.args[0] if function.args else function.func
     return function.__qualname__
@@ -212,7 +212,7 @@ def _name_of(function: Callable[..., object]) -> str:
 def _process_rewards(
     config: DictConfig, tokenizer: PreTrainedTokenizerBase, end_token_ids: frozenset[int]
 ) -> ProcessRewards | None:
-    """What gives turns rewards of their own; None without the section `pivot.process`."""
+    """Source of rewards for single turns; None without the section `pivot.process`."""
     if "process" not in config.pivot:
         return None
     num_workers = int(config.reward.num_workers)
@@ -222,7 +222,7 @@ def _process_rewards(
 async def _with_turn_rewards(reward: dict[str, Any], process: ProcessRewards, rollout: Any) -> dict[str, Any]:
     """The reward with a record of the turns' rewards, which `TurnRewardOutput` puts on their tokens.
 
-    An undecided rollout is not judged. One that the judge cannot decide becomes undecided.
+    An undecided rollout is not judged. A rollout whose turns cannot be judged becomes undecided.
     """
     info: dict[str, Any] = {**reward["reward_extra_info"], PROCESS_FIELD: ""}
     outcome, row = float(reward["reward_score"]), rollout.non_tensor_batch
@@ -239,7 +239,7 @@ async def _with_turn_rewards(reward: dict[str, Any], process: ProcessRewards, ro
 
 
 def _undecided(verdict: Verdict, info: Mapping[str, Any]) -> dict[str, Any]:
-    """A reward that is taken back because the turns could not be judged."""
+    """Undecided reward in place of the given one, because the turns could not be judged."""
     undecided = _reward(verdict, verifier="process", record_info={})
     return {**undecided, "reward_extra_info": {**info, **undecided["reward_extra_info"]}}
 
@@ -276,7 +276,7 @@ def _with_own_keys(reward: dict[str, Any], record_info: Mapping[str, Any]) -> di
 def _reward(verdict: Verdict, *, verifier: str, record_info: Mapping[str, Any]) -> dict[str, Any]:
     """A verdict as verl's dictionary of a reward, with the same keys for every rollout.
 
-    The reward of an undecided verdict is NaN: our replay buffer drops the row, and without it the update raises.
+    The reward of an undecided verdict is NaN: our replay buffer drops the row; without that buffer the update raises.
     """
     score = math.nan if verdict.score is None else verdict.score
     return {

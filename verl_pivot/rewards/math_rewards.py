@@ -1,8 +1,9 @@
 r"""Text of a trajectory that calculates, with its record -> its reward, by the rules of ReTool, ToRL and ZeroTIR.
 
 The functions have the arguments of verl's reward functions: `+method=retool`, `torl` and `zerotir` name them, and
-numbers go into `reward.custom_reward_function.reward_kwargs`. The answer stands in \boxed{} in what the policy wrote
-itself, and the verifier `math` compares it; several different answers are none, where the released code takes the last.
+numbers go into `reward.custom_reward_function.reward_kwargs`. The answer is the \boxed{} in the text that the policy
+wrote itself, and the verifier `math` compares it. Several different answers count as no answer; the released code takes
+the last one.
 """
 
 from collections.abc import Mapping
@@ -16,23 +17,23 @@ from verl_pivot.verifiers.math import MathOptions, MathVerifier
 
 _EXECUTION_FAILURES = (ErrorKind.EXECUTION_ERROR, ErrorKind.TIME_LIMIT)
 _TURN = Turn(trajectory_id="trajectory", index=0, state=(Message(role=Role.USER),), expert=Message(role=Role.ASSISTANT))
-"""Turn that the verifier is given; the right answer comes with its options instead."""
+"""Turn that the verifier is given; the right answer is not in the turn, but in the verifier's options."""
 
 
 async def retool(data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any]) -> float:
-    """1 for the right answer, else -1, whatever became of the code.
+    """1 for the right answer, else -1, whether the code ran or failed.
 
     Source: ReTool (arXiv:2504.11536, section 2.3).
 
     Args:
         data_source: Not read.
-        solution_str: Text behind the prompt, with observations in <interpreter>.
+        solution_str: Text after the prompt, with observations in <interpreter>.
         ground_truth: The right answer: a formula or a number.
         extra_info: Not read.
 
     Raises:
         DataError: If the right answer is neither text nor number.
-        VerifierError: If the verifier cannot tell, by which the rollout is undecided.
+        VerifierError: If the verifier cannot decide, which makes the rollout undecided.
     """
     return 1.0 if await _is_right(solution_str, "<interpreter>", "</interpreter>", ground_truth) else -1.0
 
@@ -45,21 +46,21 @@ async def torl(
     *,
     execution_error_penalty: float = 0.0,
 ) -> float:
-    """1 for the right answer, else -1, less a penalty where code failed.
+    """1 for the right answer, else -1, minus a penalty if code failed.
 
     Source: ToRL (arXiv:2503.23383, section 2.3) and its `verl/workers/reward_manager/naive.py`, whose penalty of 0.5 is
-    off by default, since it gained nothing. That code takes it also off a trajectory that ran no code.
+    off by default, since it gained nothing. That code also subtracts it from a trajectory that ran no code.
 
     Args:
         data_source: Not read.
-        solution_str: Text behind the prompt, with observations in blocks ```output.
+        solution_str: Text after the prompt, with observations in blocks ```output.
         ground_truth: The right answer: a formula or a number.
         extra_info: Has the record of the rollout, as verl gives it to reward functions.
-        execution_error_penalty: What is taken off where a call failed or exceeded its time limit, >= 0.
+        execution_error_penalty: Penalty if a call failed or exceeded its time limit, >= 0.
 
     Raises:
         DataError: If the right answer is neither text nor number, or there is no record.
-        VerifierError: If the verifier cannot tell, by which the rollout is undecided.
+        VerifierError: If the verifier cannot decide, which makes the rollout undecided.
     """
     if RECORD_FIELD not in extra_info:
         raise DataError(
@@ -75,28 +76,28 @@ async def torl(
 async def zerotir(data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any]) -> float:
     """1 for the right answer, else 0.
 
-    Source: ZeroTIR (arXiv:2505.07773). Its released code takes the greater of this and of a model's judgement.
+    Source: ZeroTIR (arXiv:2505.07773). Its released code takes the larger of this reward and a model's judgement.
 
     Args:
         data_source: Not read.
-        solution_str: Text behind the prompt, with observations in blocks ```output.
+        solution_str: Text after the prompt, with observations in blocks ```output.
         ground_truth: The right answer: a formula or a number.
         extra_info: Not read.
 
     Raises:
         DataError: If the right answer is neither text nor number.
-        VerifierError: If the verifier cannot tell, by which the rollout is undecided.
+        VerifierError: If the verifier cannot decide, which makes the rollout undecided.
     """
     return float(await _is_right(solution_str, "```output", "```", ground_truth))
 
 
 async def _is_right(text: str, opening: str, closing: str, ground_truth: Any) -> bool:
-    """Whether the answer outside of the observations is the right one.
+    """Whether the answer in the text outside of the observations is right.
 
     Args:
-        text: Text behind the prompt.
+        text: Text after the prompt.
         opening: Text before each observation.
-        closing: Text behind each observation.
+        closing: Text after each observation.
         ground_truth: The right answer.
     """
     if not isinstance(ground_truth, str | int | float) or isinstance(ground_truth, bool):

@@ -1,4 +1,4 @@
-"""Pairs of labelled turns, which a judge sees in one question, in both orders -> how often it orders them rightly."""
+"""Pairs of labelled turns, each asked about in both orders -> how often a judge puts the turns in the right order."""
 
 import asyncio
 import time
@@ -45,7 +45,7 @@ class OrderedPair:
     second: str
     question: FencedQuestion
     options: ProcessScoreOptions
-    """What the judge was told, with the labels and texts of both turns."""
+    """Principles and form that the judge was told, with the labels and texts of both turns."""
 
     @property
     def other(self) -> OtherTurn:
@@ -59,7 +59,7 @@ class OrderedPair:
         return self.options.label > self.other.label
 
     def scores(self, text: str) -> PairScores:
-        """What an answer says; raises InvalidAnswerError."""
+        """Scores of both turns in an answer; raises InvalidAnswerError."""
         told = PrincipleSet(
             form=self.options.form, principles=self.options.principles, max_added=self.options.max_added
         )
@@ -82,23 +82,23 @@ class PairReport:
     num_valid: int
     """Valid answers, of two for each pair."""
     invalid: dict[str, int]
-    """{why an answer was invalid: number}"""
+    """{reason why an answer was invalid: number of such answers}"""
     num_right: int
-    """Answers in the order of the labels."""
+    """Answers whose scores have the order of the labels."""
     num_tied: int
     num_first: int
-    """Answers that score the turn higher that stands first, which is the better one in half of the questions."""
+    """Answers that score the first turn higher; the first turn is the better one in half of the questions."""
     num_both_valid: int
     """Pairs with valid answers in both orders."""
     num_both_right: int
-    """Pairs that are ordered as their labels whichever turn stands first."""
+    """Pairs whose scores have the order of the labels in both answers."""
     num_cached: int
-    """Answers that an earlier process had got, of which no time is known."""
+    """Number of answers from the cache, for which no time is known."""
     seconds_per_answer: float | None
     """Mean time from a question to its answer, at the concurrency of the run; None if all were cached."""
     prompt_tokens_per_answer: float
     completion_tokens_per_answer: float
-    """As the server counts them; 0 where it does not say."""
+    """Both token counts are those of the server; 0 where it reports none."""
 
     @property
     def accuracy(self) -> float | None:
@@ -110,7 +110,7 @@ class PairReport:
 
     @property
     def share_first(self) -> float | None:
-        """Share of the untied answers that prefer the first turn; 0.5 for a judge to whom the place says nothing."""
+        """Share of the untied answers that prefer the first turn; 0.5 for a judge that ignores the position."""
         return _share(self.num_first, self.num_valid - self.num_tied)
 
     def as_dict(self) -> JsonObject:
@@ -179,11 +179,11 @@ class PairJudge:
         """Open the cache; nothing is asked yet.
 
         Args:
-            settings: The judge; what it goes by stands in the rows.
+            settings: The judge; its principles stand in the rows.
             written: Name of a setting -> how users write it, for messages.
 
         Raises:
-            ConfigError: If the cache cannot be opened, or the key is not set.
+            ConfigError: If the cache cannot be opened, or the API key is not set.
         """
         self._settings = settings
         self._endpoint = JudgeEndpoint(settings, {}, written=written)
@@ -244,7 +244,7 @@ async def bench_pairs(
 
 
 def pair_report(pairs: Sequence[BothOrders], answered: Sequence[Sequence[_TimedAnswer]]) -> PairReport:
-    """The report on these answers.
+    """Report on the judge's answers.
 
     Args:
         pairs: [num_pairs] one or more.

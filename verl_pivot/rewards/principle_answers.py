@@ -23,11 +23,11 @@ _LAST_QUOTED = re.compile(r"""(?<= )(?:'(?:[^'\\]|\\.)*+'?|"(?:[^"\\]|\\.)*+"?)$
 
 
 class InvalidAnswerError(ValueError):
-    """The judge's answer has no score that counts; the message says why."""
+    """Error for an answer of the judge that is not valid; the message says why."""
 
 
 def reason_to_count(reason: str) -> str:
-    """A reason without the quotation of what a judge wrote, so that equal mistakes are counted together.
+    """A reason without its quotation from the judge's answer, so that equal mistakes are counted together.
 
     Example:
         reason_to_count("'query': the turn does not hold the quotation 'Bob'")
@@ -77,10 +77,10 @@ def score_of_answer(text: str, turn: ShownTurn, principle_set: PrincipleSet) -> 
     Args:
         text: The answer, which was not cut off.
         turn: The turn that was asked about.
-        principle_set: What the judge was told.
+        principle_set: Principles and form that the judge was told.
 
     Raises:
-        InvalidAnswerError: If the answer has no score, or one that does not count.
+        InvalidAnswerError: If the answer has no valid score.
     """
     if len(text) > _MAX_ANSWER_CHARS:
         raise InvalidAnswerError(f"it has {len(text)} characters")
@@ -90,7 +90,7 @@ def score_of_answer(text: str, turn: ShownTurn, principle_set: PrincipleSet) -> 
 
 
 def _released_score(text: str) -> float:
-    """S / M of the last tag; earlier ones may be quoted from the turn."""
+    """SCORE / MAX_SCORE of the last tag; earlier tags may be quotations from the turn."""
     last = text.rfind(_OPEN)
     if last < 0:
         raise InvalidAnswerError("it has no <final_score>")
@@ -98,10 +98,10 @@ def _released_score(text: str) -> float:
 
 
 def released_scores(text: str, number: int) -> list[float]:
-    """S / M of each of the last tags, in their order.
+    """SCORE / MAX_SCORE of each of the last `number` tags, in their order.
 
     Raises:
-        InvalidAnswerError: If there are fewer tags than `number`, or one holds no score that counts.
+        InvalidAnswerError: If there are fewer tags than `number`, or one of them holds no valid score.
     """
     if len(text) > _MAX_ANSWER_CHARS:
         raise InvalidAnswerError(f"it has {len(text)} characters")
@@ -122,15 +122,15 @@ def _score_at(text: str, place: int) -> float:
 
 
 def _principles_score(text: str, turn: ShownTurn, principle_set: PrincipleSet) -> float:
-    """The sum of all scores by the sum of all maxima."""
+    """Sum of all scores divided by the sum of all maxima."""
     return sum_of_scores(read_principles_answer(decoded_answer(text)), turn, principle_set)
 
 
 def decoded_answer(text: str) -> Any:
-    """JSON of an answer.
+    """Decoded JSON of an answer.
 
     Raises:
-        InvalidAnswerError: If it is too long, or no JSON, or gives a name twice.
+        InvalidAnswerError: If the answer is too long, is no JSON, or has an object with the same name twice.
     """
     if len(text) > _MAX_ANSWER_CHARS:
         raise InvalidAnswerError(f"it has {len(text)} characters")
@@ -144,7 +144,7 @@ def read_principles_answer(written: Any) -> PrincipleAnswer:
     """An answer in the form `principles`, decoded.
 
     Raises:
-        InvalidAnswerError: If it has another form.
+        InvalidAnswerError: If the answer does not have this form.
     """
     try:
         return _SCORES.validate_python(written, strict=True)
@@ -158,7 +158,7 @@ def sum_of_scores(answer: PrincipleAnswer, turn: ShownTurn, principle_set: Princ
     """Score in [0, 1] of an answer about a turn.
 
     Raises:
-        InvalidAnswerError: If its principles, scores or quotations do not count.
+        InvalidAnswerError: If the answer's principles, scores or quotations are not valid.
     """
     scores = answer.principles
     _check_names(Counter(each.name.strip() for each in scores), principle_set)
@@ -195,10 +195,10 @@ def pair_scores(text: str, turns: tuple[ShownTurn, ShownTurn], principle_set: Pr
     Args:
         text: The answer, which was not cut off.
         turns: The turns that were asked about, in the order in which they were shown.
-        principle_set: What the judge was told.
+        principle_set: Principles and form that the judge was told.
 
     Raises:
-        InvalidAnswerError: If one of the scores is missing or does not count.
+        InvalidAnswerError: If one of the scores is missing or not valid.
     """
     if principle_set.form == "released":
         return PairScores(*released_scores(text, 2))

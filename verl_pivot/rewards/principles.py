@@ -19,10 +19,10 @@ principles: JSON with a score, a maximum and a quotation for each principle.
 """
 FORMS: tuple[Form, ...] = ("released", "principles")
 Fit = Callable[[Sequence[str], Sequence[int]], Sequence[str]]
-"""(texts, positions in the order in which they may be cut) -> the texts, which fit together."""
+"""Function (texts, positions of the texts in the order in which they may be cut) -> texts that fit a limit together."""
 _ANY_TAG = re.compile(r"<(?=\s*+(?:/\s*+)?(?:final_score|tool_call))", re.IGNORECASE)
 OBSERVATION = "What the tools gave back"
-"""What the titles of observations begin with."""
+"""Beginning of the titles of observations."""
 _TASK = (
     "You grade one turn of an assistant that works on a task in several turns, with the help of tools. You see the "
     "task, the turns before, and the turn to grade with what the tools gave back after it. Judge this turn alone: "
@@ -44,12 +44,12 @@ class ShownTurn:
     text: str
     """Text of the policy."""
     observation: str = ""
-    """What the tools gave back after it."""
+    """Text that the tools returned after the turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrincipleSet:
-    """What a judge goes by, and how it answers."""
+    """Principles that a judge goes by, and the form of its answer."""
 
     form: Form
     principles: tuple[Principle, ...]
@@ -68,7 +68,7 @@ class FencedQuestion:
 
     @property
     def recorded_messages(self) -> list[JsonObject]:
-        """The messages with a word of fences that follows from their name: for texts that were written before."""
+        """The messages with a fence word derived from `name`: the texts were written before and cannot hold it."""
         return [
             {**message, "content": str(message["content"]).replace(self.fence_word, self.name[:16])}
             for message in self.messages
@@ -83,7 +83,7 @@ class TurnQuestion(FencedQuestion):
 
 
 def task_text(prompt: Sequence[Mapping[str, Any]]) -> str:
-    """The prompt as text: what the policy was asked."""
+    """Task that the policy was given: its prompt as text."""
     if len(prompt) == 1:
         return str(prompt[0].get("content") or "")
     return "\n\n".join(f"{message.get('role')}: {message.get('content') or ''}" for message in prompt)
@@ -95,11 +95,11 @@ def turn_question(
     """The question about a turn.
 
     Args:
-        task: What the policy was asked.
+        task: Task that the policy was given.
         earlier: The turns before.
         turn: The turn to judge.
-        principle_set: What it is judged by.
-        fit: Cuts texts that are too long: old turns first, then the task, this turn at last.
+        principle_set: Principles that it is judged by, and the form of the answer.
+        fit: Cuts texts that are too long: old turns first, then the task, and this turn last.
     """
     texts = [task, *(text for each in (*earlier, turn) for text in (each.text, each.observation))]
     old = [position for number in range(len(earlier)) for position in (2 * number + 2, 2 * number + 1)]
@@ -113,10 +113,10 @@ def fenced_question(task: str, answer: str, texts: Sequence[tuple[str, str]], in
     """A question about texts in fences.
 
     Args:
-        task: What the judge does.
-        answer: What it answers with, in a sentence.
-        texts: (title, harmless text) of each; what tools gave back is left out where it is empty.
-        instructions: What stands behind the texts.
+        task: Text that tells the judge what to do.
+        answer: Sentence that tells the judge what to answer with.
+        texts: (title, harmless text) of each text; an empty observation is left out.
+        instructions: Text after the fenced texts.
     """
     fence = Fence()
     parts = [fence.around(title, text) for title, text in texts if text or not title.startswith(OBSERVATION)]
@@ -126,7 +126,7 @@ def fenced_question(task: str, answer: str, texts: Sequence[tuple[str, str]], in
 
 
 def _titles(num_earlier: int) -> list[str]:
-    """What stands above the task, and above each turn and what the tools gave back after it."""
+    """Titles of the task, and of each turn and the observation after it."""
     before = [
         title
         for number in range(1, num_earlier + 1)
@@ -136,7 +136,7 @@ def _titles(num_earlier: int) -> list[str]:
 
 
 def _instructions(principle_set: PrincipleSet) -> tuple[str, str]:
-    """What the judge answers with, for the system message, and the principles with the form of the answer."""
+    """Sentence of the system message about the answer, and the principles with the form of the answer."""
     listed = listed_principles(principle_set)
     if principle_set.form == "released":
         return "Answer only with the two lines that are asked for.", (
@@ -151,7 +151,7 @@ def _instructions(principle_set: PrincipleSet) -> tuple[str, str]:
 
 
 FORM_OF_ANSWER = '{"principles": [{"name": "...", "quotation": "...", "score": ..., "maximum": ...}, ...]}'
-"""An answer in the form `principles`, as a judge is shown it."""
+"""Pattern of an answer in the form `principles`, as it is shown to a judge."""
 
 
 def listed_principles(principle_set: PrincipleSet) -> str:
@@ -159,11 +159,11 @@ def listed_principles(principle_set: PrincipleSet) -> str:
 
 
 def how_to_grade(principle_set: PrincipleSet, what: str) -> str:
-    """How each principle is answered in the form `principles`.
+    """Instruction how to answer about each principle in the form `principles`.
 
     Args:
-        principle_set: What the judge goes by.
-        what: What it grades, in words.
+        principle_set: Principles that the judge goes by.
+        what: Words for what is graded, such as "the turn to grade".
     """
     added = principle_set.max_added
     own = f" You may add up to {added} of your own that matter for this turn." if added else ""
@@ -175,9 +175,9 @@ def how_to_grade(principle_set: PrincipleSet, what: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """The text without chat tokens, half characters and tags of scores and calls, which a judge would quote.
+    """The text without chat tokens, lone surrogates, and tags of scores and calls, all of which a judge might quote.
 
-    An answer with the tag of a call is read as a call, by servers and where the judge is trained.
+    An answer that holds the tag of a call is read as a call, both by servers and in the training of a judge.
     """
     return without_chat_tokens(_ANY_TAG.sub("[", text.encode(errors="replace").decode()))
 

@@ -29,18 +29,18 @@ class ProcessRule(Options):
     alpha: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 0.5
     """With mode scaled: factor of the scores."""
     per_turn: Literal["sum", "mean"] = "sum"
-    """mean: the rewards of the judged turns are divided by their number, so that a longer trajectory gets no more."""
+    """mean: rewards of judged turns are divided by the number of these turns: a longer trajectory is not paid more."""
     reward: Literal["progress", "gain"] = "progress"
     """
-    What r_t is. progress: the score of the turn. gain: how much it exceeds that of the turn before, so that a turn
-    without progress earns nothing; only where scores tell how far a task has come.
+    Meaning of r_t. progress: the score of the turn. gain: the score minus that of the turn before, so that a turn
+    without progress earns nothing; only for scores that tell how far a task has come.
     """
     invalid: Literal["mean", "zero"] = "mean"
     """
     Score of a turn for which the judge gave no valid answer.
     mean: the mean score of the trajectory's other turns; without any, the outcome alone is paid.
-    zero: 0, as in the released code; on the way to a wrong answer that is the least that a turn can get with renorm.
-    With gain the turn gains nothing, and the next one gains over the last score that is known.
+    zero: 0, as in the released code; with renorm and a wrong answer, no turn can get less than such a turn.
+    With reward=gain the turn gains nothing, and the gain of the next turn is measured from the last known score.
     """
 
 
@@ -51,13 +51,13 @@ def turn_rewards(scores: Sequence[float | None], outcome: float, rule: ProcessRu
         scores: [num_turns - 1] the judge's score in [0, 1] of each turn but the last, which is not judged; None where
             the judge gave no valid answer.
         outcome: Score of the whole trajectory.
-        rule: How they make rewards.
+        rule: How scores and outcome make rewards.
 
     Returns:
         [num_turns] rewards.
 
     Raises:
-        ValueError: If a score is not in [0, 1], or with mode renorm the outcome, or if gains are to be shifted by it.
+        ValueError: If a score is not in [0, 1], or with mode renorm the outcome is not, or if mode renorm has gains.
 
     Example:
         turn_rewards([0.75], 0.0, ProcessRule())  # [-0.25, 0.0]
@@ -75,13 +75,13 @@ def turn_rewards(scores: Sequence[float | None], outcome: float, rule: ProcessRu
 
 
 def _filled(scores: Sequence[float | None], rule: ProcessRule) -> list[float | None]:
-    """Scores with one for each invalid turn too; all None if no turn has one."""
+    """Scores with a number in place of each None; with `invalid: mean`, all are None if no turn has a score."""
     if rule.invalid == "zero":
         return [0.0 if score is None else score for score in scores]
     valid = [score for score in scores if score is not None]
     if not valid:
         return [None] * len(scores)
-    mean = min(max(sum(valid) / len(valid), min(valid)), max(valid))  # rounding may exceed both
+    mean = min(max(sum(valid) / len(valid), min(valid)), max(valid))  # rounding may exceed the scores
     return [mean if score is None else score for score in scores]
 
 

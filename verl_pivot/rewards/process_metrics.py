@@ -21,7 +21,7 @@ def process_metrics(rewards: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _turn_metrics(judged: Sequence[tuple[ProcessRecord, float]]) -> dict[str, float]:
-    """What turns were paid, and if there was a judge what it said."""
+    """Metrics of the rewards of turns, and of the judge's scores if a judge was asked."""
     records = [record for record, _ in judged]
     metrics = {
         "ppr/turns_per_trajectory": _mean([len(record.rewards) for record in records]),
@@ -40,7 +40,7 @@ JUDGE_FAILED = "judge_failed"
 
 
 def _judge_metrics(records: Sequence[ProcessRecord]) -> dict[str, float]:
-    """What the judge answered, and what it cost."""
+    """Metrics of the judge's answers and their cost."""
     scores = [score for record in records for score in record.scores]
     valid = [score for score in scores if score is not None]
     num_asked = sum(record.num_asked for record in records)

@@ -1,4 +1,4 @@
-"""ProcessRecord: what the judge said of a trajectory's turns and what they were paid, as one text in verl's rows."""
+"""ProcessRecord: the judge's scores and the rewards of a trajectory's turns, as one text in verl's rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,12 +8,12 @@ import msgspec
 PROCESS_FIELD = "process"
 """Key of `reward_extra_info` that holds the record as JSON; "" for a trajectory that was not judged.
 
-A text, since verl's validation takes the mean of every value that is no text.
+The record is a text, since verl's validation takes the mean of every value that is no text.
 """
 
 
 class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Rewards of one trajectory's turns, and what they come from.
+    """Rewards of one trajectory's turns, and the judge's scores that they come from.
 
     Example:
         ProcessRecord(rewards=(-0.25, 0.0), scores=(0.75,), num_asked=1)
@@ -24,13 +24,13 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     scores: tuple[float | None, ...]
     """[num_turns - 1] the judge's scores of the turns before the last; None where it gave no valid answer."""
     checklist: tuple[str, ...] = ()
-    """Items by which the turns were judged; empty with principles, and if the judge wrote none that count."""
+    """Items by which the turns were judged; empty with principles, or if the judge wrote no valid checklist."""
     reasons: tuple[str, ...] = ()
-    """Why answers were invalid, in the order of their turns."""
+    """Reasons why answers were invalid, in the order of the turns."""
     num_asked: int = 0
-    """Answers of the judge, repeated questions included."""
+    """Number of the judge's answers, those to repeated questions included."""
     num_cached: int = 0
-    """Answers among these that an earlier process had got."""
+    """Number of these answers that came from the cache."""
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     """Tokens of the answers that are not cached, as the judge's server counts them."""

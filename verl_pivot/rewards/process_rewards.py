@@ -25,7 +25,7 @@ CHECKLIST_COLUMN = "checklist"
 class ProcessRewards:
     """Rewards of a rollout's turns by the mode, the judge and the outcome.
 
-    With mode outcome no judge is asked, and for validation only with `judge_validation`: the outcome counts alone.
+    With mode outcome, and in validation without `judge_validation`, no judge is asked and the outcome alone counts.
     """
 
     def __init__(
@@ -65,15 +65,15 @@ class ProcessRewards:
         """Judge the turns of a rollout.
 
         Args:
-            response_ids: Tokens of the rollout behind its prompt.
+            response_ids: Tokens of the rollout after its prompt.
             outcome: Score of the rollout.
             row: Columns of its row.
-            extra_fields: What the agent loop wrote beside the tokens.
+            extra_fields: Fields that the agent loop wrote beside the tokens.
 
         Raises:
             VerifierError: If the judge cannot be reached.
-            ConfigError: If it refuses every question, or the outcome does not go together with the mode.
-            DataError: If the agent loop wrote no record of turns, or the row's checklist is none.
+            ConfigError: If the judge refuses every question, or the mode does not allow this outcome.
+            DataError: If the agent loop wrote no record of turns, or the row's checklist is not valid.
         """
         judge, rule = self._judge_and_rule(row)
         if rule.mode == "renorm" and not 0.0 <= outcome <= 1.0:
@@ -99,7 +99,7 @@ class ProcessRewards:
         )
 
     def _judge_and_rule(self, row: Mapping[str, Any]) -> tuple[TurnJudge | ChecklistJudge | None, ProcessRule]:
-        """Judge of a rollout of this row, and how its turns are paid."""
+        """Judge for a rollout of this row, and the rule by which its turns are paid."""
         if self._settings.judge_validation or not is_for_validation(row, "pivot.process.judge_validation", "ppr"):
             return self._judge, self._settings
         return None, _OUTCOME_ALONE
@@ -114,7 +114,7 @@ async def _judgement(
     row: Mapping[str, Any],
     extra_fields: Mapping[str, Any],
 ) -> ChecklistJudgement:
-    """What the judge says of the turns; one without items where it goes by principles, or is not asked."""
+    """Judgement of the turns; without items if the judge goes by principles or is None."""
     if judge is None:
         return ChecklistJudgement(items=(), judged=TrajectoryJudgement(turns=()))
     task = task_text(row["raw_prompt"])
@@ -155,8 +155,8 @@ def played_turns(
     """Turns of a rollout, each with the text that the policy read after it.
 
     Args:
-        response_ids: Tokens of the rollout behind its prompt.
-        extra_fields: What the agent loop wrote beside them: where turns end, and how many tokens each has.
+        response_ids: Tokens of the rollout after its prompt.
+        extra_fields: Fields that the agent loop wrote beside the tokens: where turns end, and how many tokens each has.
         tokenizer: Tokenizer of the policy.
         end_token_ids: Tokens that end a turn.
 

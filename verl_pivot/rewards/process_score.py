@@ -1,4 +1,4 @@
-"""Verifier `process_score`: a judge's answer is right if its score is near the label, or orders two turns as theirs."""
+"""Verifier `process_score`: pays a judge's answer whose score is near the label, or which orders two turns by label."""
 
 from collections.abc import Callable
 from typing import Annotated, Self, TypeVar
@@ -14,7 +14,7 @@ from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 
 ScoreT = TypeVar("ScoreT", float, PairScores)
 _ROUNDING = 1e-9
-"""Beyond the tolerance: 0.8 - 0.7 is a little more than 0.1."""
+"""Margin for rounding, added to the tolerance: 0.8 - 0.7 is a little more than 0.1."""
 
 
 class OtherTurn(Options):
@@ -31,17 +31,17 @@ class ProcessScoreOptions(Options):
     turn: str
     """Text of the turn that the judge is asked about, which must hold every quotation."""
     form: Form = "principles"
-    """How the judge was told to answer."""
+    """Form in which the judge was told to answer."""
     principles: tuple[Principle, ...] = ()
-    """What the judge was told to go by; needed in the form `principles`."""
+    """Principles that the judge was told to go by; needed in the form `principles`."""
     max_added: Annotated[int, Field(ge=0, le=10)] = 0
     """Most principles of its own that the judge may add."""
     label: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    """The right score; None for that of the expert's answer."""
+    """The right score; None takes the score in the expert's answer."""
     tolerance: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
-    """Largest difference from the label that is paid."""
+    """Largest difference between score and label that is still paid."""
     other: OtherTurn | None = None
-    """Turn that the judge is asked about in the same question, behind the first: the order of the scores is paid."""
+    """Second turn, which the judge is asked about in the same question: then the order of the two scores is paid."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -58,8 +58,8 @@ class ProcessScoreOptions(Options):
 class ProcessScoreVerifier:
     """Pays 1 for a valid answer whose score is within the tolerance of the label, else 0.
 
-    With `other` it pays 1 for valid scores of both turns in the strict order of their labels. Answers are read as those
-    of the judge in training. A row whose expert's answer would not be paid is undecided.
+    With `other` it pays 1 for valid scores of both turns in the strict order of their labels. Answers are read by the
+    same rules as those of a judge in training. A row whose expert's answer would not be paid is undecided.
     """
 
     def __init__(self, options: ProcessScoreOptions) -> None:
@@ -113,7 +113,7 @@ class ProcessScoreVerifier:
         return refuse(Reason.WRONG_VALUE, f"scores of {_shown(scores)}, and the {better} turn is the better one")
 
     def _read(self, message: Message, read: Callable[[str], ScoreT]) -> ScoreT | Verdict:
-        """What an answer says, or the verdict that it says nothing."""
+        """Score or scores in an answer, or the verdict that refuses the answer."""
         if message.tool_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE)
         try:
@@ -123,7 +123,7 @@ class ProcessScoreVerifier:
 
 
 def is_order(scores: PairScores, *, is_first: bool) -> bool:
-    """Whether the better turn has the higher score; a tie is no order.
+    """Whether the better turn has the higher score; False for a tie.
 
     Args:
         scores: Scores of the two turns.

@@ -29,15 +29,15 @@ class ProcessSettings(ProcessRule, JudgeSettings):
     """Path of a YAML file with the principles."""
     max_added_principles: Annotated[int, Field(ge=0, le=10)] = 2
     checklist_from: Literal["page", "task"] = "page"
-    """What the judge sees when it writes a checklist: the task and the first page, or the task alone."""
+    """Texts that the judge sees when it writes a checklist: the task and the first page, or the task alone."""
     progress_by: Literal["labels", "probabilities"] = "labels"
-    """How states of items make progress: as they are written, or by the probabilities of their tokens."""
+    """Where the progress comes from: the states of items as written, or the probabilities of their tokens."""
     samples: Annotated[int, Field(ge=1, le=16)] = 1
-    """Answers about the items after each turn, over which the progress is a mean."""
+    """Number of answers about the items after each turn; the progress is their mean."""
     judge_validation: bool = True
-    """Whether turns of validation rollouts are judged; if not, a rollout has its outcome alone."""
+    """Whether turns of validation rollouts are judged; if not, only the outcome of a validation rollout counts."""
     best_of: Annotated[int, Field(ge=1, le=16)] = 1
-    """Draws of each turn in validation, of which the checklist's judge chooses one."""
+    """Number of samples of each turn in validation, of which the checklist's judge chooses one."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -53,7 +53,7 @@ class ProcessSettings(ProcessRule, JudgeSettings):
         return self
 
     def _check_gain(self) -> None:
-        """Raises ValueError for what gains do not go together with."""
+        """Raise ValueError for options that do not go together with reward=gain."""
         if not self.has_checklist:
             raise ValueError(
                 f"reward=gain needs scores that tell how far the task has come, and form={self.form} scores each turn "
@@ -77,7 +77,7 @@ class ProcessSettings(ProcessRule, JudgeSettings):
 
     @property
     def checklist_form(self) -> ChecklistForm:
-        """How a judge of checklists answers; only where `has_checklist`."""
+        """Form in which a judge of checklists answers; only where `has_checklist`."""
         assert self.form == "checklist" or self.form == "checklist_released", self.form
         return self.form
 
@@ -106,7 +106,7 @@ def _parse(text: str) -> ProcessSettings:
 
 
 def principle_set_of(form: Form, path: Path, max_added: int, option: str = f"{_SECTION}.principles") -> PrincipleSet:
-    """What a judge goes by and how it answers; in the form `released` it adds no principles.
+    """Principles of a file with the form of the answer; in the form `released` the judge adds no principles.
 
     Raises:
         ConfigError: If the file of principles cannot be read, or holds something else.

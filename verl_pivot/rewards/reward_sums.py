@@ -1,4 +1,4 @@
-"""Composition -> the least and the largest reward that it can give; one that contradicts itself is a ValueError."""
+"""Composition -> the least and the largest reward that it can give, or a ValueError if it contradicts itself."""
 
 import itertools
 import math
@@ -13,17 +13,17 @@ _ROUNDING: Final = 1e-9
 
 
 class ValueRange(NamedTuple):
-    """Least and largest number that something can be; infinite where nothing bounds it."""
+    """Least and largest number that a value can be; infinite where the value has no bound."""
 
     least: float
     largest: float
 
 
 def check_conditions(composition: Composition) -> None:
-    """Refuse conditions on terms that there are not, or that depend on each other in a circle.
+    """Refuse conditions on terms that do not exist, and terms that depend on each other in a circle.
 
     Raises:
-        ValueError: Naming the terms.
+        ValueError: If there are such terms; the message names them.
     """
     terms = {name: term for name, term, _ in named_terms(composition)}
     needs: dict[str, set[str]] = {}
@@ -40,11 +40,11 @@ def check_conditions(composition: Composition) -> None:
 
 
 def worst_and_best(composition: Composition, ranges: Mapping[str, ValueRange], max_turns: int) -> ValueRange:
-    """Least and largest reward, with every condition either met or not.
+    """Least and largest reward, over all cases of conditions that are met or not met.
 
     Args:
         composition: Terms whose conditions `check_conditions` has accepted.
-        ranges: {name of a term with a source of its own: what its value can be, before scale and bounds}.
+        ranges: {name of a term with a source of its own: range of its value, before scale and bounds}.
         max_turns: Largest number of turns.
 
     Raises:
@@ -69,7 +69,7 @@ def worst_and_best(composition: Composition, ranges: Mapping[str, ValueRange], m
 
 
 def _held(bounds: tuple[float, float], found: ValueRange) -> ValueRange:
-    """The sums within the bounds, which they must reach."""
+    """Range of the reward within the bounds, both of which the sum must be able to reach."""
     for name, bound, is_reached in (
         ("least", bounds[0], found.least <= bounds[0] + _ROUNDING),
         ("largest", bounds[1], found.largest >= bounds[1] - _ROUNDING),
@@ -83,7 +83,7 @@ def _held(bounds: tuple[float, float], found: ValueRange) -> ValueRange:
 
 
 def _own_range(name: str, term: Term, given: ValueRange, max_turns: int) -> ValueRange:
-    """What the value of a term can be after scale and bounds."""
+    """Range of a term's value after scale and bounds."""
     unbounded = term.model_copy(update={"bounds": None})
     ends = sorted(scaled_value(unbounded, end, max_turns) for end in given)
     if term.bounds is not None and (ends[0] >= term.bounds[1] or ends[1] <= term.bounds[0]):
@@ -117,14 +117,14 @@ def _check_thresholds(marks: Mapping[str, set[float]], own: Mapping[str, ValueRa
 
 
 def _pieces(whole: ValueRange, thresholds: list[float]) -> list[ValueRange]:
-    """A range cut at thresholds; the upper end of a piece below a threshold belongs to the next one."""
+    """A range cut at thresholds; a threshold itself belongs to the piece above it."""
     inside = [each for each in thresholds if whole.least < each <= whole.largest]
     starts, ends = [whole.least, *inside], [*(math.nextafter(each, -math.inf) for each in inside), whole.largest]
     return [ValueRange(start, end) for start, end in zip(starts, ends, strict=True)]
 
 
 def _sum_in_case(composition: Composition, known: dict[str, ValueRange], max_turns: int) -> ValueRange:
-    """The sums where values lie in these ranges, none of which a threshold divides."""
+    """Range of the sum if the values lie in these ranges, none of which a threshold divides."""
 
     def value_of(name: str, term: Term) -> ValueRange:
         if term.terms is None:

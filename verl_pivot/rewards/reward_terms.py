@@ -14,7 +14,7 @@ from verl_pivot.rewards.compose import ComposedReward
 TERMS_FIELD = "reward_terms"
 """Key of `reward_extra_info` that holds the terms as JSON; "" for a rollout whose reward is not composed."""
 PAID = "paid/"
-"""What the keys of `reward_extra_info` begin with that hold what each outermost term was paid."""
+"""Prefix of the keys of `reward_extra_info` that hold what each outermost term was paid."""
 
 
 class DumpedTerm(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class DumpedTerm(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DumpedSum(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the reward of a rollout comes from."""
+    """Reward of a rollout in a dump, and the terms that it comes from."""
 
     total: float | None
     reason: str
@@ -78,7 +78,7 @@ def term_metrics(groups: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str,
 
 
 def _of_term(name: str, decided: Sequence[DumpedSum]) -> dict[str, float]:
-    """Means over the rollouts that have the term: a term within one that is not paid is not there."""
+    """Means over the rollouts that have the term; a term within a term that is not paid is missing."""
     terms = [term for each in decided for term in each.terms if term.name == name]
     values = [term.value for term in terms if term.value is not None]
     return {

@@ -41,20 +41,20 @@ class ScoredCriterion(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     weight: float
     points: int | None
-    """None where one grade was given by all criteria."""
+    """None where the report got one grade for all criteria together."""
     born: int | None = None
-    """Step in which it was written; None for one of the row."""
+    """Training step in which the criterion was written; None for a criterion of the row."""
     spread: float | None = None
-    """Standard deviation of its scores over the group."""
+    """Standard deviation of the criterion's scores over the group."""
 
 
 class ScoredReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Score of one rollout, and what it was asked about."""
+    """Score of one rollout, and the criteria that it was scored by."""
 
     score: float
     criteria: tuple[ScoredCriterion, ...]
     is_unwritten: bool = False
-    """Whether no new criteria could be had from the model, so that the group was scored by those that there were."""
+    """Whether the model was asked for new criteria and gave no valid ones, so that only the existing ones counted."""
 
     def as_text(self) -> str:
         return msgspec.json.encode(self).decode()
@@ -87,7 +87,7 @@ class RubricGroup:
         given = [self._strict(each, first.step) for each in points]
         scores = [rubric_score(each, criteria, self._settings.scale) for each in given]
         is_unwritten = new is not None and not new
-        if self._settings.scale == "overall":  # one grade, which tells nothing of each criterion
+        if self._settings.scale == "overall":  # one grade says nothing about a single criterion
             shown = tuple(_shown(each, None, {}, ()) for each in criteria)
             return [ScoredReport(score=score, criteria=shown) for score in scores]
         most = MOST_POINTS[self._settings.scale]
@@ -111,7 +111,7 @@ class RubricGroup:
     async def _written(
         self, group: Sequence[QueryReport], buffer: Sequence[EvolvingCriterion]
     ) -> list[Criterion] | None:
-        """New criteria; None where nothing is to be told apart."""
+        """New criteria; None if criteria do not evolve, or all reports have the same text."""
         if self._state is None or len({each.report.text for each in group}) < 2:
             return None
         return await self._judge.written([each.report for each in group], group[0].fixed, buffer)
@@ -123,7 +123,7 @@ class RubricGroup:
     def _keep(
         self, first: QueryReport, new: Sequence[Criterion], columns: dict[str, list[float]]
     ) -> list[EvolvingCriterion]:
-        """The query's criteria after the group; another group of the query may have changed them meanwhile."""
+        """Store and return the query's criteria after the group; repeated if another group changed them meanwhile."""
         if self._state is None:
             return []
         while True:

@@ -27,35 +27,36 @@ from verl_pivot.verifiers.asked_once import AskedOnce
 
 ValueT = TypeVar("ValueT")
 _MAX_ANSWERS: Final = 16384
-"""Questions whose points are kept in memory for equal reports."""
+"""Number of questions whose points are kept in memory, for equal reports."""
 
 
 class JudgedReport(NamedTuple):
     """One rollout as the judge sees it."""
 
     task: str
-    """What the policy was asked."""
+    """Task that the policy was given."""
     observed: str
-    """What its tools gave back."""
+    """Text that the policy's tools returned."""
     text: str
-    """Text of its last turn."""
+    """Text of the policy's last turn."""
 
 
 _CONTROL = JudgedReport("Add 1 and 2.", "", "1 and 2 are 3.")
-"""A harmless report, about which a judge is asked that has refused another."""
+"""A harmless report: after a refusal, a question about it shows whether the judge refuses every question."""
 
 
 class RubricJudge:
     """Gives points to reports, many at a time and each once, within one event loop.
 
-    The judge is asked again after an invalid answer, with another seed. Without a valid one nothing is decided.
+    The judge is asked again after an invalid answer, with another seed. Without a valid answer, `points` raises and
+    `written` returns no criteria.
     """
 
     def __init__(self, settings: RubricSettings, tokenizer: Tokenizer, *, num_workers: int = 1) -> None:
         """Open the cache; nothing is asked yet.
 
         Raises:
-            ConfigError: If the cache cannot be opened, or the key is not set.
+            ConfigError: If the cache cannot be opened, or the API key is not set.
         """
         self._settings, self._tokenizer = settings, tokenizer
         answer = GradeAnswer if settings.scale == "overall" else PointsAnswer

@@ -68,12 +68,12 @@ def points_question(
     """The question about one report.
 
     Args:
-        task: What the policy was asked.
-        observed: What its tools gave back, which is cut first.
+        task: Task that the policy was given.
+        observed: Text that the tools returned, which is cut first.
         report: Text of the last turn, which is cut last.
-        criteria: One of them, or several.
+        criteria: One criterion, or several.
         scale: How the judge answers.
-        max_tokens: Tokens of these texts.
+        max_tokens: Largest number of tokens of task, observations and report together.
         tokenizer: Tokenizer that counts them.
     """
     texts = [harmless(task), harmless(observed), harmless(report)]
@@ -119,7 +119,7 @@ def criteria_question(
     max_tokens: int,
     tokenizer: Tokenizer,
 ) -> FencedQuestion:
-    """The question for new criteria, about the distinct reports of a group in the order of their texts."""
+    """Question that asks for new criteria, about the distinct reports of a group, sorted by their texts."""
     distinct = sorted({harmless(report) for report in reports})
     share = max_tokens // (len(distinct) + 1)
     texts = [("The task:", fit_together([harmless(task)], [0], share, tokenizer)[0])]
@@ -139,7 +139,7 @@ def criteria_of(text: str, fixed: Sequence[Criterion], buffer: Sequence[Evolving
     """[1 to 5] new criteria from the model's answer.
 
     Raises:
-        InvalidAnswerError: If none is new, or one stands there with its mirror.
+        InvalidAnswerError: If the form is wrong, no criterion is new, or one stands there twice or with its opposite.
     """
     try:
         answer = WrittenCriteria.model_validate(decoded_answer(text), strict=True)
@@ -164,5 +164,5 @@ _DENIALS: Final = frozenset(
 
 
 def _without_denial(text: str) -> str:
-    """Words of a criterion without those that turn it into its opposite, and without endings of its verbs."""
+    """Words of a criterion without negations and final letters s, which are equal for a criterion and its opposite."""
     return " ".join(each.rstrip("s") for each in words(text).split() if each not in _DENIALS) or words(text)

@@ -20,17 +20,17 @@ class RubricSettings(JudgeSettings):
 
     scale: Scale = "dr_tulu"
     asked: Literal["each", "together"] = "each"
-    """each: one question for each criterion; together: one for all."""
+    """each: one question for each criterion; together: one question for all criteria."""
     evolve: bool = True
     """Whether a model writes criteria for each query while the policy trains (RLER)."""
     max_active: Annotated[int, Field(ge=1, le=50)] = 5
-    """Most active criteria of those that evolved, for each query."""
+    """Largest number of active evolved criteria for each query."""
     strictness: tuple[Annotated[int, Field(ge=0)], Annotated[int, Field(ge=1)]] | None = None
-    """First and last step of a loose-to-strict schedule; None for none."""
+    """First and last step of a loose-to-strict schedule; None for no schedule."""
     max_question_tokens: Annotated[int, Field(ge=256)] = 32768
-    """Tokens of the texts of a question, counted by the policy's tokenizer."""
+    """Largest number of tokens in the texts of a question, counted by the policy's tokenizer; longer texts are cut."""
     wait_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 3600.0
-    """Seconds after the end of a prompt's first rollout in which its other rollouts must end."""
+    """Seconds within which all rollouts of a prompt must end, counted from the end of the first one."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,4 +1,4 @@
-"""Criteria and what a judge gives each of them -> the score of a report; and which criteria of a query stay active.
+"""Criteria and a judge's points for each -> the score of a report, and which criteria of a query stay active.
 
 Sources: Rubrics as Rewards (arXiv:2507.17746) and RLER of DR Tulu (arXiv:2511.19399, `longform_rubric_rewards.py`).
 """
@@ -16,9 +16,9 @@ from verl_pivot.validation import Options, first_problem
 
 Scale = Literal["dr_tulu", "binary", "overall"]
 """
-dr_tulu: 0, 1 or 2 for each criterion, halved; sum of weight * score by the sum of the weights above 0, at least 1.
-binary: 0 or 1 for each criterion; sum of weight * score by the sum of all weights (Rubrics as Rewards, explicit).
-overall: one grade from 1 to 10 by all criteria, as (grade - 1) / 9 (Rubrics as Rewards, implicit).
+dr_tulu: 0, 1 or 2 points for each criterion, halved; sum of weight * score / max(sum of the weights above 0, 1).
+binary: 0 or 1 point for each criterion; sum of weight * score / sum of all weights (Rubrics as Rewards, explicit).
+overall: one grade from 1 to 10 for all criteria together, as (grade - 1) / 9 (Rubrics as Rewards, implicit).
 """
 MOST_POINTS: Mapping[Scale, int] = {"dr_tulu": 2, "binary": 1}
 _MAX_CRITERIA = 64
@@ -44,7 +44,7 @@ class Criterion(Options):
 
 
 class EvolvingCriterion(Options):
-    """A criterion that a model wrote while the policy trained, and what became of it."""
+    """A criterion that a model wrote while the policy trained, and its present state."""
 
     id: str
     text: str
@@ -52,7 +52,7 @@ class EvolvingCriterion(Options):
     born: int
     """Training step in which it was written."""
     spread: float | None = None
-    """Standard deviation of its scores over the group that it was last asked about; None before."""
+    """Standard deviation of its scores over the last group that was judged by it; None before the first group."""
     is_active: bool = True
 
     def as_criterion(self) -> Criterion:
@@ -96,7 +96,7 @@ def rubric_score(points: Sequence[int], criteria: Sequence[Criterion], scale: Sc
 
     Args:
         points: [num_criteria] 0, 1 or 2 with `dr_tulu`, 0 or 1 with `binary`; with `overall` one grade from 1 to 10.
-        criteria: What it was judged by.
+        criteria: Criteria that the report was judged by.
         scale: How points become a score.
 
     Example:
@@ -113,10 +113,10 @@ def rubric_score(points: Sequence[int], criteria: Sequence[Criterion], scale: Sc
 
 
 def strict_points(points: Sequence[int], strictness: float) -> list[int]:
-    """Points of which half ones count only where `strictness` lets them: a loose-to-strict schedule.
+    """Points in which a criterion that is met in part counts as met or not met, for a loose-to-strict schedule.
 
-    At 0 a criterion that is met in part counts as met; at 1 it counts as not met; between, the first share of them in
-    the order of the criteria counts as not met. Neither DR Tulu's paper nor its code has such a schedule.
+    At strictness 0 all such criteria count as met, and at 1 all count as not met. In between, this share of them counts
+    as not met, the first ones in order. Neither DR Tulu's paper nor its code has such a schedule.
 
     Args:
         points: [num_criteria] 0, 1 or 2.
@@ -129,7 +129,7 @@ def strict_points(points: Sequence[int], strictness: float) -> list[int]:
 
 
 def strictness_at(step: int, schedule: tuple[int, int] | None) -> float | None:
-    """How strict a step is: 0 up to the first step of the schedule, 1 from the second on; None without a schedule."""
+    """Strictness in a step: 0 up to the first step of the schedule, 1 from its last step on; None without one."""
     if schedule is None:
         return None
     first, last = schedule
@@ -137,17 +137,17 @@ def strictness_at(step: int, schedule: tuple[int, int] | None) -> float | None:
 
 
 def words(text: str) -> str:
-    """The words of a text, by which two criteria are the same."""
+    """Words of a text; two criteria with equal words are the same."""
     return " ".join("".join(each if each.isalnum() else " " for each in text.casefold()).split())
 
 
 def added(
     buffer: Sequence[EvolvingCriterion], new: Sequence[Criterion], fixed: Sequence[Criterion], step: int
 ) -> list[EvolvingCriterion]:
-    """The buffer with new criteria behind it; one whose words a fixed, an old or a new one has is left out.
+    """The buffer with the new criteria appended, without those whose words another criterion has.
 
-    The words decide, whatever the weight: a criterion and its mirror would cancel each other, and a group by group turn
-    of the sign would pay for the opposite each time.
+    Only the words count, not the weight: a criterion and the same text with the opposite weight would cancel each
+    other, and a weight whose sign changes from group to group would pay for the opposite each time.
     """
     kept = list(buffer)
     known = {words(each.text) for each in buffer} | {words(each.text) for each in fixed}
@@ -169,13 +169,14 @@ def pruned(
 ) -> list[EvolvingCriterion]:
     """The buffer after a group was scored.
 
-    A criterion without spread over the group goes inactive. Of more than `max_active` those with the largest spread
-    stay active, of equal ones the older; those that were never scored stay in any case.
+    A criterion whose scores do not differ over the group becomes inactive. If more than `max_active` criteria are
+    active, those with the largest spread stay active, and of equal ones the older. Criteria that were never scored stay
+    active in any case.
 
     Args:
         buffer: Criteria in the order in which they were written.
-        scores: {id: [num_rollouts] scores in [0, 1]} of those that were asked about.
-        max_active: Most active criteria with a spread.
+        scores: {id: [num_rollouts] scores in [0, 1]} of the criteria that the judge was asked about.
+        max_active: Largest number of active criteria; those that were never scored count, but never become inactive.
     """
     measured = [
         each.model_copy(update={"spread": spread, "is_active": each.is_active and spread > 0.0})
@@ -192,7 +193,7 @@ def pruned(
 
 
 def _spread(scores: Sequence[float]) -> float | None:
-    """Standard deviation over a group; None for fewer than two, which tell nothing apart."""
+    """Standard deviation of the scores over a group; None for fewer than two scores."""
     if len(scores) < 2:
         return None
     return pstdev(scores) if len(set(scores)) > 1 else 0.0

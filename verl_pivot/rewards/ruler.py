@@ -23,7 +23,7 @@ RUBRIC = (
     "- Trajectories that differ little get scores that differ little.\n"
     "- One that does not reach the goal gets credit for the part of the way that it went."
 )
-"""What trajectories are compared by, unless the user gives another rubric."""
+"""Rubric by which trajectories are compared, unless the user gives another one."""
 _TASK = (
     "You compare trajectories: attempts of an assistant at one task, each in one or several turns, with the help of "
     "tools. You see the task, the tools, what all attempts have in common, and then each of them. Their order is "
@@ -52,7 +52,7 @@ class GroupQuestion(FencedQuestion):
     """Question about the trajectories of one prompt."""
 
     numbers: tuple[int, ...]
-    """[num_trajectories] number under which each is shown, from 1; equal for trajectories that are alike in text."""
+    """[num_trajectories] number of each trajectory in the question, from 1; equal for trajectories with equal texts."""
 
 
 def group_question(
@@ -67,19 +67,19 @@ def group_question(
 ) -> GroupQuestion:
     """The question about the trajectories of one prompt.
 
-    Trajectories alike in text are shown once. Equal groups give equal questions, in whatever order they come.
+    Trajectories with equal texts are shown once. Equal groups give equal questions, whatever the order of trajectories.
 
     Source: RULER of openpipe-art 0.5.18 (`art/rewards/ruler.py`), with a rubric in our words. Differs: the order is
     random, and each turn and observation stands in a fence of its own that no text can forge.
 
     Args:
-        task: What the policy was asked.
-        tools: Schemas of the tools that it could call.
+        task: Task that the policy was given.
+        tools: Schemas of the tools that the policy could call.
         trajectories: [num_trajectories] the turns of each, at least one.
-        rubric: What they are compared by.
-        seed: Seed of the order, beside the texts themselves.
-        max_tokens: Tokens of all texts together. What they have in common and each trajectory have equal shares; in one
-            that is too long a note replaces the middle of texts, old ones first.
+        rubric: Rubric by which trajectories are compared.
+        seed: Seed of the order, which also depends on the texts.
+        max_tokens: Largest number of tokens of all texts together. The common part and each trajectory have equal
+            shares. If one of them is longer than its share, a note replaces the middle of its texts, old texts first.
         tokenizer: Tokenizer that counts them.
 
     Raises:
@@ -143,7 +143,7 @@ def _harmless_turn(turn: ShownTurn) -> ShownTurn:
 
 
 def _num_shared(distinct: Sequence[_Turns]) -> int:
-    """Turns that all begin with; each keeps at least its last one, and so does one that is alone all of its turns."""
+    """Number of first turns that all trajectories share, without the last turn of any; 0 for a single trajectory."""
     if len(distinct) == 1:
         return 0
     same = takewhile(lambda turns: len(set(turns)) == 1, zip(*distinct, strict=False))
@@ -172,7 +172,7 @@ def _trajectory_texts(
 
 
 def _titled(turns: _Turns, title: str, num_before: int) -> Iterator[tuple[str, str]]:
-    """Title and text of each turn, and of what the tools gave back after it."""
+    """Title and text of each turn, and of the observation after it."""
     for number, turn in enumerate(turns, num_before + 1):
         yield title.format(number), turn.text
         yield f"{OBSERVATION} after it:", turn.observation
@@ -186,7 +186,7 @@ def _fitted(
 
 
 def _asked(rubric: str, distinct: Sequence[_Turns]) -> str:
-    """What stands behind the texts: the rubric and the form of the answer."""
+    """Text after the trajectories: the rubric and the form of the answer."""
     form = '{"scores": [{"number": 1, "explanation": "...", "score": 0.0 to 1.0}, ...]}'
     return (
         "Give each trajectory a score from 0 to 1, by comparing it with the others and by this rubric:\n"

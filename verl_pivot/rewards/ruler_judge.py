@@ -20,9 +20,9 @@ class ComparedTrajectory(NamedTuple):
     """One trajectory of a group, as the judge sees it."""
 
     task: str
-    """What the policy was asked, the same in the whole group."""
+    """Task that the policy was given, the same in the whole group."""
     tools: Sequence[JsonObject]
-    """Schemas of the tools that it could call, the same in the whole group."""
+    """Schemas of the tools that the policy could call, the same in the whole group."""
     turns: Sequence[ShownTurn]
     """[num_turns] at least one"""
 
@@ -31,7 +31,7 @@ _CONTROL = [
     ComparedTrajectory("Add 1 and 2.", (), [ShownTurn(text="I add 1 and 2, which gives 3.")]),
     ComparedTrajectory("Add 1 and 2.", (), [ShownTurn(text="I do not know.")]),
 ]
-"""A harmless group, about which a judge is asked that has refused another."""
+"""A harmless group: after a refusal, a question about it shows whether the judge refuses every question."""
 
 
 class RulerJudge:
@@ -49,7 +49,7 @@ class RulerJudge:
             num_workers: Processes that share `max_concurrency`.
 
         Raises:
-            ConfigError: If the cache cannot be opened, or the key is not set.
+            ConfigError: If the cache cannot be opened, or the API key is not set.
         """
         self._settings = settings
         self._tokenizer = tokenizer

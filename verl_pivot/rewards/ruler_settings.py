@@ -18,11 +18,11 @@ class RulerSettings(JudgeSettings):
     section: ClassVar[str] = _SECTION
 
     rubric: Annotated[str, Field(min_length=1)] | None = None
-    """What the judge compares trajectories by; None for `ruler.RUBRIC`."""
+    """Rubric by which the judge compares trajectories; None takes `ruler.RUBRIC`."""
     max_question_tokens: Annotated[int, Field(ge=256)] = 65536
-    """Tokens of the texts of a question, counted by the policy's tokenizer."""
+    """Largest number of tokens in the texts of a question, counted by the policy's tokenizer; longer texts are cut."""
     wait_seconds: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 3600.0
-    """Seconds after the end of a prompt's first rollout in which its other rollouts must end."""
+    """Seconds within which all rollouts of a prompt must end, counted from the end of the first one."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -29,25 +29,25 @@ _NEXT: Mapping[str, Mapping[str, str]] = {
 _WITH_TEXT = ("think", "search", "information", "answer")
 """States in which there may be text; in the others there are only blanks."""
 _WHOLE_ANSWERS = ("yes", "no", "noanswer")
-"""Answers of one word that share nothing with others for ReSearch."""
+"""One-word answers that ReSearch compares only as a whole: with any other answer, their F1 is 0."""
 
 
 class _Trajectory(NamedTuple):
-    """What the rewards look at."""
+    """Parts of a trajectory that the rewards read."""
 
     text: str
-    """All that stands behind the prompt, observations included."""
+    """Whole text after the prompt, observations included."""
     record: RolloutRecord
     accepted: tuple[AnswerWords, ...]
     """Words of the accepted answers."""
 
     @property
     def num_searches(self) -> int:
-        """Calls, also those that failed; a turn without call and answer, which the record lists too, is none."""
+        """Number of calls, failed ones included; the record's entry for a turn without call and answer is no call."""
         return sum(call.error_kind is not ErrorKind.NO_ACTION for call in self.record.calls)
 
     def answer(self, text: str) -> AnswerWords | None:
-        """Words of the answer that a text gives between <answer> and </answer>; several different ones are none."""
+        """Words of the answer between <answer> and </answer>; None without an answer or with several different ones."""
         answers = extract_answers(text, "answer_tag")
         return search_r1_words(answers[0]) if len(answers) == 1 else None
 
@@ -64,16 +64,16 @@ def search_r1(
     *,
     cost_per_search: float = 0.0,
 ) -> float:
-    """1 for an accepted answer, else 0, less a cost for each search, which the paper does not have.
+    """1 for an accepted answer, else 0, minus a cost for each search; the paper has no such cost.
 
     Source: Search-R1 (arXiv:2503.09516, section 3.4).
 
     Args:
         data_source: Not read.
-        solution_str: Text behind the prompt.
+        solution_str: Text after the prompt.
         ground_truth: Accepted answers: a text, a list, or {"target": a list}.
         extra_info: Has the record of the rollout, as verl gives it to reward functions.
-        cost_per_search: What each call takes from the reward, >= 0.
+        cost_per_search: Cost of each call, subtracted from the reward, >= 0.
     """
     played = _trajectory(solution_str, ground_truth, extra_info)
     right = played.is_right(played.answer("".join(_at_information(played.text).outside)))
@@ -91,23 +91,24 @@ def search_r1_format(
     answer: float = 0.1,
     cost_per_search: float = 0.0,
 ) -> float:
-    """1 for an accepted answer in the right form; what the form is worth less where it is wrong.
+    """1 for an accepted answer in the right form, and 1 - `form` for one in a wrong form.
 
-    Of an answer that is not accepted, the right form is paid by `form`, and `retrieval` more where a document holds an
-    accepted answer; in a wrong form an answer is paid by `answer`.
+    Without an accepted answer, the right form is paid `form`, and `retrieval` more if a document holds an accepted
+    answer. An answer that is not accepted and has a wrong form is paid `answer`.
 
-    Source: Search-R1's `verl/utils/reward_score/qa_em_format.py`. Differs where it can be fooled: a block <information>
-    that no call gave is a wrong form, and several different answers are none. Tags within an observation are text.
+    Source: Search-R1's `verl/utils/reward_score/qa_em_format.py`. Differs where that code can be fooled: a block
+    <information> that no call gave is a wrong form, and several different answers count as none. Tags within an
+    observation are text.
 
     Args:
         data_source: Not read.
-        solution_str: Text behind the prompt.
+        solution_str: Text after the prompt.
         ground_truth: Accepted answers: a text, a list, or {"target": a list}.
         extra_info: Has the record of the rollout, as verl gives it to reward functions.
-        form: Worth of the right form.
-        retrieval: Worth of a document that holds an accepted answer.
-        answer: Worth of an answer in a wrong form.
-        cost_per_search: What each call takes from the reward, >= 0; no published code has it.
+        form: Reward for the right form.
+        retrieval: Reward for a document that holds an accepted answer.
+        answer: Reward for an answer in a wrong form.
+        cost_per_search: Cost of each call, subtracted from the reward, >= 0; no published code has it.
     """
     played = _trajectory(solution_str, ground_truth, extra_info)
     parts = _at_information(played.text)
@@ -124,14 +125,14 @@ def search_r1_format(
 
 
 def research(data_source: str, solution_str: str, ground_truth: Any, extra_info: Mapping[str, Any]) -> float:
-    r"""0 for a wrong form, else the F1 of the answer in \boxed{} with the nearest accepted one, 0.1 where that is 0.
+    r"""0 for a wrong form, else the F1 of the answer in \boxed{} with the nearest accepted one, or 0.1 if the F1 is 0.
 
-    Source: ReSearch (arXiv:2503.19470, section 2.3) and its `verl/utils/reward_score/re_search.py`. Differs where it
-    can be fooled: a block <result> that no call gave, and several different boxes, are a wrong form.
+    Source: ReSearch (arXiv:2503.19470, section 2.3) and its `verl/utils/reward_score/re_search.py`. Differs where that
+    code can be fooled: a block <result> that no call gave, and several different boxes, are a wrong form.
 
     Args:
         data_source: Not read.
-        solution_str: Text behind the prompt.
+        solution_str: Text after the prompt.
         ground_truth: Accepted answers: a text, a list, or {"target": a list}.
         extra_info: Has the record of the rollout, as verl gives it to reward functions.
     """
@@ -165,7 +166,7 @@ def _at_information(text: str) -> TaggedText:
 
 
 def _has_search_r1_form(text: str, num_calls: int) -> bool:
-    """Whether thoughts, searches and observations of as many calls take turns, up to one answer at the end."""
+    """Whether thoughts, searches and observations follow each other up to one answer, with an observation per call."""
     state, num_observations = "begin", 0
     for part in _TAG.split(text):
         if part in _NEXT.get(state, {}):
@@ -177,11 +178,11 @@ def _has_search_r1_form(text: str, num_calls: int) -> bool:
 
 
 def _has_research_form(pieces: Sequence[str], num_calls: int) -> bool:
-    """Whether what the policy wrote has the form of ReSearch.
+    """Whether the text that the policy wrote has the form of ReSearch.
 
     Args:
-        pieces: [num_observations + 1] what stands before, between and behind the blocks <result>.
-        num_calls: Calls of the trajectory.
+        pieces: [num_observations + 1] texts before, between and after the blocks <result>.
+        num_calls: Number of calls of the trajectory.
     """
     own = "".join(pieces)
     is_paired = own.count("<think>") == own.count("</think>") >= 1

@@ -10,14 +10,14 @@ from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 
 
 class StepReturnOutput(TurnRewardOutput):
-    """One row of a trajectory, which may have several; its turns are steps.
+    """One row of a trajectory, which may have several rows; each turn of a row is a step.
 
     verl gives the score of a trajectory's last row to all of them. `as_dict` writes the returns of the steps into
     `rm_scores` instead, each on the last token of its step, where the estimator `step_reinforce_pp` reads them.
     """
 
     step_returns: list[float] = Field(default_factory=list)
-    """[num_turns] return of each step of the row; empty if the score of the whole trajectory is all that counts, as in
+    """[num_turns] return of each step of the row. Empty if only the score of the whole trajectory counts: in
     validation, for an estimator that knows no steps, and for an undecided trajectory."""
 
     def as_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is known of a trajectory's steps and of its answer -> a reward and a return for each step (L0)."""
+"""Facts about a trajectory's steps and scores of its answer -> a reward and a return for each step (L0)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepFacts:
-    """What is known of one step, thought and code together.
+    """Facts about one step, which is a thought together with its code.
 
     Example:
         StepFacts(has_form=True, ran=False, num_outputs=3, num_errors=1)
@@ -24,7 +24,7 @@ class StepFacts:
     ran: bool
     """Whether its cell ran without an error; False if there was no code to run."""
     num_outputs: int = 0
-    """Outputs of the cell: what it printed, its value, and its error."""
+    """Number of outputs of the cell: its printed text, its value, and its error."""
     num_errors: int = 0
     """Number of the outputs that are errors."""
 
@@ -82,15 +82,15 @@ class StepRule(Options):
 def step_rewards(steps: Sequence[StepFacts], answer: AnswerScores, rule: StepRule) -> list[float]:
     """Rewards of a trajectory's steps.
 
-    Each of T steps gets the T-th part of the reward for format and of that for execution, so that more steps do not
-    bring more reward; the last step also gets the reward for the answer.
+    Each of T steps can get 1/T of the reward for format and of the reward for execution, so that more steps do not
+    bring more reward. The last step also gets the reward for the answer.
 
     Source: L0 (arXiv:2506.23667) and its released code, `combine_str_reward_fn`.
 
     Args:
         steps: [num_steps] facts of all steps.
         answer: Scores of the answer.
-        rule: How they make rewards.
+        rule: How facts and scores make rewards.
 
     Returns:
         [num_steps] rewards.
@@ -127,12 +127,12 @@ def step_returns(steps: Sequence[StepFacts], answer: AnswerScores, rule: StepRul
 def trajectory_scores(
     steps: Sequence[StepFacts], answer: AnswerScores, rule: StepRule, num_trims: int
 ) -> dict[str, float]:
-    """Scores of a trajectory that verl averages in validation, and the replay buffer in training.
+    """Scores of a trajectory that verl averages in validation, and that the replay buffer averages in training.
 
     Args:
         steps: [num_steps] facts of all steps, at least one.
         answer: Scores of the answer.
-        rule: What counts as an execution.
+        rule: Rule by which a step counts as executed.
         num_trims: How often the context was trimmed.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Facts of a finished rollout -> the values that terms of a reward may have, and what each can be at most."""
+"""Facts about a finished rollout -> the values that terms of a reward may have, and the range of each value."""
 
 import json
 import math
@@ -23,7 +23,7 @@ _ANY = ValueRange(-math.inf, math.inf)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutFacts:
-    """What is known of a rollout that was not masked."""
+    """Facts about a rollout that was not masked."""
 
     record: RolloutRecord
     turns: Sequence[ShownTurn] = ()
@@ -35,11 +35,11 @@ class RolloutFacts:
     rubric: TermValue | None = None
     """Score by its criteria; None without `pivot.rubrics`."""
     process: ProcessRecord | None = None
-    """What a judge said of its turns; None without `pivot.process`, and for one that it does not judge."""
+    """Judge's scores of its turns; None without `pivot.process`, and for a rollout that is not judged."""
 
     @property
     def calls(self) -> tuple[CallRecord, ...]:
-        """Calls, also those that failed; a turn without call and answer, which the record lists too, is none."""
+        """Calls, failed ones included; the record's entry for a turn without call and answer is left out."""
         return tuple(call for call in self.record.calls if call.error_kind is not ErrorKind.NO_ACTION)
 
 
@@ -56,7 +56,7 @@ class RolloutValue(NamedTuple):
 
     of: Callable[[RolloutFacts], TermValue]
     range: Callable[[ValueLimits], ValueRange]
-    """What it can be."""
+    """Range of the value, given the limits of a launch."""
     meaning: str
     reads_texts: bool = False
 
@@ -76,7 +76,7 @@ def _num_errors(facts: RolloutFacts) -> int:
 
 
 def _format(facts: RolloutFacts) -> TermValue:
-    """1 for a rollout whose every turn could be read, else 0."""
+    """1 if every turn could be read and the last turn was not cut off, else 0."""
     unreadable = next((call for call in facts.record.calls if call.error_kind in _UNREADABLE), None)
     if unreadable is not None:
         return TermValue(value=0.0, reason=f"turn {unreadable.turn + 1}: {unreadable.error_kind}")
@@ -86,7 +86,7 @@ def _format(facts: RolloutFacts) -> TermValue:
 
 
 def _recovery(facts: RolloutFacts) -> TermValue:
-    """Share of the failed calls behind which a call of a later turn went well; 1 without failed calls."""
+    """Share of the failed calls after which a call of a later turn succeeded; 1 if no call failed, 0 without calls."""
     failed = [call.turn for call in facts.calls if call.status is CallStatus.TOOL_ERROR]
     last_right = max((call.turn for call in facts.calls if call.status is CallStatus.OK), default=-1)
     recovered = sum(turn < last_right for turn in failed)
@@ -96,7 +96,7 @@ def _recovery(facts: RolloutFacts) -> TermValue:
 
 
 def _of_calls(number: Callable[[RolloutFacts], int], what: str) -> Callable[[RolloutFacts], TermValue]:
-    """Share of the calls that are not among those counted; 0 without calls, which show nothing."""
+    """Share of the calls that `number` does not count; 0 without calls, since such a rollout shows nothing."""
 
     def value(facts: RolloutFacts) -> TermValue:
         if not (num_calls := len(facts.calls)):
@@ -128,7 +128,7 @@ def _process(facts: RolloutFacts) -> TermValue:
 
 
 def _citations(facts: RolloutFacts) -> TermValue:
-    """Share of the ids that the last turn cites which stand in what the tools gave back; 0 without a citation."""
+    """Share of the ids cited in the last turn that stand in an earlier observation; 0 without a citation."""
     if not facts.turns:
         return TermValue(value=0.0, reason="no turn")
     texts = " ".join(turn.observation for turn in facts.turns[:-1])
@@ -199,4 +199,4 @@ VALUES: Mapping[str, RolloutValue] = {
         reads_texts=True,
     ),
 }  # fmt: skip
-"""{name: value} of all that a term may have beside a verifier's score."""
+"""{name: value} of all values that a term may have, apart from a verifier's score."""

@@ -17,12 +17,12 @@ from verl_pivot.verifiers.asked_once import AskedOnce
 
 ResultT = TypeVar("ResultT")
 _MAX_ANSWERS: Final = 4096
-"""Questions whose judgements are kept in memory for equal turns of other rollouts."""
+"""Number of questions whose judgements are kept in memory, for equal turns of other rollouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnJudgement:
-    """What a judge said of one turn."""
+    """Judgement of one turn."""
 
     score: float | None
     """Score in [0, 1]; None if no answer was valid."""
@@ -34,7 +34,7 @@ class TurnJudgement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrajectoryJudgement:
-    """What a judge said of the turns of a trajectory."""
+    """Judgements of the turns of a trajectory."""
 
     turns: tuple[TurnJudgement, ...]
     """[num_turns - 1] the last turn is not judged."""
@@ -44,8 +44,8 @@ class TrajectoryJudgement:
 class TurnJudge:
     """Judges turns, many at a time and each once, within one event loop.
 
-    Equal questions of one time, and those of an earlier process, share their answers. A judge that cannot be reached
-    raises; one that answers, but not validly, gives turns without a score.
+    Equal questions share their answer: those asked at the same time, and those of an earlier process. If the judge
+    cannot be reached, an error is raised. If it gives no valid answer, the turn has no score.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class TurnJudge:
             written: Name of a setting -> how users write it, for messages.
 
         Raises:
-            ConfigError: If the principles cannot be read, the cache cannot be opened, or the key is not set.
+            ConfigError: If the principles cannot be read, the cache cannot be opened, or the API key is not set.
         """
         self._settings = settings
         self._tokenizer = tokenizer
@@ -93,7 +93,7 @@ class TurnJudge:
         return TrajectoryJudgement(turns=tuple(judged), seconds=time.monotonic() - began)
 
     async def _judge_turn(self, task: str, earlier: Sequence[ShownTurn], turn: ShownTurn) -> TurnJudgement:
-        if not turn.text.strip():  # no principle can be fulfilled, and no words of it quoted
+        if not turn.text.strip():  # an empty turn fulfils no principle, and none of its words can be quoted
             return TurnJudgement(score=0.0)
         question = self.question(task, earlier, turn)
         return await self._judged.get(question.name, lambda: self._ask(question))
@@ -133,7 +133,7 @@ def _judgement(found: ReadAnswer[float]) -> TurnJudgement:
 
 
 async def all_or_none(judging: Sequence[Coroutine[Any, Any, ResultT]]) -> list[ResultT]:
-    """Results of all; the first error is raised and ends the others."""
+    """Results of all coroutines, run at once; the first error is raised and cancels the others."""
     tasks = [asyncio.create_task(each) for each in judging]
     try:
         return await asyncio.gather(*tasks)

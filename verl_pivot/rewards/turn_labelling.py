@@ -21,14 +21,14 @@ class Labels:
     questions: list[TurnQuestion] = field(default_factory=list)
     """[num_turns]"""
     num_asked: int = 0
-    """Answers of the judge or continuations, those included that are not new."""
+    """Number of answers of the judge or of continuations, cached ones included."""
     num_cached: int = 0
     invalid: Counter[str] = field(default_factory=Counter)
-    """{why an answer was invalid: number}"""
+    """{reason why an answer was invalid: number of such answers}"""
     num_unlabelled: int = 0
     """Turns for which no answer was valid."""
     left_out: Counter[str] = field(default_factory=Counter)
-    """{why turns could not be continued: number}"""
+    """{reason why turns could not be continued: number of such turns}"""
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     """Tokens of the answers that are not cached."""
@@ -51,8 +51,8 @@ async def labels_by_judge(
         num_samples: Answers for each turn.
         temperature: Temperature of the answers; with 0 all answers to a question are the same.
         seed: Seed of the first answer; the others have the following ones.
-        on_answers: Called with the number of answers since the call before, of num_turns * num_samples; an answer to a
-            question about several equal turns counts for each.
+        on_answers: Called with the number of answers since the previous call, of num_turns * num_samples in all. An
+            answer to a question about several equal turns counts once for each of them.
 
     Raises:
         VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
@@ -89,7 +89,7 @@ def labels_by_outcomes(turns: Sequence[JudgedTurn], principle_set: PrincipleSet,
 
     Args:
         turns: The turns, each with an outcome in [0, 1].
-        principle_set: What the questions say.
+        principle_set: Principles in the questions, and the form of the answers.
         fit: Cuts the texts of a question.
     """
     questions = [turn_question(turn.task, turn.earlier, turn.turn, principle_set, fit) for turn in turns]

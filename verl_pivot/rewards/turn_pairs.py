@@ -48,7 +48,7 @@ SCHEMA = pyarrow.schema(
 )
 """Columns of turns.pairs.parquet; `first` and `second` are ids of turns.parquet."""
 _DRAWS = 50
-"""Pairs that are looked at for each one that is wanted, where there are more."""
+"""Largest number of pairs that are looked at for each pair that is wanted."""
 
 
 class TurnPair(NamedTuple):
@@ -61,13 +61,13 @@ class TurnPair(NamedTuple):
 def draw_pairs(
     turns: Sequence[LabelledTurn], num_pairs: int, *, least_difference: float, principle_set: PrincipleSet, seed: int
 ) -> list[TurnPair]:
-    """Pairs of different turns of one task, drawn at random among those whose labels and answers differ alike.
+    """Random pairs of different turns of one task whose answers score them in the order of their labels.
 
     Args:
         turns: Turns with their labels.
-        num_pairs: Most pairs.
+        num_pairs: Largest number of pairs.
         least_difference: Labels of a pair differ by more than this.
-        principle_set: What the answers say.
+        principle_set: Principles and form of the answers.
         seed: Seed of the draw.
     """
     of_task: dict[str, list[LabelledTurn]] = defaultdict(list)
@@ -91,8 +91,8 @@ def _drawn(
 
     Args:
         tasks: [num_tasks] the turns of each task.
-        ends: [num_tasks] number of pairs of the tasks up to each.
-        most: Pairs at most.
+        ends: [num_tasks] number of pairs of each task and all tasks before it.
+        most: Largest number of pairs.
         seed: Seed of the draw.
     """
     total = ends[-1] if ends else 0
@@ -105,7 +105,7 @@ def _drawn(
 
 
 def _agree(first: LabelledTurn, second: LabelledTurn, principle_set: PrincipleSet) -> bool:
-    """Whether the answers of two turns have the order of their labels: an answer is the nearest to its label."""
+    """Whether the scores in two turns' answers have the order of the labels, from which these scores may differ."""
     scores = [score_of_answer(each.answer, each.judged.turn, principle_set) for each in (first, second)]
     return (scores[0] - scores[1]) * (first.label - second.label) > 0.0
 
@@ -115,8 +115,8 @@ def pair_question(pair: tuple[JudgedTurn, JudgedTurn], principle_set: PrincipleS
 
     Args:
         pair: The turns, in the order in which they are shown.
-        principle_set: What they are judged by.
-        fit: Cuts texts that are too long: old turns first, then the task, the two turns at last.
+        principle_set: Principles that they are judged by, and the form of the answer.
+        fit: Cuts texts that are too long: old turns first, then the task, and the two turns last.
     """
     titled = [("The task:", pair[0].task)]
     order: list[int] = []
@@ -137,7 +137,7 @@ def pair_question(pair: tuple[JudgedTurn, JudgedTurn], principle_set: PrincipleS
 
 
 def _instructions(principle_set: PrincipleSet) -> tuple[str, str]:
-    """What the judge answers with, for the system message, and the principles with the form of the answer."""
+    """Sentence of the system message about the answer, and the principles with the form of the answer."""
     listed = listed_principles(principle_set)
     if principle_set.form == "released":
         return "Answer only with the four lines that are asked for.", (
@@ -153,12 +153,12 @@ def _instructions(principle_set: PrincipleSet) -> tuple[str, str]:
 
 
 def write_pairs(path: Path, pairs: Sequence[TurnPair], principle_set: PrincipleSet, fit: Fit) -> None:
-    """Write two rows for each pair, one with either turn first, so that no place is the better one.
+    """Write two rows for each pair, one in each order, so that the better turn stands first in half of the rows.
 
     Args:
         path: The file.
         pairs: The pairs.
-        principle_set: What the questions say.
+        principle_set: Principles in the questions, and the form of the answers.
         fit: Cuts the texts of a question.
     """
     rows = [

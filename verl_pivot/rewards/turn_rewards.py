@@ -14,22 +14,22 @@ from verl_pivot.rewards.process_record import process_record
 class TurnRewardOutput(AgentLoopOutput):  # type: ignore[misc]  # verl is untyped here
     """Output of an agent loop with the boundaries of its turns, and a reward for each turn if a method sets them.
 
-    `as_dict` writes rewards into `rm_scores`, from which verl makes token-level rewards. That of a turn stands on its
-    last sampled token, and that of the whole rollout on the last one of all, since verl's estimators drop what stands
-    on tokens of observations. Rewards by `pivot.process` hold the outcome, and take the place of the rollout's.
+    `as_dict` writes rewards into `rm_scores`, from which verl makes token-level rewards. The reward of a turn stands on
+    its last sampled token, and that of the whole rollout on the last sampled token of all: verl's estimators drop
+    rewards on tokens of observations. Rewards by `pivot.process` include the outcome and replace the rollout's reward.
     """
 
     turn_ends: list[int] = Field(default_factory=list)
-    """[num_turns] positions in the response, each behind the last token that the policy sampled in a turn."""
+    """[num_turns] positions in the response, each right after the last token that the policy sampled in a turn."""
     turn_rewards: list[float] = Field(default_factory=list)
-    """[num_turns] rewards, to which that of the rollout is added; empty if the agent loop sets none."""
+    """[num_turns] rewards, paid in addition to the rollout's reward; empty if the agent loop sets none."""
     call_rewards: list[float] = Field(default_factory=list)
-    """[num_turns] sums of the rewards that an environment gave for the calls of a turn; they are paid in the place of
-    the rollout's, which is the sum of all. Empty if the rollout's is paid as a whole."""
+    """[num_turns] sums of the rewards that an environment gave for the calls of a turn. They are paid instead of the
+    rollout's reward, which is the sum of all of them. Empty if the rollout's reward is paid as a whole."""
     transcript: bytes | None = None
     """The rollout's part of its line in a dump; None if nothing is dumped. Reward managers do not get it."""
     prompt_messages: bytes | None = None
-    """Messages of its prompt for the dump; None if no texts are dumped."""
+    """Messages of the rollout's prompt, for the dump; None if no texts are dumped."""
 
     def as_dict(self) -> dict[str, Any]:
         """The row that verl stores, with `turn_ends` and the transcript in its `extra_fields`.

@@ -15,17 +15,17 @@ from verl_pivot.types import JsonObject
 ValueT = TypeVar("ValueT")
 _MAX_REASON: Final = 300
 _TOO_LONG: Final = re.compile(r"context[ _](length|window)|prompt is too long", re.IGNORECASE)
-"""What SGLang, vLLM, OpenAI and others say of a question that exceeds the context of the model."""
+"""Pattern in the errors of SGLang, vLLM, OpenAI and others for a question that exceeds the context of the model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadAnswer(Generic[ValueT]):
-    """What a judge's answers to one question say."""
+    """Value of a judge's answers to one question, or the reason why there is none."""
 
     value: ValueT | None
-    """What the valid answer says; None if no answer was valid."""
+    """Value of the valid answer; None if no answer was valid."""
     cause: str = ""
-    """What is wrong with the last answer, or what the refusal of the question says; "" if an answer was valid."""
+    """Fault of the last answer, or text of the refusal of the question; "" if an answer was valid."""
     answers: tuple[ChatAnswer, ...] = ()
     """The answers, the valid one last."""
     is_refused: bool = False
@@ -42,24 +42,24 @@ class ReadAnswer(Generic[ValueT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedForm:
-    """How a question wants to be answered."""
+    """Form in which a question is to be answered."""
 
     parameters: JsonObject | None = None
     """Parameters of the request that tell the form; None: those of the endpoint."""
     num_alternatives: int | None = None
-    """Likeliest tokens that are to come with the logprob of each token; None: no logprobs."""
+    """Number of likeliest tokens to return with each token's logprob; None: no logprobs."""
 
 
 class ValidAnswers:
     """Asks a judge again until an answer is valid, each time with another seed."""
 
     def __init__(self, endpoint: JudgeEndpoint, num_retries: int, control: Callable[[], FencedQuestion]) -> None:
-        """Ask nothing yet.
+        """Keep the arguments; nothing is asked yet.
 
         Args:
             endpoint: The judge.
-            num_retries: Times that a question is asked again after an invalid answer.
-            control: Makes a harmless question, which tells a refused question from a refused key or model.
+            num_retries: Number of times that a question is asked again after an invalid answer.
+            control: Function that makes a harmless question: if it is refused too, the key or the model is at fault.
         """
         self._endpoint = endpoint
         self._num_retries = num_retries
@@ -78,14 +78,14 @@ class ValidAnswers:
 
         Args:
             question: The question.
-            read: (answer, its whole text) -> what it says; raises InvalidAnswerError.
-            form: How it is to be answered.
-            sample: Number of the answer among several valid ones that are wanted, from 0; no two share a seed.
-            temperature: Temperature of the first question; a repeated one has 0.7 at least.
+            read: Function (answer, its whole text) -> value of the answer; raises InvalidAnswerError.
+            form: Form in which the question is to be answered.
+            sample: Index of this answer, from 0, if several valid answers are wanted; no two share a seed.
+            temperature: Temperature of the first attempt; a repeated question has at least 0.7.
 
         Raises:
             VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
-            ConfigError: If it refuses every question, or one since its context is too small.
+            ConfigError: If the judge refuses every question, or this one because its context is too small.
         """
         answers: list[ChatAnswer] = []
         for number in range(self._num_retries + 1):
@@ -105,12 +105,12 @@ class ValidAnswers:
         seed: int,
         temperature: float,
     ) -> ReadAnswer[ValueT]:
-        """What one answer says, valid or not; raises as `ask` does.
+        """Value of one answer, or the reason why it is not valid; raises as `ask` does.
 
         Args:
             question: The question.
-            read: (answer, its whole text) -> what it says; raises InvalidAnswerError.
-            form: How it is to be answered.
+            read: Function (answer, its whole text) -> value of the answer; raises InvalidAnswerError.
+            form: Form in which the question is to be answered.
             seed: Seed of the answer.
             temperature: Temperature of the answer.
         """
@@ -119,7 +119,7 @@ class ValidAnswers:
                 question.messages, seed, temperature, question.name,
                 form=form.parameters, num_alternatives=form.num_alternatives,
             )  # fmt: skip
-        except ConfigError as error:  # a refused question, whose text may be the reason
+        except ConfigError as error:  # the question was refused, perhaps because of its text
             if _TOO_LONG.search(str(error)):
                 raise ConfigError(
                     f"a question is too long for the judge's context, although it has no more texts than "
@@ -137,7 +137,7 @@ class ValidAnswers:
         """Ask the harmless question in the same form.
 
         Raises:
-            ConfigError: If that is refused too, so that the endpoint and not the question is at fault.
+            ConfigError: If the harmless question is refused too: then the endpoint is at fault, not the question.
         """
         try:
             await self._endpoint.ask(

@@ -13,7 +13,7 @@ _MAX_PLAIN_MAXIMUM = 1000
 
 
 def plain_answer(score: float, turn_text: str, principle_set: PrincipleSet) -> str:
-    """An answer with this score for every principle, and no thought, in the form that a judge is asked for."""
+    """An answer with this score for every principle, and no reasoning, in the form that a judge is asked for."""
     quotation = quotable(turn_text)
     if principle_set.form == "released":
         shown = "; ".join(f'{each.name}: "{quotation}" {10.0 * score:.1f} of 10' for each in principle_set.principles)
@@ -29,8 +29,8 @@ def plain_answer(score: float, turn_text: str, principle_set: PrincipleSet) -> s
 def ordered_answer(text: str, principle_set: PrincipleSet) -> str:
     """A valid answer whose principles each have their name and quotation before the score.
 
-    JSON is written in that order, without what stood around it. In the form `released` the analysis stands before the
-    score by itself.
+    JSON is rewritten in that order, without any text around it. In the form `released` the analysis stands before the
+    score anyway, and the text is returned unchanged.
     """
     return text if principle_set.form == "released" else json.dumps(_ordered(text))
 

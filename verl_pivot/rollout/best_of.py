@@ -1,7 +1,7 @@
-"""BestOfTurns: several draws of a turn -> the one after which a judge sees the most progress by the checklist.
+"""BestOfTurns: several draws of a turn -> the draw for which a judge sees the most progress on the checklist.
 
-Web-Shepherd (arXiv:2505.15277, section 5) lets its judge choose among sampled actions at evaluation. A turn is judged
-before it is done, as there, and only the chosen one is.
+Web-Shepherd (arXiv:2505.15277, section 5) lets its judge choose among sampled actions at evaluation. As there, turns
+are judged before their calls are run, and only the calls of the chosen turn are run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ class TurnChoice:
     """Chooses the turns of one rollout."""
 
     def __init__(self, judge: ChecklistJudge, num_candidates: int, about: ChecklistTask) -> None:
-        """Ask nothing yet.
+        """Keep what is needed; the judge is not asked yet.
 
         Args:
             judge: The judge.
-            num_candidates: Draws of each turn.
+            num_candidates: Number of draws of each turn.
             about: The rollout's task.
         """
         self._judge, self._about = judge, about
@@ -42,9 +42,10 @@ class TurnChoice:
         self._extra_tokens = 0
 
     async def chosen(self, drawn: Sequence[RolloutSoFar]) -> RolloutSoFar:
-        """The draw with the most progress, of equal ones the first; one without a valid answer comes last.
+        """The draw with the most progress, the first of equal ones; a draw without a valid judgement comes last.
 
-        A draw that the engine failed counts only if all are such. A judge that cannot be reached masks the rollout.
+        A draw on which the engine failed is taken only if it failed on all. If the judge cannot be reached, the rollout
+        is masked.
 
         Args:
             drawn: [num_candidates] the rollout with each draw of its next turn.
@@ -66,7 +67,7 @@ class TurnChoice:
 
     @property
     def record(self) -> SearchRecord:
-        """Mean gain of the chosen turns over all draws, and the tokens of the others."""
+        """Mean gain of the chosen turns over the mean of their draws, and the number of tokens of the other draws."""
         return SearchRecord(gain=fmean(self._gains) if self._gains else None, extra_tokens=self._extra_tokens)
 
     async def _scores(self, drawn: Sequence[RolloutSoFar]) -> list[float | None]:
@@ -84,7 +85,7 @@ class TurnChoice:
 
 
 def _shown_turns(rollout: RolloutSoFar) -> list[ShownTurn]:
-    """Turns as the judge sees them; nothing has come back after the last one."""
+    """Turns as the judge sees them; the last one has no observation yet."""
     texts = ["\n".join(each.texts) for each in rollout.observed]
     return [ShownTurn(text=turn.text, observation=text) for turn, text in zip(rollout.turns, [*texts, ""], strict=True)]
 
@@ -108,21 +109,21 @@ class BestOfTurns:
         await self._judge.close()
 
     def choice(self, row: Mapping[str, Any], opening: str) -> TurnChoice:
-        """What chooses the turns of a row's rollout.
+        """The chooser of the turns of a row's rollout.
 
         Args:
             row: Columns of the dataset's row.
-            opening: What the environments show before the first turn.
+            opening: First observations of the environments; "" if they show nothing.
 
         Raises:
-            DataError: If the row's checklist is none.
+            DataError: If the row's checklist is not valid.
         """
         about = ChecklistTask(task=task_text(row["raw_prompt"]), first_page=opening, items=row_checklist(row))
         return TurnChoice(self._judge, self._settings.best_of, about)
 
 
 def best_of_turns(config: DictConfig, tokenizer: Tokenizer) -> LoopLocal[BestOfTurns] | None:
-    """What chooses turns in this process, the same for all its agent loops; None where `pivot.process.best_of` is 1.
+    """The chooser of turns in this process, shared by all its agent loops; None if each turn is drawn once.
 
     Args:
         config: verl's whole config.
@@ -134,7 +135,7 @@ def best_of_turns(config: DictConfig, tokenizer: Tokenizer) -> LoopLocal[BestOfT
     if "process" not in config.pivot:
         return None
     settings = parse_process(config)
-    if settings.best_of == 1 or settings.mode == "outcome":  # with which the launch refuses best_of
+    if settings.best_of == 1 or settings.mode == "outcome":  # the launch refuses best_of in this mode
         return None
     num_workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
     made = LoopLocal(partial(BestOfTurns, settings, tokenizer, num_workers))
@@ -142,4 +143,4 @@ def best_of_turns(config: DictConfig, tokenizer: Tokenizer) -> LoopLocal[BestOfT
 
 
 _made: dict[tuple[ProcessSettings, int], LoopLocal[BestOfTurns]] = {}
-"""{settings: what chooses by them} in this process; verl makes an agent loop for each rollout."""
+"""{settings: chooser} of this process, kept here since verl makes an agent loop for each rollout."""

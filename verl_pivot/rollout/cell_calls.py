@@ -18,9 +18,9 @@ SUBMIT_FUNCTION = HostFunction(
 
 
 class CellCalls:
-    """Answers the calls of one cell, and keeps what came of them.
+    """Answers the calls of one cell, and keeps their records.
 
-    The answer of the task is known here, outside of the sandbox, and never read from what a cell prints.
+    The answer of the task is kept here, outside of the sandbox, and never read from text that a cell prints.
     """
 
     def __init__(self, toolbox: Toolbox, turn: int, answer: str | None = None) -> None:
@@ -108,7 +108,7 @@ def _function(schema: JsonObject) -> HostFunction:
 
 
 def _record(outcome: CallOutcome, turn: int) -> CallRecord:
-    """Record of a call; its text is the cell's to use, and no tokens of the policy's context."""
+    """Record of a call, without tokens: its text goes to the cell, and not into the policy's context."""
     call, observation = outcome.call, outcome.observation
     assert isinstance(call, ToolCall), call
     status = CallStatus.OK

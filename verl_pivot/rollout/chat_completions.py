@@ -1,4 +1,4 @@
-"""Request of OpenAI's chat completions -> what the policy is asked; a turn of the policy -> the answer."""
+"""Request of OpenAI's chat completions -> a PolicyQuestion; a turn of the policy -> the body of the answer."""
 
 import secrets
 import time
@@ -23,7 +23,7 @@ class _StreamOptions(msgspec.Struct):
 
 
 class _CompletionBody(msgspec.Struct):
-    """Fields of a request that are read; the trainer's own sampling parameters hold, whatever others it has."""
+    """Fields of a request that are read; its sampling parameters are ignored, since the trainer's own apply."""
 
     messages: list[dict[str, Any]]
     tools: list[dict[str, Any]] | None = None
@@ -39,7 +39,7 @@ def read_completion(body: bytes) -> PolicyQuestion:
     """Read the body of a request.
 
     Raises:
-        ChatRefusedError: If it is none, holds anything but text, or asks for what only a whole server offers.
+        ChatRefusedError: If it is no such request, holds anything but text, or asks for what is not offered here.
     """
     read = read_body(body, _CompletionBody, "of chat completions")
     for name, is_asked in (("n", read.n not in (None, 1)), ("logprobs", read.logprobs)):
@@ -56,7 +56,7 @@ def _answer(turn: ChatTurn) -> JsonObject:
 
 
 def _events(turn: ChatTurn, *, has_usage: bool) -> str:
-    """The whole turn as one piece, then its end, and its numbers of tokens where they are wanted."""
+    """The whole turn as one event, then its end, and its token counts if they were asked for."""
     envelope = _envelope("chat.completion.chunk")
     calls = turn.message.get("tool_calls")
     listed = calls if isinstance(calls, list) else []

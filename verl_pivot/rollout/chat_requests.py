@@ -1,4 +1,4 @@
-"""Messages of a request to the gateway -> as a chat template reads them; a turn of the policy -> a message."""
+"""Messages of a request to the gateway -> messages for a chat template; a turn of the policy -> a message."""
 
 import json
 import secrets
@@ -32,19 +32,19 @@ class ChatRefusedError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatRequest:
-    """What the policy is asked."""
+    """Request to the policy."""
 
     messages: list[JsonObject]
-    """Messages of text alone, each with the fields that say something."""
+    """Messages of text alone, with the fields that chat templates need."""
     tools: list[JsonObject]
     """Schemas of the tools in the OpenAI form."""
     max_tokens: int | None
-    """Most tokens of the answer; None: what is left of the response."""
+    """Most tokens of the answer; None: as many as the response has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatTurn:
-    """A turn of the policy, as an answer tells it."""
+    """A turn of the policy, as it is reported in an answer."""
 
     message: JsonObject
     """The turn as a message of chat completions."""
@@ -56,7 +56,7 @@ class ChatTurn:
 
 
 class PolicyQuestion(NamedTuple):
-    """A request to the gateway: what the policy is asked, and the form in which its turn is told."""
+    """A request to the gateway: the request to the policy, and the form in which its turn is returned."""
 
     request: ChatRequest
     answer: Callable[[ChatTurn], JsonObject]
@@ -86,7 +86,7 @@ def turn_message(content: str, reasoning: str | None, calls: Sequence[ToolCall])
 
 
 def _sendable(text: str) -> str:
-    """A text in which halves of surrogate pairs, which JSON of a call may hold and no body may, are question marks."""
+    """A text with question marks for lone surrogates, which the JSON of a call may hold, but no HTTP body."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -116,15 +116,15 @@ def server_sent(data: Json, event: str = "") -> str:
 def checked_request(
     messages: Sequence[Mapping[str, Any]], tools: Sequence[JsonObject], limits: Sequence[int | None]
 ) -> ChatRequest:
-    """What the policy is asked by messages of chat completions.
+    """The request to the policy in messages of chat completions.
 
     Args:
         messages: The messages.
         tools: Schemas of the tools in the OpenAI form.
-        limits: Most tokens of the answer, as far as the request says them.
+        limits: Limits of the answer's tokens; None for each that the request does not give.
 
     Raises:
-        ChatRefusedError: If a message holds anything but text, or there is none.
+        ChatRefusedError: If a message holds anything but text, there is no message, or a limit is below 1.
     """
     if not messages:
         raise ChatRefusedError("there are no messages")
@@ -136,7 +136,7 @@ def checked_request(
 
 
 def _message(message: Mapping[str, Any]) -> JsonObject:
-    """A message with the fields that say something, and with plain text as its content."""
+    """A message with the fields that chat templates need, and with plain text as its content."""
     role = message.get("role")
     if role == "developer":  # the name of the system's role for OpenAI's later models
         role = "system"

@@ -9,11 +9,11 @@ from verl_pivot.errors import ConfigError
 DEFAULT_STEP_TOKENS = 3072
 """Tokens of one step in L0's released scripts (arXiv:2506.23667)."""
 DEFAULT_CONTEXT_TOKENS = 16384 + DEFAULT_STEP_TOKENS
-"""Their longest prompt, and a step behind it."""
+"""Tokens of the longest prompt in these scripts, and of one step after it."""
 
 
 class Trim(StrEnum):
-    """Rule for what stays in a context that is full, beside the system prompt, the task and the Notepad."""
+    """Rule for what stays in a full context, besides the system prompt, the task and the Notepad."""
 
     HARD = "hard"
     """No step stays, as in L0's released code (arXiv:2506.23667)."""
@@ -48,7 +48,7 @@ class ContextWindow:
             )
 
     def room(self, num_tokens: int) -> int:
-        """Tokens that a context of `num_tokens` may still grow by until a step no longer fits; less than 0 if none."""
+        """Tokens by which a context of `num_tokens` may grow before a step no longer fits; negative if none fits."""
         return self.max_tokens - self.max_step_tokens - num_tokens
 
     def num_kept_steps(self, step_tokens: Sequence[int], num_first_tokens: int) -> int:

@@ -8,12 +8,12 @@ from verl_pivot.rollout.token_record import TokenRecord
 
 
 class RowLayout(StrEnum):
-    """Rows of one trajectory."""
+    """How one trajectory is split into rows."""
 
     CONTEXT = "context"
     """A row for each stretch of context, with all its steps; a trim begins the next one."""
     STEP = "step"
-    """A row for each step, as in L0's released code: what the policy had read is the prompt."""
+    """A row for each step, as in L0's released code: its prompt is everything that the policy had read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContextRow:
-    """One row: a prompt that no loss is taken of, and a response that ends with a sampled token."""
+    """One row: a prompt without loss, and a response that ends with a sampled token."""
 
     prompt_ids: list[int]
     response_ids: list[int]
@@ -37,13 +37,13 @@ class ContextRow:
     logprobs: list[float] | None
     """[num_response_tokens] 0 where the policy did not sample; None if the engine gives no logprobs."""
     step_ends: list[int]
-    """[num_steps] positions in the response, each behind the last sampled token of a step."""
+    """[num_steps] positions in the response, each just after the last sampled token of a step."""
     steps: range
     """Indices of the row's steps within the trajectory."""
 
 
 def rows_of(stretches: Sequence[Stretch], layout: RowLayout) -> list[ContextRow]:
-    """Rows of a trajectory; each sampled token stands in exactly one response.
+    """Rows of a trajectory; each sampled token is in exactly one response.
 
     Args:
         stretches: The trajectory's stretches of context; those without a step give no row.
@@ -60,7 +60,7 @@ def rows_of(stretches: Sequence[Stretch], layout: RowLayout) -> list[ContextRow]
 
 
 def _row(stretch: Stretch, first: int, behind: int, start: int, end: int) -> ContextRow:
-    """Row of the steps from `first` up to `behind`, whose response is part of the stretch's, from `start` to `end`."""
+    """Row of the steps `first` to `behind - 1`, whose response is the stretch's response from `start` to `end`."""
     tokens = stretch.tokens
     begin = tokens.num_prompt_tokens + start
     return ContextRow(

@@ -1,4 +1,4 @@
-"""Messages and sampled turns -> TokenRecord, through verl's continuous tokens: what was sampled is never tokenised."""
+"""Messages and sampled turns -> TokenRecord, by verl's continuous tokens: sampled tokens are never tokenised again."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ async def prompt_tokens(
         parts: The agent loop.
         messages: Messages of the prompt.
         schemas: Schemas of the tools that the chat template shows.
-        prefix: Text behind the prompt that the first turn begins with and that is not sampled.
+        prefix: Text after the prompt with which the first turn begins, and which is not sampled.
 
     Raises:
         DataError: If the prompt is too long, or holds anything but text.

@@ -44,7 +44,7 @@ from verl_pivot.types import EnvironmentReturn, Verdict
 logger = logging.getLogger(__name__)
 
 _COLUMNS = ("data_source", "reward_model", "extra_info")
-"""Columns of a row that an environment gets beside the prompt."""
+"""Columns of a row that an environment gets besides the prompt."""
 
 
 async def driven_rows(
@@ -55,8 +55,9 @@ async def driven_rows(
 ) -> list[TurnRewardOutput]:
     """Rows of one rollout; an empty list if the policy sampled no token.
 
-    Where the environment fails after the policy reached a limit, the outcome is wrong: a program that asks on and is
-    refused ends with an error. Where it fails by itself, or the engine does, the rollout is masked.
+    If the environment fails after the policy reached a limit, the rollout counts as failed, since a program whose
+    further requests are refused ends with an error. If the environment fails by itself, or the engine fails, the
+    rollout is masked.
 
     Args:
         parts: The agent loop.
@@ -89,7 +90,7 @@ async def driven_rows(
 
 
 async def _place(environment: ForeignEnvironment) -> AbstractAsyncContextManager[None]:
-    """A place among the processes of a worker; other environments have none for each rollout."""
+    """A slot for one process of a worker; other environments start no process per rollout."""
     if isinstance(environment, CommandEnvironment):
         return await _places(environment.max_processes).get()
     return nullcontext()
@@ -97,7 +98,7 @@ async def _place(environment: ForeignEnvironment) -> AbstractAsyncContextManager
 
 @cache
 def _places(number: int) -> LoopLocal[asyncio.Semaphore]:
-    """Places for the processes of an event loop."""
+    """Slots for the processes of an event loop."""
     return LoopLocal(lambda: nullcontext(asyncio.Semaphore(number)))
 
 
@@ -173,7 +174,7 @@ def _outputs(
     record: RolloutRecord,
     fields: Mapping[str, Any],
 ) -> list[TurnRewardOutput]:
-    """A row for each conversation, the last of which has the record and the outcome; that one alone if masked."""
+    """One row per conversation, of which the last has the record and the outcome; the last alone if masked."""
     outputs = []
     conversations = trajectory.conversations[-1 if record.stop_reason.is_masked else 0 :]
     for conversation in conversations:

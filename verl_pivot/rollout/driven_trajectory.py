@@ -30,13 +30,13 @@ from verl_pivot.types import JsonObject, ToolCall
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrivenConversation:
-    """One conversation so far, which a further request may go on with."""
+    """One conversation so far, which a further request may continue."""
 
     tokens: TokenRecord
     seen: list[JsonObject]
     """Messages as the program saw them, the last of which is the policy's."""
     written: list[JsonObject]
-    """The same messages as the chat template read them, those of the policy as it wrote them."""
+    """The same messages in the form for the chat template; those of the policy are exactly as it wrote them."""
     tools: list[JsonObject]
     num_prompt_messages: int
     """Messages before the policy's first turn."""
@@ -45,7 +45,7 @@ class DrivenConversation:
     may_go_on: bool
     """Whether a further message may follow; none follows a turn that was cut off."""
     turns: tuple[DumpedTurn, ...] = ()
-    """[num_turns] texts of the policy, each with those that it read afterwards."""
+    """[num_turns] texts of the policy, each with the texts that it read afterwards."""
 
     @property
     def prompt(self) -> list[JsonObject]:
@@ -54,15 +54,15 @@ class DrivenConversation:
 
     def is_continued_by(self, request: ChatRequest) -> bool:
         begun, added = request.messages[: len(self.seen)], request.messages[len(self.seen) :]
-        can_be_added = bool(added) and added[-1]["role"] != "assistant"  # behind which verl begins no turn
+        can_be_added = bool(added) and added[-1]["role"] != "assistant"  # after which verl begins no turn
         return self.may_go_on and request.tools == self.tools and begun == self.seen and can_be_added
 
 
 class DrivenTrajectory:
     """One trajectory, whose requests are answered one after the other.
 
-    A request whose messages continue those of an earlier one makes its row longer, with the tokens as they were
-    sampled; any other begins a row of its own.
+    A request whose messages continue those of an earlier request extends the row of that request, with the tokens as
+    they were sampled. Any other request begins a new row.
     """
 
     def __init__(self, parts: ToolLoopParts, sampling_params: Mapping[str, Any]) -> None:
@@ -203,7 +203,7 @@ class DrivenTrajectory:
         return ChatTurn(message=message, ended=ended, num_read=num_read, num_sampled=num_sampled), text
 
     async def end(self) -> RoutingCost | None:
-        """Refuse what is still asked, and tell the router that the trajectory is over."""
+        """Refuse further requests, and tell the router that the trajectory is over."""
         self._is_over = True
         async with self._one_at_a_time:
             num_response = sum(len(each.tokens.mask) for each in self.conversations)

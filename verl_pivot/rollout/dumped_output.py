@@ -1,4 +1,4 @@
-"""Row that an agent loop gives, and its turns -> the row with its part of a line of the dump, if dumps are written."""
+"""Row of an agent loop and its turns -> the row with its part of a line of the dump, if dumps are written."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def add_transcript(
     """Give a row its part of the dump's line, with texts unless `pivot.record` leaves all of them out.
 
     Args:
-        output: The row, whose mask and ends of turns stand in the line.
+        output: The row, whose mask and ends of turns go into the line.
         config: verl's whole config.
         columns: Columns of the dataset's row.
         record: Record of the rollout; None in all but the last row of a rollout that has several.

@@ -1,4 +1,4 @@
-"""Dumps of rollouts -> those that succeeded, with their goals, and the workflows that a model finds in them."""
+"""Dumps of rollouts -> the rollouts that succeeded, with their goals, and the workflows that a model finds in them."""
 
 import asyncio
 from collections import Counter
@@ -20,12 +20,12 @@ from verl_pivot.rollout.workflows import Workflow, WorkflowTask, task_of
 
 @dataclass(slots=True, kw_only=True)
 class DumpedSuccesses:
-    """Rollouts that succeeded, and what became of the others."""
+    """Rollouts that succeeded, and why the others were left out."""
 
     rollouts: list[SucceededRollout] = field(default_factory=list)
     num_rollouts: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
-    """{why: number of rollouts, or of workflows of a model}"""
+    """{reason: number of rollouts, or of workflows of a model}"""
 
 
 def tasks_of_rows(files: Sequence[Path]) -> dict[str, WorkflowTask]:
@@ -52,7 +52,7 @@ def read_successes(
 
     Args:
         dumps: Files of the folder `pivot` of `trainer.rollout_data_dir`.
-        tasks: {prompt_id: task}; None takes the prompts that stand in the dumps.
+        tasks: {prompt_id: task}; None takes the prompts in the dumps.
         min_score: Score from which a rollout is a success.
 
     Raises:
@@ -62,7 +62,7 @@ def read_successes(
     prompts: dict[str, WorkflowTask] = {}
     for rollout in (rollout for path in dumps for rollout in read_rollouts(path)):
         found.num_rollouts += 1
-        if rollout.prompt is not None:  # which only the first line of a group has
+        if rollout.prompt is not None:  # only the first line of a group has it
             prompts[rollout.group] = task_of(rollout.prompt, {})
         task = prompts.get(rollout.group) if tasks is None else _task(rollout, tasks)
         if why := _unusable(rollout, task, min_score):
@@ -102,9 +102,9 @@ async def asked_workflows(
     Args:
         client: The model.
         sources: Calls of each trajectory.
-        max_tokens: Tokens of the longest answer.
-        left_out: Counts of what is refused, to which this adds.
-        on_source: Called with the number of trajectories that are done since the call before.
+        max_tokens: Most tokens of an answer.
+        left_out: {reason: number refused}, to which this function adds.
+        on_source: Called with the number of trajectories that are done since the previous call.
 
     Raises:
         EngineError: If the model cannot be reached or keeps failing.

@@ -1,4 +1,4 @@
-"""Process of a foreign environment that drives the policy -> what it reports at its end; nothing of it is left."""
+"""Process of a foreign environment that drives the policy -> its report; its process group is then killed."""
 
 import asyncio
 import math
@@ -24,7 +24,7 @@ _POLL_SECONDS = 0.5
 
 
 class EnvironmentReport(msgspec.Struct, frozen=True):
-    """What an environment says of a finished trajectory: the last line that its process prints, as JSON."""
+    """Report of an environment about a finished trajectory: the last line that its process prints, as JSON."""
 
     reward: float | None = None
     """Outcome, in the environment's own scale; None leaves it to the row's own reward."""
@@ -42,7 +42,7 @@ async def run_environment(
     Args:
         command: Program and arguments.
         task: The task, which the process reads from its standard input as JSON.
-        endpoint: Where it finds the policy: variables OPENAI_BASE_URL and OPENAI_API_KEY.
+        endpoint: Endpoint of the policy, passed in the variables OPENAI_BASE_URL and OPENAI_API_KEY.
         is_stuck: Whether the process has been silent for too long, asked twice a second.
 
     Raises:
@@ -73,7 +73,7 @@ async def run_environment(
 
 
 async def ended(waiting: "asyncio.Future[ResultT]", name: str, is_stuck: Callable[[], bool]) -> ResultT:
-    """What an environment gives at its end.
+    """Result that an environment gives at its end.
 
     Raises:
         ToolFailureError: If it hangs.
@@ -86,7 +86,7 @@ async def ended(waiting: "asyncio.Future[ResultT]", name: str, is_stuck: Callabl
 
 async def _exchanged(process: ChildProcess, task: bytes) -> tuple[bytes, bytes]:
     """Hand over the task and read both outputs to their ends: (last line of stdout, end of stderr)."""
-    with suppress(OSError):  # the process may read no task
+    with suppress(OSError):  # the process need not read its task
         process.stdin.write(task)
         await process.stdin.drain()
     process.stdin.close()
@@ -114,7 +114,7 @@ def _report(name: str, line: bytes) -> EnvironmentReport:
 
 
 def checked(name: str, report: EnvironmentReport) -> EnvironmentReport:
-    """A report that says an outcome.
+    """The report, checked for failures.
 
     Raises:
         ToolFailureError: If it says that something failed, or its reward is no finite number.
@@ -127,6 +127,6 @@ def checked(name: str, report: EnvironmentReport) -> EnvironmentReport:
 
 
 def last_line(errors: bytes) -> str:
-    """What a description says of a process' standard error; "" if it is empty."""
+    """Last line of a process's standard error, for a failure's description; "" if it is empty."""
     said = errors.decode(errors="replace").strip().splitlines()[-1:]
     return f"; its stderr ends with {said[0]!r}" if said else ""

@@ -36,10 +36,10 @@ class _ProcessAnswer(msgspec.Struct):
 
 
 class EnvironmentWorker:
-    """The process of one event loop. It starts with a trajectory, and again with the next one after it has ended."""
+    """The process of one event loop. The first trajectory starts it; if it ends, the next trajectory starts another."""
 
     def __init__(self, command: Sequence[str], label: str) -> None:
-        """Start nothing yet.
+        """Start no process yet.
 
         Args:
             command: Program and arguments; it speaks as environments/verifiers_process.py does.
@@ -68,7 +68,7 @@ class EnvironmentWorker:
 
         Args:
             task: The task, as the environment wants it.
-            endpoint: Where it finds the policy.
+            endpoint: Endpoint of the policy.
             is_stuck: Whether the environment has been silent for too long, asked twice a second.
 
         Raises:
@@ -104,7 +104,7 @@ class EnvironmentWorker:
             process.stdin.write(msgspec.json.encode(message) + b"\n")
 
     async def _read(self, process: ChildProcess) -> None:
-        """Hand out the answers until the process ends; then whoever waits learns why."""
+        """Hand out the answers until the process ends; trajectories that still wait then get the reason."""
         listening = asyncio.create_task(self._listen(process))
         reason = ""
         with suppress(asyncio.CancelledError):
@@ -114,7 +114,7 @@ class EnvironmentWorker:
                     waiting = self._pending.get(answer.id)
                     if waiting is not None and not waiting.done():
                         waiting.set_result(answer.report())
-            except (ValueError, msgspec.DecodeError) as error:  # a line that is too long, or none of the protocol
+            except (ValueError, msgspec.DecodeError) as error:  # a line that is too long or breaks the protocol
                 reason = f"its process wrote a line that is no answer: {error}"
         self._kill()
         await asyncio.wait({listening})

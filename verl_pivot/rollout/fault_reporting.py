@@ -13,9 +13,9 @@ from verl_pivot.types import JsonObject
 class FaultReportingLoop:
     """Makes and runs another agent loop; verl makes one of these for each rollout.
 
-    Where the loop raises, verl would log the error once for each rollout, and end much later with a message about
-    groups without trajectories. Here the rollout becomes an undecided row with the cause, which the replay buffer
-    knows how to stop at or to leave out.
+    If the loop raises, verl would log the error once for each rollout, and end much later with a message about groups
+    without trajectories. Here the rollout becomes an undecided row with the cause, and the replay buffer either stops
+    at such a row or leaves it out.
     """
 
     def __init__(self, *, loop: str, **arguments: Any) -> None:
@@ -23,7 +23,7 @@ class FaultReportingLoop:
 
         Args:
             loop: Full name of the agent loop's class.
-            arguments: What verl gives to an agent loop.
+            arguments: Arguments that verl gives to an agent loop.
         """
         self._loop, self._error = None, None
         try:

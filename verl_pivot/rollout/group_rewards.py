@@ -24,14 +24,14 @@ from verl_pivot.user_code import MAX_DETAIL
 
 
 class GroupSizes(NamedTuple):
-    """Rollouts that verl plays of one prompt."""
+    """Number of rollouts that verl plays of one prompt."""
 
     training: int
     validation: int
 
     @classmethod
     def of(cls, config: DictConfig) -> Self:
-        """The numbers of verl's whole config."""
+        """The sizes in verl's whole config."""
         rollout = config.actor_rollout_ref.rollout
         return cls(int(rollout.n), int(rollout.val_kwargs.n))
 
@@ -49,8 +49,8 @@ class FinishedRollout(NamedTuple):
 class GroupRewards:
     """Compares the rollouts of each prompt, all of which one worker plays; made once for an event loop.
 
-    A rollout that the system failed is left out, and at least two must remain. In validation a row is scored by its own
-    label or environment, if it has one; the rollouts of others are compared, and one that is alone is scored by itself.
+    A rollout that the system failed is left out, and at least two must remain. In validation, a row with a label or an
+    environment is scored by that. The rollouts of other rows are compared; if a row has only one, it is scored alone.
     """
 
     def __init__(self, settings: RulerSettings, sizes: GroupSizes, tokenizer: Tokenizer, num_workers: int) -> None:
@@ -116,7 +116,7 @@ async def _verdict(member: Membership[ComparedTrajectory, float], trajectory: Co
 
 
 def group_rewards_of(config: DictConfig, tokenizer: Tokenizer) -> LoopLocal[GroupRewards] | None:
-    """What compares the rollouts of this process, the same for all its agent loops; None without `pivot.ruler`.
+    """The comparer of the rollouts of this process, shared by all its agent loops; None without `pivot.ruler`.
 
     Args:
         config: verl's whole config.
@@ -134,4 +134,4 @@ def group_rewards_of(config: DictConfig, tokenizer: Tokenizer) -> LoopLocal[Grou
 
 
 _made: dict[tuple[RulerSettings, GroupSizes, int], LoopLocal[GroupRewards]] = {}
-"""{settings: what compares rollouts by them} in this process; verl makes an agent loop for each rollout."""
+"""{settings: comparer} of this process, kept here since verl makes an agent loop for each rollout."""

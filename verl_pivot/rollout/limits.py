@@ -14,13 +14,13 @@ class RolloutLimits:
     """
 
     max_response_tokens: int
-    """Tokens after the prompt, those of observations included: verl's `rollout.response_length`."""
+    """Most tokens after the prompt, those of observations included: verl's `rollout.response_length`."""
     max_turns: int = 10
-    """Turns that the policy may take (T in rStar2-Agent)."""
+    """Most turns that the policy may take (T in rStar2-Agent)."""
     max_turn_tokens: int | None = None
-    """Tokens that the policy may sample in one turn; None: all that are left of the response."""
+    """Most tokens that the policy may sample in one turn; None: as many as the response has left."""
     max_observation_tokens: int = 1024
-    """Tokens of one observation; in a longer one a note replaces the middle."""
+    """Most tokens of one observation; in a longer one a note replaces the middle."""
     max_wall_seconds: float = 1800.0
     """Seconds after which no new turn and no new call begins; a turn or call that has begun is finished."""
 

@@ -1,4 +1,4 @@
-"""LoopParts: an agent loop of verl -> what all its rollouts share, such as its end-of-turn tokens and stop texts."""
+"""LoopParts: an agent loop of verl -> the parts that all its rollouts share, such as end-of-turn tokens, stop texts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class LoopParts:
     special_tokens: tuple[str, ...]
     """Texts of the tokenizer's special tokens."""
     max_model_len: int
-    """Most tokens that an engine takes, prompt and response together."""
+    """Most tokens that an engine accepts, prompt and response together."""
     stop: tuple[str, ...] = ()
-    """Texts that end a turn, beside the end-of-turn token."""
+    """Texts that end a turn, besides the end-of-turn token."""
     stop_token_ids: tuple[int, ...] = ()
-    """Tokens that end a turn, beside the end-of-turn token."""
+    """Tokens that end a turn, besides the end-of-turn token."""
 
     @classmethod
     def of(

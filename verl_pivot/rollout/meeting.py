@@ -1,4 +1,4 @@
-"""Meeting: members of a group that end one after the other -> one decision about all of them, made once they have."""
+"""Meeting: members of a group that end one after the other -> one decision about all, made when all have ended."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -13,16 +13,16 @@ ResultT = TypeVar("ResultT")
 
 
 class MeetingFailure(StrEnum):
-    """Why the members of a group are not decided."""
+    """Why there is no decision about a group."""
 
     SIBLINGS_FAILED = "siblings_failed"
-    """Too few members are left, since the others have left without an item."""
+    """Too few members have handed in an item; the others have left without one."""
     SIBLINGS_MISSING = "siblings_missing"
     """Not all members have ended in time, or this one came after the group was decided."""
 
 
 class MeetingError(VerifierError):
-    """The members of a group are not decided, which says nothing about any of them."""
+    """There is no decision about a group, which says nothing about any of its members."""
 
     def __init__(self, failure: MeetingFailure, message: str) -> None:
         super().__init__(message)
@@ -32,8 +32,8 @@ class MeetingError(VerifierError):
 class Meeting(Generic[ItemT, ResultT]):
     """Place within one event loop where the members of groups wait for each other, and one decision is made for all.
 
-    A member takes part from its beginning, so that one that fails, or is cancelled, keeps nobody waiting. The decision
-    is a task of its own: a member that is cancelled leaves it to the others, and the last one to go cancels it.
+    A member joins when it begins, so that a member that fails or is cancelled does not keep the others waiting. The
+    decision is a separate task: a cancelled member leaves it to the others, and the last member to leave cancels it.
 
     Example:
         meeting = Meeting(judge.scores, wait_seconds=3600)
@@ -45,11 +45,11 @@ class Meeting(Generic[ItemT, ResultT]):
     def __init__(
         self, decide: Callable[[Sequence[ItemT]], Coroutine[Any, Any, Sequence[ResultT]]], *, wait_seconds: float
     ) -> None:
-        """Hold no group yet.
+        """Start without groups.
 
         Args:
             decide: [num_items] items of a group -> [num_items] their results; called once for a group.
-            wait_seconds: Seconds after the end of a group's first member in which all others must end.
+            wait_seconds: Seconds after the end of a group's first member within which all others must end.
         """
         self._decide = decide
         self._wait_seconds = wait_seconds
@@ -57,19 +57,19 @@ class Meeting(Generic[ItemT, ResultT]):
 
     @property
     def num_groups(self) -> int:
-        """Groups that are not over."""
+        """Number of groups that are not over."""
         return len(self._groups)
 
     @asynccontextmanager
     async def joined(
         self, key: str, num_members: int, *, min_items: int = 2
     ) -> AsyncIterator["Membership[ItemT, ResultT]"]:
-        """Take part in a group; whoever leaves without having asked for a result is left out.
+        """Take part in a group; a member that leaves without asking for a result is left out.
 
         Args:
             key: Name of the group.
-            num_members: Members that the group has in all.
-            min_items: Items without which nothing is decided.
+            num_members: Total number of members of the group.
+            min_items: Fewest items for a decision.
         """
         group = self._groups.setdefault(key, _Group(num_members, min_items))
         member = Membership(group, self._end)
@@ -92,7 +92,7 @@ class Meeting(Generic[ItemT, ResultT]):
             group.task.add_done_callback(_retrieve)
 
     def _forget(self, key: str, group: "_Group[ItemT, ResultT]") -> None:
-        """Drop a group that nobody waits for any more, at once or when no more members can come."""
+        """Drop a group without members inside, at once or when no more members can come."""
         if group.num_inside > 0 or self._groups.get(key) is not group:
             return
         assert group.task is not None, key
@@ -152,14 +152,14 @@ class Membership(Generic[ItemT, ResultT]):
 
 
 class _Group(Generic[ItemT, ResultT]):
-    """Members of one group, as far as they have come."""
+    """State of one group."""
 
     def __init__(self, num_members: int, min_items: int) -> None:
         self.num_members, self.min_items = num_members, min_items
         self.num_inside = 0
-        """Members that take part now."""
+        """Number of members that take part now."""
         self.num_ended = 0
-        """Members that have handed in an item, or have left without one."""
+        """Number of members that have handed in an item, or have left without one."""
         self.items: list[ItemT] = []
         self.all_ended = asyncio.Event()
         """Set when no further item counts."""
@@ -168,6 +168,6 @@ class _Group(Generic[ItemT, ResultT]):
 
 
 def _retrieve(task: "asyncio.Task[Any]") -> None:
-    """Look at a task's error, which asyncio would log where every member has left before."""
+    """Retrieve a task's error, which asyncio would log if every member had left before."""
     if not task.cancelled():
         task.exception()

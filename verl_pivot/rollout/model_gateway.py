@@ -1,4 +1,4 @@
-"""ModelGateway: the policy in training as an endpoint of OpenAI's protocol, where a key stands for a trajectory."""
+"""ModelGateway: the policy in training as an endpoint of OpenAI's protocol, with one API key per trajectory."""
 
 import asyncio
 import secrets
@@ -19,16 +19,16 @@ MAX_BODY_BYTES = 64 << 20
 
 
 class PolicyEndpoint(NamedTuple):
-    """Where a program finds the policy."""
+    """Address and key by which a program reaches the policy."""
 
     base_url: str
-    """What OpenAI's clients call base_url, such as http://127.0.0.1:41234/v1."""
+    """The `base_url` of OpenAI's clients, such as http://127.0.0.1:41234/v1."""
     api_key: str
-    """Key of one trajectory, which is worth nothing after its end."""
+    """API key of one trajectory, which is invalid after the trajectory's end."""
 
 
 class ModelGateway:
-    """A server on the loopback device for all trajectories of one event loop."""
+    """A server on the loopback interface for all trajectories of one event loop."""
 
     def __init__(self) -> None:
         self._trajectories: dict[str, DrivenTrajectory] = {}
@@ -48,7 +48,7 @@ class ModelGateway:
 
     @asynccontextmanager
     async def opened(self, trajectory: DrivenTrajectory) -> AsyncIterator[PolicyEndpoint]:
-        """The endpoint of a trajectory; at the end its requests are refused, those that run included."""
+        """The endpoint of a trajectory; after the end of the context, requests with its key are refused."""
         port = await self._started()
         key = f"sk-{secrets.token_urlsafe(24)}"
         self._trajectories[key] = trajectory
@@ -58,7 +58,7 @@ class ModelGateway:
             del self._trajectories[key]
 
     async def _started(self) -> int:
-        """The port, on which the server listens since its first trajectory."""
+        """The port on which the server listens, from the first trajectory on."""
         async with self._starting:
             if self._port is None:
                 await self._runner.setup()

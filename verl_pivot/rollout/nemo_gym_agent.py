@@ -1,4 +1,4 @@
-"""Agent server of NeMo Gym, which drives the policy -> what it reports at the end of a rollout.
+"""Agent server of NeMo Gym, which drives the policy -> its report at the end of a rollout.
 
 The protocol is that of agents of nemo-gym 0.7 (`base_responses_api_agent.py`): `/run` gets the row, plays it with the
 model server that NeMo Gym's own configuration names, and answers with the row, the response and its reward. The row's
@@ -33,14 +33,14 @@ async def run_agent(
     """Let an agent play one row.
 
     Args:
-        agent: Where the agent is.
+        agent: Settings of the agent server.
         columns: Columns of the dataset's row, whose `metadata` holds the row of NeMo Gym.
-        endpoint: Where the policy is.
+        endpoint: Endpoint of the policy.
         is_stuck: Whether the agent has been silent for too long, asked twice a second.
 
     Raises:
         DataError: If `metadata` is no such row.
-        ToolFailureError: If the agent fails or hangs, or gives no reward that counts.
+        ToolFailureError: If the agent fails or hangs, or gives no valid reward.
     """
     row = _row(columns.get("metadata"))
     await (await _relay(agent.policy_port).get()).start()

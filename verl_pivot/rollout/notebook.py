@@ -48,7 +48,7 @@ Raises SandboxError if the sandbox failed, and ToolFailureError if a session can
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RanCell:
-    """What came of the code of one step."""
+    """Outcome of the code of one step."""
 
     output: CellOutput | None = None
     """What the cell showed; None if the step had no code to run, or the system failed."""
@@ -64,11 +64,11 @@ class RanCell:
     """Whether the failure is one of a tool's own code."""
 
     def without_cell(self) -> "RanCell":
-        """What the next step leaves if it has no code to run."""
+        """Outcome of a next step that has no code to run."""
         return RanCell(answer=self.answer, notepad=self.notepad)
 
     def stop_after(self, num_steps: int, max_steps: int, deadline: float) -> StopReason | None:
-        """Why a rollout ends with the step that ran it; None if it goes on.
+        """Why a rollout ends with the step that ran this code; None if it goes on.
 
         Args:
             num_steps: Steps so far.
@@ -120,7 +120,7 @@ class Notebook:
             await runner.close()
 
     async def run(self, code: str, calls: CellCalls) -> RanCell:
-        """Run the code of one step, and read the Notepad behind it."""
+        """Run the code of one step, and read the Notepad afterwards."""
         shown, failure, is_bug = _Shown(None), "", False
         try:
             shown = await self._run(code, calls)
@@ -143,7 +143,7 @@ class Notebook:
             await self._begin(self._runner)
         try:
             result = await self._runner.run(code, answer_call=calls.answer_call, call_limits=self._call_limits)
-        except SandboxRequestError as error:  # code that no session takes, such as one with a NUL byte
+        except SandboxRequestError as error:  # code that no session accepts, such as code with a NUL byte
             return _Shown(CellOutput(str(error), 1, 1))
         if result.had_no_core:
             raise ToolFailureError(_NO_CORE)
@@ -156,7 +156,7 @@ class Notebook:
         """Run the cell that a fresh interpreter begins with.
 
         Raises:
-            ToolFailureError: If it fails; nothing of it comes from the policy.
+            ToolFailureError: If it fails, which is never the policy's fault.
         """
         cell = make_notepad(self._notepad.notes) if self._has_notepad else ""
         result = await runner.run(cell, wall_seconds=_OWN_CELL_SECONDS)
@@ -166,7 +166,7 @@ class Notebook:
         self._epoch = _epoch(result)
 
     async def _read_notepad(self, runner: CellRunner) -> bool:
-        """Read the Notepad; returns whether the interpreter was killed by what the policy has made of it."""
+        """Read the Notepad, which the policy may have redefined; return whether that killed the interpreter."""
         result = await runner.run(READ_NOTEPAD, wall_seconds=_OWN_CELL_SECONDS)
         if result.had_no_core:
             raise ToolFailureError(_NO_CORE)
@@ -202,7 +202,7 @@ def notebook_of(toolbox: Toolbox, *, has_notepad: bool, max_calls: int) -> Noteb
 
 
 def _reply_seconds(toolbox: Toolbox) -> float:
-    """Seconds after which no tool of a rollout answers any more; its own limits end its calls before."""
+    """Seconds within which every tool of a rollout has answered, since its own limits end its calls earlier."""
     policies = [tool.policy for tool in toolbox.tools.values()]
     longest = max((policy.timeout_seconds or _MAX_TOOL_SECONDS for policy in policies), default=0.0)
     return longest * (1 + max((policy.retries for policy in policies), default=0)) + _MARGIN_SECONDS

@@ -1,4 +1,4 @@
-"""A step and what came of it -> the NotebookContext that the next step follows, trimmed where that would not fit."""
+"""A step and its outcome -> the NotebookContext that the next step follows, trimmed if no step would fit otherwise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.types import JsonObject
 
 _LONGEST_TEXT = 10**5
-"""Characters of a text longer than any Notepad, to see how many tokens the note about its middle takes."""
+"""Characters of a text longer than any Notepad, to count the tokens of the note that replaces its middle."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,13 +26,13 @@ class NotebookParts(LoopParts):
     window: ContextWindow
     max_steps: int
     max_observation_tokens: int
-    """Tokens of what a cell shows, and of a Notepad; in a longer text a note replaces the middle."""
+    """Most tokens of a cell's output, and of a Notepad; in a longer text a note replaces the middle."""
     max_wall_seconds: float
     has_notepad: bool
     turn_prefix: str = ""
-    """Text that the chat template begins every turn with, such as "<think>"."""
+    """Text with which the chat template begins every turn, such as "<think>"."""
     turn_suffix: tuple[int, ...] = ()
-    """Tokens that the chat template ends a turn with, for turns that end without an end-of-turn token."""
+    """Tokens with which the chat template ends a turn, for turns that end without an end-of-turn token."""
 
     def cut(self, text: str, max_tokens: int) -> str:
         """A text as the policy may read it: without special tokens, and without its middle if it is too long."""
@@ -49,10 +49,10 @@ class ContextStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotebookContext:
-    """What the next step of the policy follows."""
+    """Context that the next step of the policy follows."""
 
     tokens: TokenRecord
-    """All tokens; the prompt is what stood there when this stretch began."""
+    """All tokens; their prompt is the context with which this stretch began."""
     head: list[JsonObject]
     """Messages before all steps, the last of which is the task."""
     steps: tuple[ContextStep, ...] = ()
@@ -78,7 +78,7 @@ class EndedStep:
     tokens: TokenRecord
     """Tokens of the context, followed by those of the turn and the end of its message."""
     output: str | None
-    """What the cell showed; None if nothing was run."""
+    """Output of the cell; None if nothing was run."""
     mistake: str
     """What was wrong with the turn; "" if nothing was."""
     restart: str
@@ -95,7 +95,7 @@ class ContextBuilder:
 
         Args:
             parts: The agent loop.
-            system: System prompt of the scaffold, which stands before that of the row.
+            system: System prompt of the scaffold, which is put before that of the row.
             prompt: Messages of the row, of which the last one is the task.
         """
         self._parts = parts
@@ -108,7 +108,7 @@ class ContextBuilder:
         """The context of the first step.
 
         Raises:
-            DataError: If the task is too long, also once a trim adds its notice, or holds anything but text.
+            DataError: If the task, with the notice that a trim adds, is too long, or holds anything but text.
         """
         tokens = await prompt_tokens(self._parts, self._head)
         note = self._parts.cut("x" * _LONGEST_TEXT, 1)
@@ -125,7 +125,7 @@ class ContextBuilder:
         return NotebookContext(tokens=tokens, head=self._head, notepad=shown)
 
     async def after(self, context: NotebookContext, end: EndedStep) -> NotebookContext:
-        """The context of the next step: with the step and what came of it, or trimmed if no step would fit then."""
+        """The context of the next step: extended by the step and its outcome, or trimmed if no step would fit then."""
         news = "" if end.notepad == context.notepad else end.notepad
         observed = await self._observed(end.tokens, context.messages, end, news)
         step = _newest(observed, end, len(context.tokens.token_ids))
@@ -139,7 +139,7 @@ class ContextBuilder:
         Args:
             context: The context that the step has followed.
             end: End of the step.
-            num_newest: Tokens of the step with what the policy would read after it.
+            num_newest: Number of tokens of the step with what the policy would read after it.
         """
         bare = await rendered(self._parts, self._trimmed_head("", end.restart, None, num_kept=1))
         notepad = self._parts.cut(end.notepad, max(1, self._window.room(bare.num_prompt_tokens) // 2))
@@ -197,7 +197,7 @@ class _Observed(NamedTuple):
 
 
 def _newest(observed: _Observed, end: EndedStep, num_before: int) -> ContextStep:
-    """The step that has just ended, as it stands in a context behind `num_before` tokens."""
+    """The step that has just ended, as part of a context in which it follows `num_before` tokens."""
     return ContextStep(observed.tokens.token_ids[num_before:], [end.message, observed.message])
 
 

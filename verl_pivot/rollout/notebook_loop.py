@@ -77,7 +77,7 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             )
 
     def _turn_ends(self) -> tuple[str, str]:
-        """Text that the chat template begins every turn of the policy with, if it is a tag, and ends it with."""
+        """Texts with which the chat template begins a turn of the policy ("" if it is no think tag) and ends it."""
         task = {"role": "user", "content": ""}
         turn = {"role": "assistant", "content": _PLACEHOLDER}
         begun, ended = (
@@ -129,7 +129,7 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
     def _outputs(
         self, played: PlayedNotebook, outcome: AnswerOutcome, row: Mapping[str, Any]
     ) -> list[StepReturnOutput]:
-        """Rows of a rollout, the last of which has its record and its outcome; that one alone if it is masked."""
+        """Rows of a rollout, of which the last has the record and the outcome; the last alone if masked."""
         is_masked = played.stop_reason.is_masked
         if is_masked:
             logger.error("a rollout is masked (%s): %s", played.stop_reason.value, played.failure)
@@ -151,7 +151,7 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         return outputs
 
     def _has_step_returns(self, row: Mapping[str, Any]) -> bool:
-        """Whether steps have returns; in validation, and for estimators that know no steps, the answer alone counts."""
+        """Whether steps have returns; in validation, and for estimators without steps, the answer alone counts."""
         if self.config.algorithm.adv_estimator != STEP_ESTIMATOR:
             return False
         return not is_for_validation(row, "pivot.notebook", "l0")
@@ -173,7 +173,7 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         )
 
     def _shown(self, outputs: Sequence[StepReturnOutput]) -> str | None:
-        """Text of the last row behind its prompt; None if no token was sampled."""
+        """Text of the last row after its prompt; None if no token was sampled."""
         return str(self.tokenizer.decode(outputs[-1].response_ids)) if outputs else None
 
 

@@ -21,12 +21,12 @@ class AnswerOutcome:
     verdict: Verdict
     """Exact match, or the outcome of an environment; undecided if the row has no answer to compare, or is masked."""
     scores: AnswerScores
-    """Scores of the answer, of which those of words are 0 if the verdict is undecided. An environment's score stands
-    for both."""
+    """Scores of the answer. Those that compare words are 0 if the verdict is undecided; if an environment scores the
+    answer, both are its score."""
 
 
 class AnsweredRollout(Protocol):
-    """What is known of a rollout that was to submit an answer."""
+    """What is known about a rollout that was to submit an answer."""
 
     @property
     def answer(self) -> str | None: ...

@@ -47,11 +47,11 @@ _KEPT = "; variables stay in the notebook{notes}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """What is left to a policy."""
+    """Steps and tokens that a policy has left."""
 
     num_steps: int
     num_tokens: int
-    """Tokens by which the context may grow until it is trimmed, about."""
+    """Approximate number of tokens by which the context may grow before it is trimmed."""
 
     def shown(self) -> str:
         if self.num_steps == 1:
@@ -74,11 +74,11 @@ def system_prompt(functions: Sequence[HostFunction], *, max_steps: int, trim: Tr
 
 
 def after_step(output: str | None, notices: Sequence[str], notepad: str) -> str:
-    """What the policy reads after a step, before what is left to it.
+    """What the policy reads after a step, before the line on the steps and tokens that it has left.
 
     Args:
-        output: What the cell showed; None if nothing was run.
-        notices: What was wrong with the turn, or happened to the notebook.
+        output: Output of the cell; None if nothing was run.
+        notices: Sentences on mistakes in the turn, or on a restart of the notebook.
         notepad: The Notepad, if it changed; "" if it did not.
     """
     shown = [] if output is None else [f"<output>\n{output or '(nothing)'}\n</output>"]
@@ -86,14 +86,14 @@ def after_step(output: str | None, notices: Sequence[str], notepad: str) -> str:
 
 
 def trimmed_task(task: str, trim: Trim, restart: str, notepad: str, left: Left | None) -> str:
-    """The task as it stands at the beginning of a trimmed context.
+    """The task at the beginning of a trimmed context.
 
     Args:
         task: The task.
         trim: What was removed.
         restart: Notice that the notebook was restarted; "" if it was not.
         notepad: The Notepad; "" without one.
-        left: What is left to the policy; None if it reads so further below.
+        left: Steps and tokens that the policy has left; None if a later message says so.
     """
     variables = restart or "Variables are still in the notebook."
     notice = f"(The tokens were used up: {_WHAT_WENT[trim]}. {variables})"

@@ -46,7 +46,7 @@ class NotebookRollout:
             contexts: Builder of what the policy reads before each step.
 
         Raises:
-            DataError: If the prompt is too long, also once a trim adds its notice, or holds anything but text.
+            DataError: If the prompt, with the notice that a trim adds, is too long, or holds anything but text.
         """
         parts = self._parts
         context = await contexts.begin()

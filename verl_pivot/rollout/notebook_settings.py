@@ -17,7 +17,7 @@ class NotebookSettings(StepRule):
     rows: Literal["context", "step"] = "context"
     """context: a row for each stretch of context, with all its steps. step: a row for each step, as released."""
     trim: Literal["hard", "oldest"] = "hard"
-    """hard: of a full context system prompt, task and Notepad stay. oldest: also the newest steps, each one whole."""
+    """Parts of a full context that stay. hard: system prompt, task and Notepad. oldest: also the newest whole steps."""
     trim_keep: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
     """Share of `max_context_tokens` that a trim leaves at most; only with trim oldest."""
     max_context_tokens: Annotated[int, Field(ge=2)] = DEFAULT_CONTEXT_TOKENS
@@ -28,7 +28,7 @@ class NotebookSettings(StepRule):
     notepad: bool = True
     """Whether the notebook has a Notepad, whose notes survive a trim."""
     normalise: Literal["released", "paper"] = "released"
-    """Where epsilon stands in the advantage: beside the standard deviation, or under the root."""
+    """Number to which the advantage adds epsilon. released: the standard deviation. paper: the variance."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -53,7 +53,7 @@ def parse_notebook_settings(config: DictConfig) -> NotebookSettings:
 
 
 def check_notebook(config: DictConfig) -> None:
-    """Check `pivot.notebook`, and that the engine takes its steps and contexts.
+    """Check `pivot.notebook`, and that the engine accepts its steps and contexts.
 
     Raises:
         ConfigError: If a key is wrong, or a limit is higher than that of the engine; the message names both.

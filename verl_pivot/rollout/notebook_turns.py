@@ -10,7 +10,7 @@ MIN_THINK_CHARACTERS = 11
 MIN_CODE_CHARACTERS = 6
 """Fewest characters of thought and of code without the spaces around them, as L0 (arXiv:2506.23667) rewards them."""
 FORM = f"{THINK}your thoughts{THINK_END}{CODE}Python{CODE_END}"
-"""What a turn looks like, for messages."""
+"""Form of a turn, for messages."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +30,7 @@ class NotebookTurn:
 def read_notebook_turn(text: str, *, ended: bool, num_tokens: int = 0) -> NotebookTurn:
     """Read a turn, which the first `</code>` in it has ended.
 
-    Tags of the other kind count nowhere within a block: thoughts may speak of `<code>`, and code may print `<think>`.
+    Within a block, tags of the other kind do not count: thoughts may mention `<code>`, and code may print `<think>`.
 
     Args:
         text: The turn, through `</code>` if it is there.

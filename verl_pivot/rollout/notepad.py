@@ -11,7 +11,7 @@ from verl_pivot.sandbox.execution import Result, Status
 from verl_pivot.tools.tool_response import failure_reason
 
 _MAX_NOTE_BYTES = 48 * 1024
-"""Bytes of JSON that a Notepad may have; a session brings back 64 KiB of what a cell prints."""
+"""Most bytes of a Notepad as JSON; a session returns 64 KiB of the text that a cell prints."""
 
 
 class Todo(msgspec.Struct, frozen=True):
@@ -25,7 +25,7 @@ class Todo(msgspec.Struct, frozen=True):
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """What stands in a Notepad.
+    """Contents of a Notepad.
 
     Example:
         Notes(todos={"T1": Todo("find the firm")}, facts={"F1": "Ada was born in Orlen"}, draft="")
@@ -50,7 +50,7 @@ class NotepadReading(NamedTuple):
     """State of a Notepad after a cell."""
 
     notes: Notes
-    """The notes, or those that could be read last."""
+    """The notes; if they cannot be read, the last ones that could be."""
     problem: str = ""
     """Why the Notepad cannot be read; "" if it can."""
 
@@ -70,11 +70,11 @@ READ_NOTEPAD = "__import__('sys').stdout.write(__import__('json').dumps(notepad.
 
 
 def read_notepad(result: Result, before: Notes) -> NotepadReading:
-    """The Notepad that the cell READ_NOTEPAD printed; it holds what cells of the policy have made of it.
+    """The Notepad that the cell READ_NOTEPAD printed; cells of the policy may have changed it in any way.
 
     Args:
         result: Result of the cell.
-        before: Notes that could be read last.
+        before: Last notes that could be read.
     """
     if result.status is Status.ERROR:
         return NotepadReading(before, _last_line(result.error or result.stderr) or "error")

@@ -1,4 +1,4 @@
-"""Texts that tools gave back -> texts that end no turn of the policy, and the prompt with the first of them."""
+"""Texts that tools return -> texts that cannot end a turn of the policy; a prompt -> it with first observations."""
 
 from collections.abc import Collection, Sequence
 
@@ -14,7 +14,7 @@ def without_special_tokens(text: str, special_tokens: Collection[str]) -> str:
 
 
 def with_opening(prompt: Sequence[JsonObject], opening: str) -> list[JsonObject]:
-    """A prompt with what the environments show first, at the end of the user's last message.
+    """A prompt with the first observations of the environments, at the end of the user's last message.
 
     Args:
         prompt: Messages as chat templates take them.

@@ -33,7 +33,7 @@ class ObservationForm:
     """How observations become text that the policy reads."""
 
     max_tokens: int
-    """Tokens of one observation; in a longer one a note replaces the middle."""
+    """Most tokens of one observation; in a longer one a note replaces the middle."""
     tokenizer: Tokenizer
     """Tokenizer of the policy, which counts these tokens."""
     special_tokens: Collection[str] = ()

@@ -10,7 +10,7 @@ from verl_pivot.types import Message, Verdict
 async def decided_outcome(
     tools: RolloutTools, stop_reason: StopReason, last_message: Message, failure: str, *, is_bug: bool = False
 ) -> Verdict | None:
-    """Verdict of a failure or of an environment; None leaves the outcome to whoever gives the reward.
+    """Verdict of a failure or of an environment; None leaves the outcome to the reward manager.
 
     Args:
         tools: The rollout's tools, whose environments may score the outcome.

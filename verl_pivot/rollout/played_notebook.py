@@ -17,7 +17,7 @@ from verl_pivot.types import JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedStep:
-    """One step of the policy: its turn, and what came of it."""
+    """One step of the policy: its turn, and the outcome of its code."""
 
     index: int
     """Index of the step within the trajectory, from 0."""
@@ -38,7 +38,7 @@ class PlayedStep:
 
     @property
     def facts(self) -> StepFacts:
-        """What the step is rewarded by."""
+        """Facts for which the step is rewarded."""
         output = self.ran.output
         return StepFacts(
             has_form=self.turn.has_form,

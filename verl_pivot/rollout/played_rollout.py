@@ -195,7 +195,7 @@ class PlayedRollout:
         )
 
     async def outcome(self, tools: RolloutTools) -> Verdict | None:
-        """Verdict of a failure or of an environment; None leaves it to whoever gives the reward."""
+        """Verdict of a failure or of an environment; None leaves the outcome to the reward manager."""
         turn = read_turn(self.turns[-1].text)
         answer = Message(role=Role.ASSISTANT, content=turn.content, reasoning=turn.reasoning)
         is_bug = bool(self.observed) and self.observed[-1].is_bug

@@ -1,4 +1,4 @@
-"""PolicyRelay: the policy at a fixed address for servers that know no keys, which finds the trajectory by metadata."""
+"""PolicyRelay: the policy at a fixed address, for servers without keys; metadata of a request names its trajectory."""
 
 import asyncio
 import re
@@ -13,12 +13,12 @@ from verl_pivot.rollout.chat_requests import ChatRefusedError, read_body
 from verl_pivot.rollout.model_gateway import MAX_BODY_BYTES, PolicyEndpoint, refusals
 
 METADATA_KEY: Final = "verl_pivot_trajectory"
-"""Key of a request's `metadata` that says where the trajectory is."""
+"""Key of a request's `metadata` that holds the endpoint of the trajectory."""
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d{1,5}/v1 sk-[\w-]+", re.ASCII)
 
 
 class _RelayedBody(msgspec.Struct):
-    """What is read of a request."""
+    """Fields of a request that are read."""
 
     metadata: dict[str, Any] | None = None
 
@@ -29,9 +29,10 @@ def address_of(endpoint: PolicyEndpoint) -> str:
 
 
 class PolicyRelay:
-    """A server on the loopback device, at a port that the workers of a machine share.
+    """A server on the loopback interface, at a port that the workers of a machine share.
 
-    A connection reaches any of them (SO_REUSEPORT), so that each sends a request on to the gateway of its trajectory.
+    A connection may reach any worker (SO_REUSEPORT), so each worker forwards a request to the gateway of the request's
+    trajectory.
     """
 
     def __init__(self, port: int) -> None:
@@ -52,7 +53,7 @@ class PolicyRelay:
             await self._http.close()
 
     async def start(self) -> None:
-        """Listen, unless the server does already.
+        """Start to listen, unless the server listens already.
 
         Raises:
             ToolFailureError: If another program listens at the port.
@@ -77,7 +78,7 @@ class PolicyRelay:
         url = f"{base_url}{request.path.removeprefix('/v1')}"
         try:
             async with self._http.post(url, data=body, headers=headers) as answer:
-                if answer.status == web.HTTPUnauthorized.status_code:  # after which NeMo Gym would ask nothing any more
+                if answer.status == web.HTTPUnauthorized.status_code:  # on which NeMo Gym would stop asking for good
                     raise ChatRefusedError("the trajectory is over", status=410, code="trajectory_over")
                 return web.Response(status=answer.status, body=await answer.read(), content_type=answer.content_type)
         except aiohttp.ClientError as error:

@@ -1,4 +1,4 @@
-"""Request of OpenAI's responses -> what the policy is asked; a turn of the policy -> the response."""
+"""Request of OpenAI's responses -> a PolicyQuestion; a turn of the policy -> the response."""
 
 import secrets
 import time
@@ -21,7 +21,7 @@ from verl_pivot.types import Json, JsonObject
 
 
 class _ResponsesBody(msgspec.Struct):
-    """Fields of a request that are read; the trainer's own sampling parameters hold, whatever others it has."""
+    """Fields of a request that are read; its sampling parameters are ignored, since the trainer's own apply."""
 
     input: str | list[dict[str, Any]]
     instructions: str | None = None
@@ -42,7 +42,7 @@ def read_response_request(body: bytes) -> PolicyQuestion:
     """Read the body of a request.
 
     Raises:
-        ChatRefusedError: If it is none, holds anything but text, or asks for what only a whole server offers.
+        ChatRefusedError: If it is no such request, holds anything but text, or asks for what is not offered here.
     """
     read = read_body(body, _ResponsesBody, "of responses")
     for name in ("previous_response_id", "conversation", "prompt"):
@@ -155,7 +155,7 @@ def _items(turn: ChatTurn) -> list[Json]:
 
 
 def _events(read: _ResponsesBody, turn: ChatTurn) -> str:
-    """The whole turn as one piece for each item, between the response's beginning and its end."""
+    """Events with each item of the turn as one piece, between the response's beginning and its end."""
     response = _answer(read, turn)
     begun: JsonObject = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     output = response["output"]

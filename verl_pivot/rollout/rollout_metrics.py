@@ -35,7 +35,7 @@ def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
 
 
 def workflow_metrics(rollouts: Sequence[tuple[RolloutRecord, float | None]]) -> dict[str, float]:
-    """What rollouts with and without workflows came to.
+    """Mean scores of rollouts with and without workflows, and metrics of the workflows shown.
 
     Args:
         rollouts: [num_rollouts] (record, score) of each; a score of None is undecided.

@@ -24,12 +24,12 @@ class TurnContext(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutSoFar:
-    """A rollout up to the end of a turn, or of the observations after it; the next turn gives another one."""
+    """A rollout up to the end of a turn, or of the observations after it; the next turn gives a new object."""
 
     context: TurnContext
-    """What the next turn follows."""
+    """Tokens and messages that the next turn follows."""
     tokens: TokenRecord
-    """Tokens up to the end of the last turn, which are those of a rollout that ends with it."""
+    """Tokens up to the end of the last turn: those of the whole rollout if it ends there."""
     messages: list[JsonObject]
     """Messages up to the same turn."""
     turns: tuple[PolicyTurn, ...] = ()
@@ -50,7 +50,7 @@ class RolloutSoFar:
 
         Args:
             prompt: The row's prompt.
-            journey: What the router counted.
+            journey: Waiting and moves between engines that the router counted; None if it counts nothing.
             searched: Figures of the search that chose the rollout; None if it is the policy's own draw.
         """
         assert self.stop is not None, self

@@ -53,7 +53,7 @@ async def play_search(
         sampling_params: verl's sampling parameters.
         prompt: The row's prompt.
         open_tools: Makes new tools of the row, at each call.
-        stack: Closes the tools of all branches that are still open, those of the result among them.
+        stack: Closes the tools of all branches that are still open, also those of the result.
         workflows: Workflows for the row; None where they are off.
 
     Raises:
@@ -76,8 +76,10 @@ async def play_search(
 
 
 class RolloutTree:
-    """The tree that `search` walks. The tools of a branch are a copy of those before it, or else new ones in which the
-    calls so far are run again, and must answer as they did.
+    """The tree that `search` walks.
+
+    The tools of a branch are a copy of its parent's. If these cannot be copied, the calls so far are run again in new
+    tools, which must answer as before.
     """
 
     def __init__(
@@ -91,10 +93,10 @@ class RolloutTree:
         self._rollouts, self._scored_by, self._prompt = rollouts, scored_by, prompt
         self._open_tools, self._stack = open_tools, stack
         self.num_sampled = 0
-        """Tokens of all turns that were drawn."""
+        """Number of tokens of all turns that were drawn."""
 
     async def grow(self, node: Branch, number: int) -> Sequence[Branch]:
-        """Branches with one more turn, of which equal ones are one; those that the system failed only if all are."""
+        """Branches with one more turn, equal ones merged; if the system failed all of them, only the first."""
         drawn = await all_at_once(self._rollouts.with_turn(node.rollout) for _ in range(number))
         self.num_sampled += sum(each.tokens.num_sampled - node.rollout.tokens.num_sampled for each in drawn)
         distinct = {tuple(each.tokens.token_ids): each for each in drawn}.values()
@@ -106,7 +108,7 @@ class RolloutTree:
         return kept
 
     async def score(self, node: Branch) -> float | None:
-        """What the setting `scored_by` says; None also for a rollout that the system failed."""
+        """Score by the setting `scored_by`; None if unknown, or if the system failed the rollout."""
         if _is_masked(node):
             return None
         if self._scored_by is ScoredBy.PROGRESS:
@@ -124,7 +126,7 @@ class RolloutTree:
         await node.held.aclose()
 
     async def _observed(self, node: Branch, drawn: RolloutSoFar) -> Branch:
-        """The branch of a turn, whose calls tools of its own have answered."""
+        """The branch of a drawn turn, with tools of its own, which have answered the turn's calls."""
         copy = node.tools.fork()
         tools = self._open_tools() if copy is None else copy
         held = await _held(tools, self._stack)
@@ -144,7 +146,7 @@ class RolloutTree:
 
 
 async def _held(tools: RolloutTools, stack: AsyncExitStack) -> AsyncExitStack:
-    """What closes the tools, which are open now; the other stack closes it in the end."""
+    """Open the tools; the returned stack closes them, and `stack` closes it at the latest."""
     held = AsyncExitStack()
     stack.push_async_callback(held.aclose)
     await held.enter_async_context(tools)

@@ -1,4 +1,4 @@
-"""RubricRewards: a finished rollout -> the Verdict by its criteria, once its group is done where they evolve."""
+"""RubricRewards: a finished rollout -> the Verdict by its criteria; if criteria evolve, once its group has ended."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
@@ -34,8 +34,8 @@ STATE = "rubrics"
 class RubricRewards:
     """Scores rollouts by criteria; made once for an event loop.
 
-    A rollout that the system failed is left out. In validation the row's own criteria alone count, so that scores of
-    different steps mean the same.
+    A rollout that the system failed is left out. In validation only the row's own criteria count, so that scores of
+    different steps can be compared.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ async def _with_verdict(
 
 
 def _plain(value: Any) -> Any:
-    """Criteria as JSON values: a text is decoded, and the nulls are left out that parquet adds."""
+    """Criteria as JSON values: a text is decoded, and nulls, which parquet adds, are left out."""
     if isinstance(value, str):
         value = decode_json(value, what="criteria")
     if hasattr(value, "tolist"):
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
 
 
 def rubric_rewards_of(config: DictConfig, tokenizer: Tokenizer) -> LoopLocal[RubricRewards] | None:
-    """What scores the rollouts of this process, the same for all its agent loops; None without `pivot.rubrics`.
+    """The scorer of the rollouts of this process, shared by all its agent loops; None without `pivot.rubrics`.
 
     Raises:
         ConfigError: If a key of the section is wrong.
@@ -150,4 +150,4 @@ def rubric_rewards_of(config: DictConfig, tokenizer: Tokenizer) -> LoopLocal[Rub
 
 
 _made: dict[tuple[RubricSettings, GroupSizes, int, str], LoopLocal[RubricRewards]] = {}
-"""{settings: what scores rollouts by them} in this process; verl makes an agent loop for each rollout."""
+"""{settings: scorer} of this process, kept here since verl makes an agent loop for each rollout."""

@@ -39,7 +39,7 @@ class CommandEnvironment(Options):
     command: Annotated[tuple[str, ...], Field(min_length=1)]
     """Program and arguments."""
     max_processes: Annotated[int, Field(ge=1)] = 64
-    """Processes at once in one worker; further rollouts wait at their beginning."""
+    """Most processes at once in one worker; further rollouts wait before they begin."""
 
 
 class VerifiersEnvironment(Options):
@@ -91,7 +91,7 @@ class RolloutSettings(Options):
     tools: str
     """Path of the tools file."""
     environment: ForeignEnvironment | None = None
-    """Environment that drives the policy by OpenAI's protocol, in place of the tools file; None: there is none."""
+    """Environment that drives the policy through OpenAI's protocol and replaces the tools file; None: no such one."""
     parser: str = "hermes"
     """Format of the calls: hermes, tags, or one of verl's parsers as verl/<name>."""
     tags: tuple[TagPair, ...] = ()
@@ -153,10 +153,10 @@ class RolloutSettings(Options):
         return self
 
     def _check_driven(self) -> None:
-        """Raises ValueError for what does nothing beside an environment that drives the policy."""
+        """Raises ValueError for a key that has no effect with an environment that drives the policy."""
         fields = type(self).model_fields
         changed = [name for name in _OF_TOOLS if getattr(self, name) != fields[name].default]
-        if Path(self.tools) != configs_dir() / "tools/python.yaml":  # the method's own
+        if Path(self.tools) != configs_dir() / "tools/python.yaml":  # the default of the method
             changed.insert(0, "tools")
         if changed:
             raise ValueError(f"{changed[0]} does nothing beside `environment`, which has its own tools; leave it out")
@@ -222,7 +222,7 @@ def recorded_texts(config: DictConfig) -> RecordedTexts:
         config: verl's whole config.
 
     Raises:
-        ConfigError: If the setting is none of these.
+        ConfigError: If the setting has an unknown value.
     """
     chosen = OmegaConf.select(config, "pivot.record", default=RecordedTexts.ALL.value)
     if chosen not in [each.value for each in RecordedTexts]:
@@ -231,5 +231,5 @@ def recorded_texts(config: DictConfig) -> RecordedTexts:
 
 
 def is_dumped(config: DictConfig) -> bool:
-    """Whether training or validation writes dumps, for which rollouts keep their texts; a loop cannot tell which."""
+    """Whether training or validation writes dumps, for which rollouts keep texts; a loop cannot tell the two apart."""
     return bool(config.trainer.rollout_data_dir or config.trainer.validation_data_dir)

@@ -27,7 +27,7 @@ from verl_pivot.rollout.workflows import RankedWorkflows
 from verl_pivot.tools.toolset import RolloutTools, load_toolset
 
 _Played: TypeAlias = TurnRewardOutput | list[TurnRewardOutput]
-"""Row of a rollout, or those of one that an environment drove; an empty list for one without any sampled token."""
+"""Row of a rollout, or rows of one that an environment drives; an empty list if no token was sampled."""
 
 
 class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
@@ -35,12 +35,12 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
 
     After a mistake the policy reads an error and goes on. A failure of the system masks the rollout: its reward is
     undecided, and the replay buffer leaves it out. A rollout without any sampled token gives no row, which verl allows.
-    With `pivot.ruler` or `pivot.rubrics` it then waits for the other rollouts of its prompt, and brings along the
-    verdict about it.
+    With `pivot.ruler` or `pivot.rubrics`, the row also has the judge's verdict, which may have to wait for the other
+    rollouts of the prompt.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Raises ConfigError if `pivot.rollout` or its tools file is wrong, or `pivot.ruler` or `pivot.rubrics`."""
+        """Raises ConfigError if the tools file is wrong, or `pivot.rollout`, `.ruler`, `.rubrics` or `.process`."""
         super().__init__(*args, **kwargs)
         settings = parse_settings(self.config)
         use_browser_of(self.config.pivot)
@@ -90,7 +90,7 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
             return await self._finished(played, tools, row)
 
     async def _choice(self, row: dict[str, Any], tools: RolloutTools) -> TurnChoice | None:
-        """What chooses the turns of a row of validation; None where each turn is the policy's first draw."""
+        """The chooser of the turns of a validation row; None if each turn is the policy's first draw."""
         if self._best_of is None or not is_for_validation(row, "pivot.process.best_of", "ppr"):
             return None
         return (await self._best_of.get()).choice(row, tools.opening)
@@ -113,7 +113,7 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         """Workflows for a row; None where `pivot.rollout.workflows` is off.
 
         Raises:
-            ConfigError: If nothing has written them into the row.
+            ConfigError: If the row does not say whether it is for validation, as the manager of agent loops writes it.
         """
         settings = self._parts.settings.workflows
         if not settings.is_on:
@@ -123,7 +123,7 @@ class ToolLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         return ranked_of(row[WORKFLOWS_COLUMN], shows=shows)
 
     def _shown(self, played: _Played) -> str | None:
-        """Text of the rollout's last row behind its prompt; None if no token was sampled."""
+        """Text of the rollout's last row after its prompt; None if no token was sampled."""
         last = played if isinstance(played, TurnRewardOutput) else next(reversed(played), None)
         return None if last is None else str(self.tokenizer.decode(last.response_ids))
 

@@ -23,7 +23,7 @@ from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
 _MESSAGE_TOKENS = 32
-"""Tokens at most that chat templates write around a system message."""
+"""Most tokens that chat templates write around a system message."""
 
 
 class ToolRollout:
@@ -36,13 +36,13 @@ class ToolRollout:
         sampling_params: Mapping[str, Any],
         workflows: RankedWorkflows | None = None,
     ) -> None:
-        """Begin nothing yet.
+        """Prepare the rollout; `begun` starts it.
 
         Args:
             parts: The agent loop.
             tools: The rollout's tools.
-            sampling_params: verl's parameters of sampling.
-            workflows: Workflows for the row, of which the prompt shows those that fit; None where they are off.
+            sampling_params: verl's sampling parameters.
+            workflows: Workflows for the row, of which the prompt shows those that fit; None if workflows are off.
         """
         self._workflows = workflows
         self._parts = parts
@@ -61,8 +61,8 @@ class ToolRollout:
     async def play(self, prompt: Sequence[JsonObject], choice: TurnChoice | None = None) -> PlayedRollout:
         """Let the policy and its tools take turns until there is a reason to stop.
 
-        The rollout ends with a turn of the policy, so that its outcome lies on a sampled token: observations that no
-        turn follows are in the record, and not among the tokens.
+        The tokens end with a turn of the policy, so that the outcome is on a sampled token. Observations that no turn
+        follows are in the record, but not among the tokens.
 
         Args:
             prompt: The row's prompt.
@@ -101,7 +101,7 @@ class ToolRollout:
         return RolloutSoFar(context=TurnContext(tokens, messages), tokens=tokens, messages=messages, workflows=shown)
 
     def _shown_workflows(self, num_prompt_tokens: int) -> ShownWorkflows | None:
-        """The workflows that fit into a prompt, so that none makes it too long; None where they are off.
+        """The workflows that fit into a prompt without making it too long; None if workflows are off.
 
         Args:
             num_prompt_tokens: Tokens of the prompt without workflows.
@@ -137,7 +137,7 @@ class ToolRollout:
 
         Args:
             rollout: The rollout, which ends with the turn.
-            toolbox: Tools in the state after the turns before.
+            toolbox: Tools in the state after the earlier turns.
         """
         turn = rollout.turns[-1]
         found = await self.observe(turn, toolbox)

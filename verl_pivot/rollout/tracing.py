@@ -15,7 +15,7 @@ from verl_pivot.types import Malformed, ToolCall
 ResultT = TypeVar("ResultT")
 
 _MAX_STEPS = 16
-"""Steps of which rollouts may run at the same time."""
+"""Most training steps whose rollouts may run at the same time."""
 _chosen_prompts: dict[Any, set[Any]] = defaultdict(set)
 """{step: uids of the prompts whose rollouts this process traces}"""
 
@@ -34,7 +34,7 @@ async def traced_rollout(row: Mapping[str, Any], work: Awaitable[ResultT], shown
 
 @contextmanager
 def _tracing(row: Mapping[str, Any]) -> Iterator[None]:
-    """Turn tracing on for one rollout, around which verl 0.9.1 turns it off."""
+    """Turn tracing on for one rollout; verl 0.9.1 turns it off around rollouts."""
     if RolloutTraceConfig.get_backend() is None or rollout_trace._trace_enabled.get() or not _is_chosen(row):
         yield
         return

@@ -22,10 +22,10 @@ class _FoundWorkflows(NamedTuple):
 
 
 class TrainingWorkflows:
-    """The memory of one training, which its trainer's process holds.
+    """The memory of one training, which the trainer's process holds.
 
-    Every `every_steps` steps the successes since then join it, so that its version follows from the steps that are
-    done. A resumed training finds them in the state beside its checkpoints.
+    Every `every_steps` steps, the workflows of the successes since the last time join the memory, so that its version
+    follows from the number of finished steps. A resumed training reads them from the state beside its checkpoints.
     """
 
     def __init__(self, settings: WorkflowSettings, local_dir: str) -> None:
@@ -53,11 +53,11 @@ class TrainingWorkflows:
                 self._waiting.append(_FoundWorkflows(int(name), of_json(entry.value)))
 
     def ranking(self, step: int, *, is_validation: bool) -> WorkflowRanking:
-        """The workflows that rollouts see which begin now.
+        """The workflows that are shown to rollouts that begin now.
 
         Args:
             step: Training step of the rollouts.
-            is_validation: Whether they are for validation, which comes behind the update of the step.
+            is_validation: Whether they are for validation, which comes after the update of the step.
         """
         done = step if is_validation else step - 1
         every = self._settings.every_steps
@@ -68,7 +68,7 @@ class TrainingWorkflows:
         return self._ranking
 
     def _join(self, last_step: int, every: int) -> None:
-        """Take what was found up to a step into the memory, one version for each `every_steps` steps."""
+        """Add the workflows found up to a step to the memory, one version for each `every_steps` steps."""
         while self._waiting and self._waiting[0].step <= last_step:
             number = (self._waiting[0].step - 1) // every
             joined = [each for each in self._waiting if (each.step - 1) // every == number and each.step <= last_step]
@@ -96,5 +96,5 @@ class TrainingWorkflows:
 
     @property
     def num_known(self) -> int:
-        """Workflows in the memory."""
+        """Number of workflows in the memory."""
         return len(self._memory.workflows)

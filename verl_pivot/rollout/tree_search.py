@@ -1,10 +1,11 @@
 """Candidates of each turn and their scores -> the rollout that a search keeps: a beam over turns, with lookahead.
 
-Source: TSR (arXiv:2602.11767): after each of the `beam` best rollouts so far `num_candidates` turns are drawn, and the
-best `beam` of all stay; or each candidate is scored `lookahead` turns later. Here the two combine, and beam=1 is the
-second alone. Differs from the released code, whose beam keeps one candidate of each turn, scored after one step.
+Source: TSR (arXiv:2602.11767). Its beam search draws `num_candidates` turns after each of the `beam` best rollouts so
+far, and keeps the best `beam` of all. Its lookahead scores each candidate `lookahead` turns later. Here the two are
+combined, and beam=1 is lookahead alone. Differs from the released code, whose beam keeps one candidate of each turn,
+scored after one step.
 
-A rollout that is chosen like this is not the policy's own draw, and nothing corrects an update for it.
+A rollout that is chosen like this is not the policy's own draw, and updates are not corrected for that.
 """
 
 from collections.abc import Sequence
@@ -25,19 +26,19 @@ class SearchTree(Protocol[NodeT]):
         ...
 
     async def score(self, node: NodeT) -> float | None:
-        """How good a node is, on one scale for unfinished and finished ones; None if nobody can tell."""
+        """How good a node is, on one scale for unfinished and finished nodes; None if unknown."""
         ...
 
     def is_finished(self, node: NodeT) -> bool: ...
 
     async def drop(self, node: NodeT) -> None:
-        """Release what an open node holds, which the search is done with."""
+        """Release the resources of an open node that the search does not need any more."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchShape:
-    """Size of a search. One of one candidate, beam and lookahead each is plain sampling."""
+    """Size of a search; one candidate with a beam and a lookahead of 1 is plain sampling."""
 
     num_candidates: int = 4
     """Turns that are drawn after each node of the beam."""
@@ -52,7 +53,7 @@ class SearchResult(NamedTuple, Generic[NodeT]):
 
     node: NodeT
     gain: float | None
-    """Mean over the turns of how much the kept nodes score above all nodes of the turn; None if nothing was scored."""
+    """Mean over the turns of the mean score of kept nodes less that of all nodes; None if nothing was scored."""
 
 
 class _Scored(NamedTuple, Generic[NodeT]):
@@ -64,7 +65,7 @@ async def search(tree: SearchTree[NodeT], root: NodeT, shape: SearchShape) -> Se
     """Search until every node of the beam is finished. All nodes but the result have been dropped then.
 
     Raises:
-        Exception: The first that the tree raises; what it is doing elsewhere is cancelled.
+        Exception: The first exception of the tree; its other running calls are cancelled.
     """
     beam, gains = [_Scored(root, None)], list[float]()
     while any(not tree.is_finished(each.node) for each in beam):
@@ -86,7 +87,7 @@ async def search(tree: SearchTree[NodeT], root: NodeT, shape: SearchShape) -> Se
 
 
 async def _value(tree: SearchTree[NodeT], node: NodeT, lookahead: int) -> float | None:
-    """Score of a node, or of the one that a single draw of each further turn leads to."""
+    """Score of a node; with lookahead, of the node that is reached by one draw of each further turn."""
     reached = node
     for _ in range(lookahead - 1):
         if tree.is_finished(reached):
@@ -102,7 +103,7 @@ async def _value(tree: SearchTree[NodeT], node: NodeT, lookahead: int) -> float 
 
 
 def ranking(scores: Sequence[float | None]) -> list[int]:
-    """Positions of the scores, the greatest first; equal ones in their order, and those without a score last."""
+    """Positions of the scores, the largest score first; equal ones in their order, and those of None last."""
     return sorted(range(len(scores)), key=lambda number: _descending(scores[number]))
 
 
@@ -111,7 +112,7 @@ def _descending(score: float | None) -> tuple[bool, float]:
 
 
 def kept_gain(scores: Sequence[float | None], kept: Sequence[int]) -> float | None:
-    """Mean score at the kept positions less the mean of all; scores of None do not count, and None if all are."""
+    """Mean of the kept scores less the mean of all, where None does not count; None if no kept score is known."""
     known = [score for score in scores if score is not None]
     of_kept = [score for number in kept if (score := scores[number]) is not None]
     return fmean(of_kept) - fmean(known) if of_kept else None

@@ -18,7 +18,7 @@ class TreeSearchLoop(ToolLoop):
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        """Raises ConfigError if `pivot.tree_search` is wrong, or what the loop `pivot_tools` reads."""
+        """Raises ConfigError if `pivot.tree_search` is wrong, or a section that the loop `pivot_tools` reads."""
         super().__init__(*args, **kwargs)
         self._search = parse_tree_search(self.config)
 

@@ -19,11 +19,11 @@ _NOT_OFFERED = {
     "continuations": "set outcome, and lookahead to pivot.rollout.max_turns: each candidate is then scored by one "
     "continuation to the end",
 }
-"""{what else papers score by: what to do instead}"""
+"""{score that papers use, and that is not offered here: advice}"""
 
 
 class ScoredBy(StrEnum):
-    """What tells how good a state is."""
+    """Source of the score of a state."""
 
     PROGRESS = "progress"
     """`progress` of the environment; the sum of the rewards so far, if it is one of Gymnasium."""

@@ -21,12 +21,12 @@ class TurnParser(Protocol):
 
     @property
     def stop(self) -> tuple[str, ...]:
-        """Texts that end a turn, beside the end-of-turn token."""
+        """Texts that end a turn, besides the end-of-turn token."""
         ...
 
     @property
     def stop_token_ids(self) -> tuple[int, ...]:
-        """Tokens that end a turn, beside the end-of-turn token."""
+        """Tokens that end a turn, besides the end-of-turn token."""
         ...
 
     async def calls(
@@ -69,9 +69,9 @@ class TagPair:
     stop: str | None = None
     """Text that ends the turn, if that is not `close` (ToRL: "```output")."""
     fenced: bool = False
-    """Whether the argument may stand in a Markdown fence, which is taken off (ReTool)."""
+    """Whether the argument may be in a Markdown code fence, which is removed (ReTool)."""
     whole: bool = False
-    """Whether the argument is the whole turn through `stop`, which stands in place of the tags (verl-tool)."""
+    """Whether the argument is the whole turn through `stop`, which then replaces the tags (verl-tool)."""
 
     def __post_init__(self) -> None:
         if self.whole and (self.open or self.close or self.fenced or not self.stop):

@@ -24,7 +24,7 @@ OLDEST_STEP, NEWEST_STEP = "min_global_steps", "max_global_steps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineReport:
-    """Figures that engines report beside the tokens, for one completion or for several together."""
+    """Figures that engines report besides the tokens, for one completion or for several together."""
 
     seconds: float = 0.0
     """Seconds spent waiting for completions."""
@@ -54,7 +54,7 @@ class EngineReport:
         return {"generate_sequences": self.seconds, "num_preempted": num_preempted}
 
     def seconds_of_new_weights(self, later: "EngineReport") -> float:
-        """Seconds of a later completion that waited for newer weights than all before, or went on under them."""
+        """Seconds of a later completion if it was sampled with newer weights than all before; otherwise 0."""
         if self.newest_step is None or later.newest_step is None or later.newest_step <= self.newest_step:
             return 0.0
         return later.seconds

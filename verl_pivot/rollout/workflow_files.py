@@ -1,4 +1,4 @@
-"""Workflows <-> files of JSON lines, one workflow a line."""
+"""Workflows <-> files of JSON lines, one workflow per line."""
 
 import json
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from verl_pivot.rollout.workflows import Workflow
 
 
 def read_workflows(path: Path) -> tuple[Workflow, ...]:
-    """Workflows of a file, one a line.
+    """Workflows of a file, one per line.
 
     Raises:
         DataError: If the file cannot be read, or a line is no workflow; the message names the line.
@@ -33,6 +33,6 @@ def read_workflows(path: Path) -> tuple[Workflow, ...]:
 
 
 def write_workflows(path: Path, workflows: Iterable[Workflow]) -> None:
-    """Write workflows, one a line; the file is there whole, or not at all."""
+    """Write workflows, one per line; the file is written completely, or not at all."""
     with replacing(path) as unfinished:
         unfinished.write_bytes(b"".join(msgspec.json.encode(each) + b"\n" for each in workflows))

@@ -1,4 +1,4 @@
-"""WorkflowMemory: workflows that were found -> those that are kept, with a version that counts up (AWM, ECHO)."""
+"""WorkflowMemory: workflows that were found -> the workflows that are kept, with a version number (AWM, ECHO)."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -8,17 +8,17 @@ from verl_pivot.data.rollout_records import CallRecord, CallStatus
 from verl_pivot.rollout.workflows import Workflow, WorkflowTask, step_of
 
 MAX_CHARACTERS = 8000
-"""Characters of a workflow's text at most: a policy may fill in a megabyte."""
+"""Most characters of a workflow's text, since a policy may fill in a megabyte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRule:
-    """What a memory keeps."""
+    """How many workflows a memory keeps."""
 
     per_template: int = 2
-    """Workflows of the same tools with the same arguments in the same order, within a site."""
+    """Most workflows of one site with the same tools and names of arguments in the same order."""
     max_workflows: int = 500
-    """Workflows in all; the oldest go first."""
+    """Most workflows in total; the oldest are dropped first."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class SucceededRollout:
 class WorkflowMemory:
     """Workflows of one version.
 
-    Agent Workflow Memory (arXiv:2409.07429) keeps some workflows of each template of actions. Of two for one goal the
-    shorter stays, by the length of its text, as in ECHO (arXiv:2510.10304); of two as long, the one that was first.
+    Agent Workflow Memory (arXiv:2409.07429) keeps some workflows of each template of actions. Of two workflows for the
+    same goal, the one with the shorter text stays, as in ECHO (arXiv:2510.10304); of equally long ones, the earlier.
     """
 
     workflows: tuple[Workflow, ...] = ()
@@ -44,7 +44,7 @@ class WorkflowMemory:
     """Number of times that the workflows changed."""
 
     def with_found(self, found: Iterable[Workflow], rule: MemoryRule) -> "WorkflowMemory":
-        """The memory after these workflows, in their order; itself if they change nothing."""
+        """The memory after these workflows are added in order; the same object if they change nothing."""
         kept = {each.key: each for each in self.workflows}
         counts = Counter((each.site, each.template) for each in self.workflows)
         for workflow in found:
@@ -67,10 +67,10 @@ class WorkflowMemory:
 
 
 def workflow_by_rule(rollout: SucceededRollout) -> Workflow | None:
-    """The calls of a trajectory that succeeded, as they were; None if there is none, or no goal, or nothing to keep.
+    """The calls of a trajectory that succeeded, as a workflow; None if it has no goal, or nothing that can be kept.
 
-    Calls that the policy got wrong are left out, and so is a call that repeats the one before. As in AWM's rule nothing
-    is made a variable. What is too long for a prompt, or no JSON can hold, is not kept.
+    Failed calls, and calls that repeat the previous one, are left out. As in AWM's rule, no value becomes a variable. A
+    workflow that is too long for a prompt, or that JSON cannot hold, is not kept.
     """
     try:
         steps = [
@@ -78,7 +78,7 @@ def workflow_by_rule(rollout: SucceededRollout) -> Workflow | None:
             for call in rollout.calls
             if call.status is CallStatus.OK and call.name and call.arguments is not None
         ]
-    except ValueError:  # of one whose values the policy made up so that they cannot be kept
+    except ValueError:  # the policy made up values that cannot be stored
         return None
     different = [step for number, step in enumerate(steps) if number == 0 or step != steps[number - 1]]
     if not different or not rollout.task.goal.strip():
@@ -90,6 +90,6 @@ def workflow_by_rule(rollout: SucceededRollout) -> Workflow | None:
 
 
 def workflows_by_rule(rollouts: Iterable[SucceededRollout]) -> list[Workflow]:
-    """Workflows of trajectories, the shortest first, so that their order says nothing about which end first."""
+    """Workflows of trajectories, the shortest first, so that the order does not depend on which one ends first."""
     found = [workflow for rollout in rollouts if (workflow := workflow_by_rule(rollout)) is not None]
     return sorted(found, key=lambda each: (len(each.text), each.text, each.site, each.source))

@@ -22,14 +22,14 @@ class ShownWorkflows(NamedTuple):
 
     task: WorkflowTask
     version: int | None
-    """Version of the memory; None if the rollout is to see none."""
+    """Version of the memory; None if the rollout is to see no workflows."""
     text: str = ""
-    """What stands in the system prompt; "" if nothing fits."""
+    """Text for the system prompt; "" if no workflow fits."""
     num_workflows: int = 0
 
 
 def ranked_of(column: str, *, shows: bool) -> RankedWorkflows:
-    """The workflows that the manager of agent loops wrote into a row; none but the task if they are not to be seen."""
+    """The workflows that the manager of agent loops wrote into a row; without `shows`, the task alone."""
     ranked = msgspec.json.decode(column, type=RankedWorkflows)
     return ranked if shows else RankedWorkflows(version=None, task=ranked.task)
 
@@ -41,14 +41,14 @@ def shown_workflows(
     tokenizer: Tokenizer,
     special_tokens: Collection[str],
 ) -> ShownWorkflows:
-    """The likeliest workflows that need no other tools and fit together, those that are too long left out.
+    """The likeliest workflows that need no other tools and together fit into the limit; too long ones are skipped.
 
     Args:
         ranked: Workflows of the row, the likeliest first.
         tools: Names of the rollout's tools.
         max_tokens: Most tokens of the text.
         tokenizer: Tokenizer of the policy.
-        special_tokens: Texts that may not stand in the prompt as special tokens.
+        special_tokens: Texts of the special tokens, which workflows must not contain.
     """
     heading = without_special_tokens(HEADING, special_tokens)
     parts, text = [heading], ""
@@ -63,7 +63,7 @@ def shown_workflows(
 
 
 def with_workflows(prompt: Sequence[JsonObject], text: str) -> list[JsonObject]:
-    """A prompt with a text behind its system message, or in one of its own before all others.
+    """A prompt with a text at the end of its system message, or in a new system message before all others.
 
     Args:
         prompt: Messages as chat templates take them.

@@ -15,7 +15,7 @@ with extra("search"):
     import bm25s
 
 _MAX_RANKED = 16
-"""Workflows that an agent loop gets, of which it shows those that fit."""
+"""Most workflows that an agent loop gets; it shows those that fit."""
 
 
 class WorkflowRanking:
@@ -31,9 +31,9 @@ class WorkflowRanking:
             self._index.index(words, show_progress=False)
 
     def ranked(self, task: WorkflowTask) -> RankedWorkflows:
-        """Workflows of the task's site, and those of none; those whose goals share no word with it come last.
+        """Workflows of the task's site or of no site; those whose goals share no word with the task's come last.
 
-        A workflow for the very goal is among them, as an episode of another seed may be solved by the same calls.
+        A workflow for the same goal is included, since an episode with another seed may be solved by the same calls.
         """
         places = [
             ranked.number
@@ -44,7 +44,7 @@ class WorkflowRanking:
         return RankedWorkflows(version=self.version, task=task, ranked=chosen)
 
     def _scores(self, goal: str) -> NDArray[Any]:
-        """[num_workflows] BM25 of the goal and each workflow's own."""
+        """[num_workflows] BM25 score of the goal against each workflow's goal."""
         if self._index is None:
             return np.zeros(len(self._workflows), dtype=np.float32)
         ids = self._index.get_tokens_ids(words_of([goal])[0])

@@ -9,26 +9,26 @@ from verl_pivot.validation import Options
 
 SECTION = "pivot.rollout.workflows"
 STATE = "workflows"
-"""Name of the state beside the checkpoints: for each step the workflows that its successes gave."""
+"""Name of the state beside the checkpoints, which holds for each step the workflows of its successes."""
 
 
 class WorkflowSettings(Options):
     """Keys of `pivot.rollout.workflows`, which configs/method/tool_rollout.yaml explains to users."""
 
     file: str | None = None
-    """Path of workflows that the memory begins with; None: it begins empty."""
+    """Path of a file of workflows with which the memory begins; None: it begins empty."""
     every_steps: Annotated[int, Field(ge=1)] | None = None
-    """Training steps after which the successes since then join the memory; None: it stays as the file has it."""
+    """Number of training steps after which new successes join the memory; None: the memory stays as in the file."""
     max_tokens: Annotated[int, Field(ge=64)] = 1024
     """Most tokens of the workflows in a prompt."""
     per_template: Annotated[int, Field(ge=1)] = 2
-    """Workflows with the same tools and arguments in the same order that the memory keeps, within a site."""
+    """Most workflows that the memory keeps of one site with the same tools and names of arguments in the same order."""
     max_workflows: Annotated[int, Field(ge=1)] = 500
-    """Workflows that it keeps in all; the oldest go first."""
+    """Most workflows that the memory keeps in total; the oldest are dropped first."""
     min_score: Annotated[float, Field(allow_inf_nan=False)] = 1.0
     """Score from which a rollout counts as a success."""
     validation: Literal["with", "without", "both"] = "with"
-    """Which rollouts of validation see workflows; both: every other one of a prompt, beginning with the first."""
+    """Which validation rollouts see workflows. with: all. without: none. both: the first of a prompt, the third, ..."""
 
     @property
     def is_on(self) -> bool:

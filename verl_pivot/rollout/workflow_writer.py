@@ -1,4 +1,4 @@
-"""A trajectory that succeeded -> the workflows that a model finds in it, each of whose steps occurs there (AWM)."""
+"""A trajectory that succeeded -> the workflows that a model finds in it, with only steps that occur in it (AWM)."""
 
 import json
 import re
@@ -13,11 +13,11 @@ from verl_pivot.rollout.workflows import Workflow, WorkflowStep
 from verl_pivot.validation import Options, first_problem
 
 MIN_STEPS = 2
-"""Steps of a workflow at least, as the paper asks for."""
+"""Fewest steps of a workflow, as in the paper."""
 _MAX_TRIES = 10_000
-"""Comparisons of a step and a call in one search."""
+"""Most comparisons of a step with a call in one search."""
 _MAX_VARIABLES = 2
-"""Variables in one value at most, and below it characters of the value, so that no comparison takes long."""
+"""Most variables in one value; this and _MAX_VALUE_CHARACTERS keep each comparison short."""
 _MAX_VALUE_CHARACTERS = 1000
 _VARIABLE = re.compile(r"\{([A-Za-z_][\w ]{0,40})\}")
 _TASK = (
@@ -44,7 +44,7 @@ class WrittenStep(Options):
 
 
 class WrittenWorkflow(Options):
-    """A workflow in a model's answer, of which single steps may be wrong."""
+    """A workflow in a model's answer, whose steps have not been checked."""
 
     goal: Annotated[str, Field(min_length=1, max_length=1000)]
     steps: list[WrittenStep]
@@ -57,7 +57,7 @@ class WorkflowAnswer(Options):
 
 
 class InducedWorkflows(NamedTuple):
-    """Workflows of an answer, and why others are refused."""
+    """Workflows of an answer, and the reasons for which others are refused."""
 
     workflows: list[Workflow]
     refused: list[str]
@@ -70,7 +70,7 @@ def induction_question(source: Workflow, fit: Fit) -> FencedQuestion:
     """The question for workflows in a trajectory.
 
     Args:
-        source: Its goal and its calls, as `workflow_by_rule` gives them.
+        source: Goal and calls of the trajectory, as `workflow_by_rule` gives them.
         fit: Cuts texts that are too long: the calls first.
     """
     shown = fit([harmless(source.goal), harmless("\n".join(step.text for step in source.steps))], [1, 0])
@@ -79,7 +79,7 @@ def induction_question(source: Workflow, fit: Fit) -> FencedQuestion:
 
 
 def workflows_of_answer(text: str, source: Workflow) -> InducedWorkflows:
-    """Workflows of an answer whose steps occur in their source, in order, none in two of them.
+    """Workflows of an answer whose steps occur in the source in order; no step belongs to two workflows.
 
     Raises:
         InvalidAnswerError: If the answer has another form.
@@ -114,26 +114,22 @@ def places_in(steps: Sequence[WorkflowStep], source: Sequence[WorkflowStep], tak
     """[num_steps] positions of a workflow's steps among those of its source; None if they do not occur in order.
 
     Args:
-        steps: Steps, in which variables stand for values of the source, each always for the same.
+        steps: Steps, in which each variable stands for the same value of the source everywhere.
         source: Steps of the source.
         taken: Positions that belong to another workflow.
     """
     return _Matching(source, taken).places(steps, 0, {})
 
 
-def _step(written: WrittenStep) -> WorkflowStep:
-    return WorkflowStep(tool=written.tool, arguments=written.arguments, note=harmless(written.note))
-
-
 class _Matching:
-    """Search for the calls of a source that steps stand for; it gives up after a number of tries."""
+    """Search for the calls of a source that steps match; it gives up after _MAX_TRIES comparisons."""
 
     def __init__(self, source: Sequence[WorkflowStep], taken: set[int]) -> None:
         self._source, self._taken = source, taken
         self._num_tries = 0
 
     def places(self, steps: Sequence[WorkflowStep], begin: int, values: dict[str, str]) -> list[int] | None:
-        """Positions of steps from `begin` on, with variables whose values are known."""
+        """Positions of the steps in the source, from `begin` on, given the known values of variables."""
         if not steps:
             return []
         for place in range(begin, len(self._source)):
@@ -145,13 +141,13 @@ class _Matching:
             rest = self.places(steps[1:], place + 1, bound)
             if rest is not None:
                 return [place, *rest]
-            if bound == values:  # a later place binds no more, and leaves less
+            if bound == values:  # a later place binds no other values and leaves fewer calls
                 return None
         return None
 
 
 def _bound(step: WorkflowStep, call: WorkflowStep, values: dict[str, str]) -> dict[str, str] | None:
-    """The variables' values after a step is taken for a call; None if it is another call."""
+    """The variables' values if a step matches a call; None if it does not."""
     if step.tool != call.tool or step.arguments.keys() != call.arguments.keys():
         return None
     bound = values
@@ -164,7 +160,7 @@ def _bound(step: WorkflowStep, call: WorkflowStep, values: dict[str, str]) -> di
 
 
 def _bound_value(written: object, value: object, values: dict[str, str]) -> dict[str, str] | None:
-    """The variables' values after a written value is taken for one of the source."""
+    """The variables' values if a written value matches a value of the source; None if it does not."""
     if not isinstance(written, str) or not (names := _VARIABLE.findall(written)):
         return values if json.dumps(written, sort_keys=True) == json.dumps(value, sort_keys=True) else None
     if len(names) > _MAX_VARIABLES:

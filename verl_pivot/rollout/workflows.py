@@ -24,7 +24,7 @@ class WorkflowStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     arguments: dict[str, Any]
     """JSON values by parameter name; `{name}` in a text stands for a value of the task."""
     note: str = ""
-    """Why the call is made, in words; "" if nobody wrote it."""
+    """Reason for the call, in words; "" if there is none."""
 
     @property
     def text(self) -> str:
@@ -43,7 +43,7 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     goal: str
     steps: tuple[WorkflowStep, ...]
     site: str = ""
-    """Site for which the workflow is; "" for any."""
+    """Site to which the workflow applies; "" for any site."""
     source: str = ""
     """Name of the trajectory that it comes from."""
 
@@ -57,7 +57,7 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        """Site and goal, by which workflows for the same are found."""
+        """Site and goal, equal for workflows that solve the same task."""
         return self.site, " ".join(self.goal.casefold().split())
 
     @property
@@ -68,7 +68,7 @@ class Workflow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WorkflowTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a row asks for, by which workflows are found and named."""
+    """Task of a row, by which workflows are found and named."""
 
     goal: str
     site: str = ""
@@ -78,7 +78,7 @@ class RankedWorkflows(msgspec.Struct, frozen=True, kw_only=True):
     """Workflows for one row, as all rollouts of its group get them."""
 
     version: int | None
-    """Version of the memory that they come from; None if the rollout is to see none."""
+    """Version of the memory that they come from; None if the rollout is to see no workflows."""
     task: WorkflowTask
     ranked: tuple[Workflow, ...] = ()
     """The likeliest first."""
@@ -88,7 +88,7 @@ def task_of(prompt: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> Work
     """Goal and site of a row.
 
     Args:
-        prompt: Messages of the row's prompt, of which the last one of the user's is the goal.
+        prompt: Messages of the row's prompt, of which the user's last message is the goal.
         row: Columns of the row; without a column `site`, the host of the first URL of the goal is the site.
     """
     texts = [each.get("content") for each in prompt if each.get("role") == "user"]
@@ -100,23 +100,23 @@ def task_of(prompt: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> Work
 
 
 def as_json(workflows: Sequence[Workflow]) -> list[Json]:
-    """Workflows as JSON values, from which `of_json` makes them again."""
+    """Workflows as JSON values, which `of_json` turns back into workflows."""
     decoded: list[Json] = msgspec.json.decode(msgspec.json.encode(list(workflows)))
     return decoded
 
 
 def of_json(values: Json) -> tuple[Workflow, ...]:
-    """Workflows from what `as_json` made of them."""
+    """Workflows from the JSON values that `as_json` made."""
     return msgspec.convert(values, tuple[Workflow, ...])
 
 
 def step_of(tool: str, arguments: JsonObject) -> WorkflowStep:
-    """A step with the arguments of a call as a state and a prompt hold them, the same after they were read again.
+    """A step with a call's arguments in the form in which states and prompts hold them, unchanged by reading again.
 
     Names are in alphabetical order, lone surrogates are replaced, and numbers that JSON does not have are null.
 
     Raises:
-        ValueError: If an integer has more than 64 bits, or values lie in each other too deeply.
+        ValueError: If an integer has more than 64 bits, or values are nested too deeply.
     """
     try:
         text = json.dumps(arguments, ensure_ascii=False).encode(errors="replace").decode()

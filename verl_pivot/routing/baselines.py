@@ -102,13 +102,13 @@ class LeastInflight:
 
 
 class KvAdmission:
-    """rStar2-Agent's scheduler: each server takes KV capacity / longest possible rollout conversations, others wait.
+    """rStar2-Agent's scheduler: a server takes as many conversations as longest rollouts fit its KV cache, others wait.
 
     Source: rStar2-Agent (arXiv:2508.20722), section 3.2. The paper gives no formula for the number of conversations.
     """
 
     def __init__(self, *, budget: int) -> None:
-        """`budget` is the most tokens of a response, observations included."""
+        """`budget` is the maximum number of tokens of a response, observations included."""
         self._budget = budget
         self._capacities: dict[str, int] = {}
         self._live: dict[str, set[str]] = {}

@@ -10,17 +10,17 @@ _IDLE = 0.1
 
 
 class CallPace:
-    """Least time between two calls of one process.
+    """Minimum time between two calls of one process.
 
-    A call between processes costs the actor as much time as ten messages in one call, so an actor that is busy takes
-    more messages in fewer calls, for which each of them waits some milliseconds longer.
+    A call between processes costs the actor as much time as ten messages in one call. A busy actor therefore takes more
+    messages in fewer calls, and each message waits some milliseconds longer.
     """
 
     def __init__(self) -> None:
         self.period_ms = FASTEST_MS
 
     def observe(self, cpu_seconds: float, seconds: float) -> None:
-        """Choose the period after so many seconds, in which the actor has used `cpu_seconds` of CPU time."""
+        """Adjust the period after `seconds` seconds, in which the actor has used `cpu_seconds` of CPU time."""
         share = cpu_seconds / seconds
         if share > _BUSY:
             self.period_ms = min(2 * self.period_ms, _SLOWEST_MS)

@@ -1,4 +1,4 @@
-"""What our agent loops tell the router through verl's client: ids of requests, and the ends of conversations."""
+"""Messages of our agent loops to the router through verl's client: request ids, and the ends of conversations."""
 
 from typing import Any
 from uuid import uuid4
@@ -46,7 +46,7 @@ async def end_conversation(
         global_step: Training step of the newest weights that sampled any of the response; None if unknown.
 
     Returns:
-        What routing cost the conversation; None if nobody knows: the router is not ours, or its actor has died.
+        Cost of routing the conversation; None if the router is not ours, or its actor has died.
     """
     router_method = getattr(getattr(client, "_load_balancer", None), "end_conversation", None)
     if router_method is None:

@@ -1,4 +1,4 @@
-"""Address of a server of SGLang or vLLM -> EngineLoad: its KV capacity, its requests and how many it runs at once."""
+"""Address of an SGLang or vLLM server -> EngineLoad: its KV capacity, its requests and how many it runs at once."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ _Count = Annotated[int, Field(ge=0, lt=2**53)]
 
 
 class _Disaggregation(BaseModel):
-    """Part that a server has in a prefill-decode pair, with SGLang's names."""
+    """Role of a server in a prefill-decode pair, with SGLang's names."""
 
     mode: str
     """prefill, decode, or null where the server does both."""
@@ -50,10 +50,10 @@ class EngineLoad(BaseModel):
     num_requests: int
     """Requests that the engine runs or has in its own queue."""
     max_running: int | None = None
-    """Most requests that the engine runs at once; None if it does not report them."""
+    """Maximum number of requests that the engine runs at once; None if the engine does not report it."""
     is_prefill_half: bool = False
-    """Whether the server only prefills and another one, which verl names to nobody, decodes: then no number here is
-    that of the pair."""
+    """Whether the server only prefills, and another one decodes, which verl does not name to the router. The numbers
+    here are then not those of the pair."""
 
     @property
     def limits(self) -> tuple[int, int | None] | None:
@@ -74,13 +74,13 @@ class _MetricSample(NamedTuple):
 
 
 def parse_metrics(text: str) -> EngineLoad:
-    """Load of a vLLM server, from what its `/metrics` says; vLLM does not say there how many requests it runs at once.
+    """Load of a vLLM server from its `/metrics`, which do not say how many requests it runs at once.
 
     Args:
         text: The metrics in Prometheus' text format.
 
     Raises:
-        EngineError: If they are not those of vLLM, or it keeps no statistics.
+        EngineError: If the metrics are not those of vLLM, or vLLM keeps no statistics.
     """
     caches = _samples(text, "vllm:cache_config_info")
     requests = [*_samples(text, "vllm:num_requests_running"), *_samples(text, "vllm:num_requests_waiting")]

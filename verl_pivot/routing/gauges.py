@@ -26,7 +26,7 @@ class RouterGauges:
         self._gauges: dict[str, Gauge] = {}
 
     def set(self, status: RouterStatus) -> Iterator[None]:
-        """Set all gauges to the values of a status; yields after each, since 64 servers have 200 of them."""
+        """Set all gauges to the values of a status; yields after each gauge, since 64 servers have 200 gauges."""
         for name, value in router_values(status).items():
             self._gauge(name, _ROUTER_GAUGES.get(name, "Count since the router started")).set(value)
             yield

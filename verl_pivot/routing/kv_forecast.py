@@ -19,9 +19,9 @@ from verl_pivot.routing.routing_policy import ConversationEnd, Placement, TurnRe
 from verl_pivot.validation import Options
 
 _ROOM_WITHOUT_RETURNS = 2.0
-"""Room beyond its KV cache that a server has where no turn comes back, in KV caches."""
+"""Extra room of a server where no turn comes back, as a multiple of its KV cache."""
 _PLACED_PER_UPDATE = 128
-"""Rollouts under way for which an update of the length forecast waits for one more end."""
+"""Number of rollouts under way for each ended conversation that an update of the length forecast waits for."""
 _load = attrgetter("load")
 
 
@@ -33,21 +33,21 @@ class ForecastOptions(Options):
     deviations: float = Field(default=0.75, ge=0.0)
     """Number of standard deviations that are added to the mean of the forecast."""
     running_share: float = Field(default=0.6, ge=0.0, le=1.0)
-    """Share of the live conversations that should be on an engine while the others wait for tools. Where tools take
-    longer, more conversations are admitted than fit the KV cache; 0 never admits more than fit."""
+    """Share of the live conversations that should run on engines while the others wait for tools. If the measured
+    share is lower, more conversations are admitted than fit the KV cache; 0 turns this off."""
     block_size: int = Field(default=8, ge=1)
-    """Rollouts of a prompt sent to one server in a row, where they share the prompt's KV. The next block of that prompt
-    may go to another server."""
+    """Number of rollouts of a prompt that go to one server in a row, where they share the prompt's KV. The next block
+    of that prompt may go to another server."""
     light_block_size: int = Field(default=1, ge=1)
-    """`block_size` where the KV caches are not expected to fill, so that every server gets a mix of prompts."""
+    """`block_size` while the KV caches are not expected to fill; a small one gives every server a mix of prompts."""
     move_ratio: float = Field(default=1.25, ge=1.0)
-    """Least ratio of a server's load to that of the emptiest server at which a returning turn moves there."""
+    """Ratio of a server's load to the emptiest server's from which a returning turn moves to the emptiest server."""
     max_moves: float = Field(default=0.5, ge=0.0)
-    """Most moves per rollout, on average."""
+    """Maximum average number of moves per rollout."""
     learn_every: int = Field(default=64, ge=1)
-    """Ended conversations between two updates of the length forecast."""
+    """Number of ended conversations between two updates of the length forecast."""
     max_remembered: int = Field(default=50_000, ge=1)
-    """Ended conversations after which a new step is assumed, in case there is always some rollout under way."""
+    """Number of ended conversations after which a new step is assumed, even if some rollout is always under way."""
 
 
 class _PromptBlock(NamedTuple):
@@ -60,10 +60,10 @@ class _PromptBlock(NamedTuple):
 class KvForecast:
     """Keeps every server as full as its KV cache allows, by a forecast of the lengths of its rollouts.
 
-    A new conversation is admitted to a server if the most KV tokens that the server is forecast to hold at once fit its
-    cache; so a turn that comes back from its tools finds its prefix. Where few turns come back, servers take more and
-    rollouts are spread one by one. Once no request waits, returning turns move to clearly emptier servers, so that the
-    last rollouts run in small batches on all servers.
+    A new conversation is admitted to a server if the forecast of the most KV tokens that the server will hold at once
+    fits its cache. A turn that comes back from its tools then finds its prefix there. Where few turns come back,
+    servers take more conversations, and rollouts are spread one by one. Once no request waits, returning turns move to
+    clearly emptier servers, so that the last rollouts run in small batches on all servers.
 
     Differs from rStar2-Agent (arXiv:2508.20722, section 3.2), which reserves the longest possible rollout for each
     conversation and so leaves most of the cache empty.
@@ -79,7 +79,7 @@ class KvForecast:
     ) -> None:
         """
         Args:
-            budget: Most tokens of a response, observations included.
+            budget: Maximum number of tokens of a response, observations included.
             prior: [num_rollouts] response lengths of the step before the first one; later steps use their own.
             prior_returning: Share of that step's turns that another turn of their conversation followed.
             options: None for the defaults.
@@ -106,7 +106,7 @@ class KvForecast:
     def acquire(self, request: TurnRequest) -> Sequence[Placement]:
         if request.conversation in self._places:
             return (self._go_on(request),)
-        if request.context_tokens:  # a conversation that has begun, on a server that is gone
+        if request.context_tokens:  # it began on a server that is gone
             return (self._begin(request, self._emptiest()),)
         if not self._places and not self._waiting:
             self._begin_step()
@@ -172,9 +172,9 @@ class KvForecast:
         self._has_pressure = self._lengths.prior_tokens > self._options.fill * capacity
 
     def _is_time_to_learn(self) -> bool:
-        """Whether to update the length forecast: after every few ends at first, then every `learn_every` ends.
+        """Whether to update the length forecast: after a few ended conversations at first, then every `learn_every`.
 
-        An update looks at all rollouts under way, and so is made less often where there are very many.
+        An update looks at all rollouts under way, so it is made less often if there are very many.
         """
         if self._lengths.num_ended >= self._options.max_remembered:
             self._begin_step()
@@ -242,7 +242,7 @@ class KvForecast:
 
     @property
     def _block_size(self) -> int:
-        """Rollouts of a prompt sent to one server in a row; one where turns rarely come back.
+        """Number of rollouts of a prompt that go to one server in a row; 1 if turns rarely come back.
 
         Rollouts of a prompt have similar lengths, which unbalances the servers unless later turns can move.
         """
@@ -259,7 +259,7 @@ class KvForecast:
     def _admit_to(self, name: str, now: float) -> list[Placement]:
         """Admit waiting conversations to a server that has room again, until the next one does not fit.
 
-        They go to the emptiest server instead as long as it is emptier by the largest block.
+        While the emptiest server is emptier by at least the largest block, they go there instead.
         """
         placed = []
         while self._waiting:

@@ -13,9 +13,10 @@ _RATE_MEMORY = 0.9
 _MANY_RETURNS = 0.5
 """Share of turns that must be followed by another one for cached prefixes to have their full worth."""
 _UNKNOWN_SHARE = 0.25
-"""Share that is assumed where nothing is known: verl's own router is the faster one where no turn comes back."""
+"""Share of followed turns that is assumed while nothing is known. Where no turn comes back, verl's own router is
+faster."""
 _PRIOR_TURNS = 64.0
-"""Turns of this step that the share of the step before counts for."""
+"""Weight of the previous step's share of followed turns, as a number of turns of this step."""
 _SHARE_MEMORY = 0.99
 """Weight of the earlier turns in the share of time on engines: about the last hundred turns count."""
 
@@ -55,7 +56,7 @@ class ServerState:
     capacity: int
     """Tokens of its KV cache."""
     max_running: int | None = None
-    """Most requests that it runs at once; None if it is not known."""
+    """Maximum number of requests that it runs at once; None if it is not known."""
     live: dict[str, LiveConversation] = field(default_factory=dict)
     groups: Counter[str] = field(default_factory=Counter)
     """{group: its live conversations}."""
@@ -66,7 +67,8 @@ class ServerState:
     load: float = 0.0
     """How full the server is, to compare it with others.
 
-    A slow server counts as fuller. The speed has an exponent below 1 because it falls with every conversation too.
+    A slow server counts as fuller. Only the square root of its speed counts, because the speed also falls with every
+    conversation.
     """
     _recent_tokens: float = _FIRST_RATE
     _recent_seconds: float = 1.0
@@ -74,7 +76,7 @@ class ServerState:
     """Load of one conversation."""
 
     def load_with(self, more: int) -> float:
-        """Load with so many conversations more than it has."""
+        """Load of the server if it had `more` additional conversations."""
         return (len(self.live) + more) * self._weight
 
     def add(self, name: str, live: LiveConversation) -> None:
@@ -133,10 +135,10 @@ class TimeShares:
 
 
 class ReturnShare:
-    """Share of turns that another turn of their conversation follows, in this step and the one before."""
+    """Share of turns that are followed by another turn of their conversation, in this step and the one before."""
 
     def __init__(self, before: float | None = None) -> None:
-        """`before` is the share of the step before; None if it is not known."""
+        """`before` is the share in the previous step; None if it is not known."""
         self._before = _UNKNOWN_SHARE if before is None else before
         self.num_released = 0
         """Turns of this step that have ended."""
@@ -153,7 +155,7 @@ class ReturnShare:
         return ReturnShare(self._share())
 
     def expect_none(self) -> None:
-        """Note that conversations of one turn begin."""
+        """Note that conversations with a single turn begin, so that no turn is expected to come back."""
         if not self.num_returned:
             self._before = 0.0
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 _NUM_BINS = 48
 _UNKNOWN_WEIGHT = 8.0
-"""Rollouts that the assumed lengths count for while none are known."""
+"""Weight of the assumed lengths while none are known, as a number of rollouts."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -15,7 +15,7 @@ class LengthModel:
     """Survival function of response lengths: the probability that a response is longer than some number of tokens.
 
     A rollout that still runs counts as one of at least its current length. While no lengths are known, the probability
-    of a length falls evenly from 0 tokens to the budget, so that their mean is a third of the budget.
+    of a length falls evenly from 0 tokens to the budget, so that the mean length is a third of the budget.
 
     Source: the estimator of Kaplan and Meier (1958).
     """
@@ -25,10 +25,10 @@ class LengthModel:
     ) -> None:
         """
         Args:
-            budget: Most tokens of a response, observations included.
+            budget: Maximum number of tokens of a response, observations included.
             prior: [num_rollouts] response lengths of the previous step.
-            prior_weight: Rollouts of this step that the whole previous step counts for. A previous step with fewer
-                rollouts than that counts for as many as it has.
+            prior_weight: Number of rollouts that the whole previous step counts as. A previous step with fewer rollouts
+                counts as the number that it has.
             bin_tokens: Width of a bin of lengths; budget / 48 by default.
         """
         self._budget = budget
@@ -53,7 +53,7 @@ class LengthModel:
         return len(self._lengths)
 
     def next_step(self) -> "LengthModel":
-        """The model at the beginning of the next step, with the lengths of this one as its prior."""
+        """The model at the beginning of the next step, with the lengths of this step as its prior."""
         return LengthModel(self._budget, prior=self._lengths)
 
     def bins(self, tokens: Sequence[float]) -> npt.NDArray[np.int64]:
@@ -71,7 +71,7 @@ class LengthModel:
 
         Args:
             running: [num_running] current lengths of the rollouts that have not ended.
-            maybe_ended: Lengths of the rollouts that are taken for ended, this time only.
+            maybe_ended: Lengths of rollouts that count as ended in this call alone.
         """
         ended = self._ended + self._prior + np.bincount(self.bins(list(maybe_ended)), minlength=self.num_bins)
         censored = np.bincount(self.bins(list(running)), minlength=self.num_bins)
@@ -84,7 +84,7 @@ class LengthModel:
 
         Args:
             running: [num_running] current lengths of the rollouts that have not ended.
-            maybe_ended: Lengths of the rollouts that are taken for ended, this time only.
+            maybe_ended: Lengths of rollouts that count as ended in this call alone.
         """
         survival = self.survival(running, maybe_ended)
         bins = np.arange(self.num_bins)

@@ -1,4 +1,4 @@
-"""PlaceDesk: messages of processes of agent loops -> calls of a Router, and its answers, for which no call waits."""
+"""PlaceDesk: messages of processes of agent loops -> calls of a Router, and its answers for a whole process at once."""
 
 import asyncio
 from collections import OrderedDict
@@ -22,13 +22,13 @@ from verl_pivot.routing.router_messages import (
 )
 
 _POLL_SECONDS = 10.0
-"""Longest time that `answers` takes."""
+"""Longest time in seconds that `answers` takes."""
 _SILENT_SECONDS = 60.0
 """Seconds without a call of a worker after which it counts as dead."""
 _MOST_TAKEN = 64
-"""Messages of one call that are taken in one turn of the event loop, so that no call holds up the others."""
+"""Maximum number of messages of a call that are taken in one pass of the event loop, so that it holds up no others."""
 _SLICE = 16
-"""Conversations that begin in one turn of the event loop, so that no number of them holds up the ends of turns."""
+"""Maximum number of conversations that begin in one pass of the event loop, so that they hold up no ends of turns."""
 
 
 @dataclass(slots=True)
@@ -42,12 +42,12 @@ class _Worker:
     answers: list[Answer] = field(default_factory=list)
     """Answers that are not sent yet."""
     unsure: dict[int, str] = field(default_factory=dict)
-    """{number: conversation} of the servers given that it may not know of."""
+    """{number: conversation} of the turns that got a server of which the worker may not know yet."""
     has_answers: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def waiting(self) -> list[str]:
-        """The conversations that wait for a server or for the news of theirs."""
+        """The conversations that wait for a server, or whose server the worker may not know yet."""
         return [*self.questions.values(), *self.unsure.values()]
 
 
@@ -59,23 +59,23 @@ class _FirstTurn(NamedTuple):
 
 
 class PlaceDesk:
-    """Keeps the waits of agent loops, so that a waiting turn takes none of the calls that a Ray actor runs at once.
+    """Holds the waiting turns of agent loops, so that they take none of the calls that a Ray actor runs at once.
 
-    A worker leaves its messages by `take`, and learns by `answers`, one call for all its turns, which server each turn
-    has. If a worker dies, `drop_silent` gives back what it waited for or was given.
+    A worker brings its messages by `take`. By `answers`, one call for all its turns, it learns which server each turn
+    has. If a worker dies, `drop_silent` gives back the places that it waited for or was given.
     """
 
     def __init__(self, router: Router, clock: Callable[[], float]) -> None:
         """
         Args:
-            router: The router, of which this desk asks for all turns.
+            router: The router, which is asked for the servers of all turns.
             clock: Returns the time in seconds.
         """
         self._router = router
         self._clock = clock
         self._workers: dict[str, _Worker] = {}
         self._dropped: set[str] = set()
-        """Workers that counted as dead while they waited, and have not been told."""
+        """Workers that were taken for dead while they waited, and have not been told so."""
         self._first_turns: OrderedDict[str, list[_FirstTurn]] = OrderedDict()
         """{conversation: its first turns; several where an agent loop samples several answers}."""
         self._beginner: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class PlaceDesk:
         return sum(map(len, self._first_turns.values()))
 
     async def take_many(self, name: str, messages: Sequence[Message]) -> list[RoutingCost | None]:
-        """Take a worker's messages as `take` does, a few in each turn of the event loop."""
+        """Take a worker's messages as `take` does, a few in each pass of the event loop."""
         costs = self.take(name, messages[:_MOST_TAKEN])
         for begin in range(_MOST_TAKEN, len(messages), _MOST_TAKEN):
             await asyncio.sleep(0)
@@ -94,7 +94,7 @@ class PlaceDesk:
         return costs
 
     def take(self, name: str, messages: Sequence[Message]) -> list[RoutingCost | None]:
-        """Take a worker's messages in their order; returns what routing cost the conversations that they end."""
+        """Take a worker's messages in their order; returns the routing costs of the conversations that they end."""
         if name in self._workers:
             self._seen(name)
         costs: list[RoutingCost | None] = []
@@ -103,14 +103,14 @@ class PlaceDesk:
                 self._router.release(message.server, message.request_id)
             elif isinstance(message, ConversationOver):
                 costs.append(self._end(message))
-            elif name not in self._dropped:  # else it asks again for all its turns as soon as it is told
+            elif name not in self._dropped:  # a dropped worker asks again for all its turns once it is told
                 self._ask(self._seen(name), message)
         return costs
 
     def known_answers(self, name: str) -> list[Answer]:
-        """The answers to a worker's questions that are known, for the answer to its call that brought messages.
+        """The known answers to a worker's questions, which the call that brought its messages returns.
 
-        If the worker dies now, its turns are given back as those of a worker that dies while they run.
+        If the worker dies now, these turns are given back like those of a worker that dies while they run.
         """
         worker = self._workers.get(name)
         if worker is None:
@@ -121,10 +121,10 @@ class PlaceDesk:
         return found
 
     async def answers(self, name: str) -> list[Answer] | None:
-        """The answers to a worker's questions as soon as there are any. The call confirms those of its last call.
+        """The answers to a worker's questions as soon as there are any; confirms that it has those of its last call.
 
-        Returns no answers after some seconds, so that a worker that has died is known by its silence. Returns None to a
-        worker that counted as dead: none of its turns waits any more.
+        Returns no answers after some seconds: a living worker then calls again, and one that stays silent has died.
+        Returns None to a worker that was taken for dead: none of its turns waits any more.
         """
         if name in self._dropped:
             self._dropped.remove(name)
@@ -146,7 +146,7 @@ class PlaceDesk:
         return found
 
     def leave(self, name: str) -> None:
-        """Take in that a worker knows all its servers; until it asks again it may be silent."""
+        """Note that a worker knows all its servers, so that it need not call until it asks again."""
         if worker := self._workers.get(name):
             self._confirm(worker)
             if not worker.waiting:
@@ -186,7 +186,7 @@ class PlaceDesk:
         return self._router.end(over.request_id, over.response_tokens, over.global_step)
 
     def _ask(self, worker: _Worker, asked: TurnAsked) -> None:
-        """Ask the router for a turn at once where its conversation has begun, and else as soon as there is time."""
+        """Ask the router for a turn, at once if its conversation has begun, else as soon as there is time."""
         worker.questions[asked.number] = asked.request_id
         if asked.request_id in self._router.conversations:
             self._ask_router(worker, asked)
@@ -196,7 +196,7 @@ class PlaceDesk:
             self._beginner = asyncio.create_task(self._begin())
 
     async def _begin(self) -> None:
-        """Ask the router for the first turns, a few in each turn of the event loop."""
+        """Ask the router for the first turns, a few in each pass of the event loop."""
         while self._first_turns:
             for _ in range(min(_SLICE, len(self._first_turns))):
                 _, turns = self._first_turns.popitem(last=False)

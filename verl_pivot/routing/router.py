@@ -30,7 +30,7 @@ class _Waiter:
 
 
 class PassedOn(RuntimeError):
-    """Ends the wait of a conversation that is to begin on another shard."""
+    """Error that ends the wait of a conversation that is to begin on another shard."""
 
     def __init__(self, shard: int, wait_seconds: float) -> None:
         super().__init__(f"the conversation is to begin on shard {shard}")
@@ -141,13 +141,13 @@ class Router:
         self._end_request(name, conversation, server)
 
     def end(self, name: str, response_tokens: int | None, global_step: int | None = None) -> RoutingCost | None:
-        """End a conversation; returns what routing cost it, None if it is not known.
+        """End a conversation; returns its routing cost, or None if the conversation is unknown.
 
         Args:
             name: Id of the conversation.
             response_tokens: Length of the response, observations included.
-            global_step: Training step of the newest weights that the conversation has seen. The first conversation of
-                newer weights than before invalidates all prefixes.
+            global_step: Training step of the newest weights that the conversation has seen. The first conversation with
+                newer weights invalidates all cached prefixes.
         """
         self._observe_step(global_step)
         conversation = self._state.conversations.get(name)
@@ -162,7 +162,7 @@ class Router:
         return conversation.cost
 
     def pass_on(self, most: int, shard: int) -> int:
-        """Let up to `most` of the conversations that wait to begin end with PassedOn; returns their number.
+        """End the wait of up to `most` conversations that have not begun, with PassedOn; returns their number.
 
         The newest ones go first, so that rollouts of one prompt go together.
         """
@@ -219,7 +219,7 @@ class Router:
         self._release_lost(name, server)
 
     def tick(self) -> None:
-        """End conversations without a call for `forget_after_seconds` of which no request waits or is known to run."""
+        """End conversations without a call for `forget_after_seconds`, unless a request waits or is known to run."""
         now = self._clock()
         while self._state.conversations:
             name, conversation = next(iter(self._state.conversations.items()))
@@ -264,7 +264,8 @@ class Router:
         """{server: its KV tokens}, recounted, which takes some milliseconds for thousands of conversations.
 
         Raises:
-            AssertionError: If the running totals differ from the recount, or a running request belongs to nobody.
+            AssertionError: If the running totals differ from the recount, or a request runs on another server than that
+                of its conversation.
         """
         return self._state.audit()
 
@@ -289,7 +290,7 @@ class Router:
         return not self._waiters[name].context_tokens
 
     def _is_known_to_run(self, conversation: RoutedConversation) -> bool:
-        """Whether a request of it runs on a server that would report it if it had lost all its work."""
+        """Whether a request of the conversation runs on a server whose reports would show that the request is lost."""
         server = None if conversation.server is None else self._state.servers[conversation.server]
         return bool(conversation.num_running) and not (server and server.load and server.load.is_prefill_half)
 
@@ -369,7 +370,7 @@ class Router:
             self._place(self._routing_policy.remove_server(name, self._clock()))
 
     def _suspend_silent(self) -> None:
-        """Suspend servers that do not answer, unless none does: then the fault may be on the router's side."""
+        """Suspend servers that do not answer, unless no server answers: then the fault may be the router's."""
         if all(server.num_failed_polls for server in self._state.servers.values()):
             return
         for name, server in self._state.servers.items():

@@ -28,7 +28,7 @@ from verl_pivot.routing.shards import NO_DEMAND, Demand, plan_exchange, split
 
 logger = logging.getLogger(__name__)
 MAX_RESTARTS = 10
-"""Times that Ray restarts an actor that has died. One that dies each time must not keep a run waiting for ever."""
+"""Maximum number of times that Ray restarts an actor. One that dies each time must not keep a run waiting for ever."""
 _TIMEOUT = aiohttp.ClientTimeout(total=5.0)
 """Timeout of one read of an engine's load."""
 
@@ -42,11 +42,11 @@ def _not_repeated(method: _Method) -> _Method:
     return decorated
 
 
-# Each process of agent loops has two calls at most under way: one with its messages, and one that waits for news.
-# Ray's records of each call would cost a tenth of it.
+# Each process of agent loops has at most two calls under way: one with its messages, and one that waits for news.
+# Ray's records of each call would take a tenth of the call's time.
 @ray.remote(max_concurrency=20_000, max_restarts=MAX_RESTARTS, max_task_retries=MAX_RESTARTS, enable_task_events=False)
 class RouterActor:
-    """The router of one shard of the engines, to which RouterHandle sends messages; the first one speaks for all.
+    """The router of one shard of the engines, to which RouterHandle sends messages; the first one answers for all.
 
     Every public method belongs to verl's protocol, unless its docstring begins with "Not in verl's protocol".
     """
@@ -56,8 +56,8 @@ class RouterActor:
         Args:
             memory: Memory of the servers of the shard: {host:port of an engine's HTTP server: handle of its actor}.
             settings: Settings for the shard.
-            others: [num_others] handles of the actors of all other shards and memories of their servers, pickled; none
-                for any actor but the first.
+            others: [num_others] handles of the actors of all other shards and memories of their servers, pickled; the
+                list is empty for all actors but the first.
         """
         self._settings = settings
         every_other: list[tuple[Any, ServerMemory]] = cloudpickle.loads(others)
@@ -75,9 +75,10 @@ class RouterActor:
         self._pace = CallPace()
         self._handles: dict[str, Any] = {}
         self._handles_version = self._actor_start
-        """Grows with each change of `_handles`, so that no two actors of this shard have the same one."""
+        """Version of `_handles`, which grows with each change. It begins with the start time of the actor, so that a
+        restarted actor repeats no version."""
         self._shared_handles: ray.ObjectRef[dict[str, Any]] | None = None
-        """`_handles` in Ray's object store, once anybody has asked for them."""
+        """`_handles` in Ray's object store; None until a process asks for them."""
         self._memory = memory
         if ray.get_runtime_context().was_current_actor_reconstructed:
             logger.warning("the router's actor had died; the rollouts of its engines go on as new ones")
@@ -111,7 +112,7 @@ class RouterActor:
 
     @_not_repeated
     async def leave(self, worker: str) -> None:
-        """Not in verl's protocol: take in that a process has all its answers."""
+        """Not in verl's protocol: note that a process has all its answers."""
         self._desk.leave(worker)
 
     @_not_repeated
@@ -124,7 +125,7 @@ class RouterActor:
     # ---- what the first shard's actor calls
 
     async def get_demand(self) -> Demand:
-        """Not in verl's protocol: what the shard has to do."""
+        """Not in verl's protocol: number of conversations that wait to begin, and of servers of the shard."""
         await self._start()
         num_waiting = self._router.num_waiting_to_begin + self._desk.num_first_turns
         return Demand(num_waiting, self._router.num_active_servers)
@@ -310,7 +311,7 @@ def start_actor(
     Args:
         servers: {host:port of an engine's HTTP server: handle of its actor} of the shard.
         settings: Settings for the shard.
-        others: Those of all other shards, for the first one.
+        others: Handles of the actors of all other shards and memories of their servers, for the first shard alone.
         options: Ray's options for the actor.
     """
     actor: Any = RouterActor
@@ -319,10 +320,10 @@ def start_actor(
 
 
 class _RouterClass(ray.actor.ActorClass):  # type: ignore[misc]  # generic in Ray, and final for its checker
-    """An actor class as verl knows it, which gives verl a RouterHandle in place of Ray's handle of the actor."""
+    """An actor class that verl uses like one of Ray's, and that gives a RouterHandle instead of Ray's actor handle."""
 
     def __init__(self) -> None:
-        """Without Ray's, which refuses to be called."""
+        """Do nothing: the method of Ray's class refuses to be called."""
 
     def remote(self, servers: Mapping[str, Any], yaml_config: Mapping[str, Any]) -> RouterHandle:
         """Start the actors of the router.
@@ -351,7 +352,7 @@ KvRouter = _RouterClass()
 
 
 def _collect_no_garbage_by_itself() -> None:
-    """Leave full collections of garbage to moments without rollouts, since each looks at everything that waits."""
+    """Leave full garbage collections to moments without rollouts, since each one scans everything that waits."""
     gc.freeze()
     young, middle, _ = gc.get_threshold()
     gc.set_threshold(young, middle, 1_000_000_000)

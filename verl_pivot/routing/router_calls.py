@@ -1,4 +1,4 @@
-"""ShardCalls: messages of a process of agent loops -> few calls of one actor of the router, also where it has died."""
+"""ShardCalls: messages of a process of agent loops -> few calls of one router actor, also if the actor has died."""
 
 import asyncio
 import itertools
@@ -29,14 +29,15 @@ from verl_pivot.routing.router_messages import (
 
 logger = logging.getLogger(__name__)
 _MOST_MESSAGES = 1024
-"""Messages in one call of the actor. A process has one such call under way, which may take long where the cores are
-busy; with few messages in each, those of a step's beginning would hold up the turns that follow."""
+"""Maximum number of messages in one call of the actor. A process has only one such call under way, which may take long
+if the cores are busy. With fewer messages in each call, the many messages at the beginning of a step would hold up
+the turns that follow."""
 _CALL_SECONDS = 300.0
-"""Seconds after which a call without an answer counts as failed. The first one may wait until the actor has started."""
+"""Seconds after which a call without an answer counts as failed. The first call may wait for the actor to start."""
 _RESTART_SECONDS = 60.0
 """Seconds for which a failed call is repeated, since Ray restarts an actor that has died."""
 _PAUSE_SECONDS = 0.5
-"""Seconds between two such calls."""
+"""Seconds between two such repetitions."""
 _CALL_FAILED = (RayActorError, TimeoutError)
 """Errors of a call that never reached its actor, or whose actor died meanwhile."""
 
@@ -53,11 +54,11 @@ _Cost = asyncio.Future[RoutingCost | None]
 
 
 class _Letter(NamedTuple):
-    """A message and what is to become of the answer to it."""
+    """A message, and where the answer to it goes."""
 
     message: Message
     cost: _Cost | None = None
-    """Cost of the conversation that the message ends; None where nobody asks for it."""
+    """Future for the routing cost of the conversation that the message ends; None if no caller waits for it."""
 
     def set_cost(self, cost: RoutingCost | None) -> None:
         if self.cost is not None and not self.cost.done():
@@ -67,8 +68,8 @@ class _Letter(NamedTuple):
 class ShardCalls:
     """Calls of one actor by a process of agent loops: one at a time with its messages, and one that waits for news.
 
-    If the actor dies, Ray restarts it, and it knows nothing: all turns that wait ask again, as new conversations. If
-    Ray does not restart it, each of them is told that the actor is lost.
+    If the actor dies, Ray restarts it without its state: all turns that wait ask again, as new conversations. If Ray
+    does not restart it, each waiting turn is told that the actor is lost.
     """
 
     def __init__(self, actor: Any) -> None:
@@ -84,7 +85,7 @@ class ShardCalls:
         self._in_flight: list[_Letter] = []
         """Messages of the call that is under way."""
         self._period = FASTEST_MS / 1e3
-        """Least time in seconds between two calls, as the actor says. A call that only ends turns waits as long for
+        """Minimum time in seconds between two calls, as the actor says. A call that only ends turns waits this long for
         other messages."""
         self._called_at = -self._period
         """Time of the newest call with messages, in seconds of the event loop's clock."""
@@ -119,7 +120,7 @@ class ShardCalls:
                 return answer.server, handles[answer.server]
 
     async def end(self, over: ConversationOver) -> RoutingCost | None:
-        """End a conversation; returns what routing cost it, None if the actor that knew it has died."""
+        """End a conversation; returns its routing cost, or None if the actor that counted it has died."""
         cost: _Cost = asyncio.get_running_loop().create_future()
         self.send(over, cost)
         return await cost
@@ -213,7 +214,7 @@ class ShardCalls:
             self._listener = None
 
     async def _until_quiet(self) -> None:
-        """Wait until no call with messages has been made for two periods, since the answer to each brings the news."""
+        """Wait until no call with messages was made for two periods, since the answer to each brings the news too."""
         clock = asyncio.get_running_loop().time
         while True:
             pause = self._called_at + 2 * self._period - clock()
@@ -297,7 +298,7 @@ class ShardCalls:
         return task
 
     def _fail_all(self, task: "asyncio.Task[None]") -> None:
-        """Let everything that waits end as a call did: with its error, or cancelled where the event loop closes."""
+        """End everything that waits as this task ended: with its error, or cancelled because the event loop closes."""
         error = None if task.cancelled() else task.exception()
         if error is None and not task.cancelled():
             return

@@ -1,4 +1,4 @@
-"""RouterHandle, which verl's clients hold: calls about single requests -> calls of the router's actors about many."""
+"""RouterHandle, which verl's clients hold: calls about one request -> calls of the router's actors that carry many."""
 
 import asyncio
 import os
@@ -25,16 +25,17 @@ _LOST = (
 class RouterHandle:
     """Stands for the router's actors in verl's client and trainers.
 
-    A call about one request is a message in a call that carries many, and a process waits for the servers of all its
-    turns by one call of each actor. The token ids of a request stay in its process: their number and digest travel.
-    Every other method, such as `add_servers` and `get_status`, is that of the first actor, which asks the others.
+    A call about one request becomes a message, and many messages go to an actor in one call. A process waits for the
+    servers of all its turns by one call of each actor. The token ids of a request stay in its process: only their
+    number and digest are sent. Every other method, such as `add_servers` and `get_status`, is that of the first actor,
+    which asks the others.
     """
 
     def __init__(self, actor: Any, others: Sequence[Any] = ()) -> None:
         """
         Args:
             actor: Ray's handle of the RouterActor of the first shard, see `routing.shards`.
-            others: Those of the other shards.
+            others: Ray's handles of the actors of the other shards.
         """
         self.actors = (actor, *others)
         self._calls_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, _ProcessCalls] = WeakKeyDictionary()
@@ -83,7 +84,7 @@ class RouterHandle:
 
 
 class _LocalMethod:
-    """A method that runs in the caller's process, called like that of an actor's handle."""
+    """A method that runs in the caller's process, but is called like a method of a Ray actor."""
 
     def __init__(self, method: Callable[..., Any]) -> None:
         self.remote = method
@@ -103,7 +104,10 @@ class _ProcessCalls:
         self._shards = ConversationShards(len(actors), os.getpid() % len(actors))
 
     async def acquire(self, request_id: str, num_tokens: int, digest: str) -> tuple[str, Any]:
-        """The server for one turn, and the handle of its actor; a cancelled wait ends what nobody else will end."""
+        """The server for one turn, and the handle of its actor.
+
+        If the wait is cancelled and the agent loop does not report ends, the conversation is ended here.
+        """
         shard = self._shards.find(request_id)
         if shard is None:
             shard = self._shards.begin(request_id, digest, self._lost)
@@ -131,7 +135,7 @@ class _ProcessCalls:
         self._calls[shard or 0].send(over)
 
     async def end(self, over: ConversationOver) -> RoutingCost | None:
-        """End a conversation; returns what routing cost it, None if the actor that knew it has died."""
+        """End a conversation; returns its routing cost, or None if the actor that counted it has died."""
         return await self._calls[self._shards.end(over.request_id)].end(over)
 
     @property
@@ -140,7 +144,7 @@ class _ProcessCalls:
         return {shard for shard, calls in enumerate(self._calls) if calls.is_lost}
 
     def _after_refusal(self, refusal: TurnRefused | ActorLost, refusals: Mapping[int, TurnRefused | ActorLost]) -> int:
-        """The shard to ask next. Raises the error of a refusal if no other one can help."""
+        """The shard to ask next. Raises the error of a refusal if no other shard can help."""
         may_differ = isinstance(refusal, ActorLost) or refusal.is_engine_error or refusal.reason == NO_SERVERS
         if may_differ and len(refusals) < len(self._calls):
             return self._shards.emptiest(without=refusals.keys())

@@ -1,4 +1,4 @@
-"""What a process of agent loops and the router's actor send each other: TurnAsked, TurnOver, ... as msgpack bytes."""
+"""Messages between a process of agent loops and the router's actor: TurnAsked, TurnOver, ... as msgpack bytes."""
 
 from collections.abc import Sequence
 
@@ -73,25 +73,26 @@ class RouterNews(msgspec.Struct, frozen=True, array_like=True):
     """Answers to a process's questions."""
 
     actor_start: int
-    """Time at which the actor started, in nanoseconds. One that Ray has restarted knows nothing of what was before."""
+    """Time at which the actor started, in nanoseconds. An actor that Ray has restarted knows nothing of earlier
+    calls."""
     servers_version: int
     """Number of changes of the servers; handles fetched under another number are out of date."""
     period_ms: int
-    """Least time between two calls of the process, see `routing.call_pace`."""
+    """Minimum time in milliseconds between two calls of the process, see `routing.call_pace`."""
     answers: list[Answer]
 
 
 class Taken(msgspec.Struct, frozen=True, array_like=True):
-    """What the router has to say to a process as soon as it has taken in its messages."""
+    """Answer of the router to a call that brought messages."""
 
     costs: list[RoutingCost | None]
-    """What routing cost the conversations that these messages have ended; None for one that nobody knows."""
+    """Routing cost of each conversation that these messages have ended; None for an unknown conversation."""
     news: RouterNews
     """Answers that are known at once, such as the servers of turns that come back from their tools."""
 
 
 Message = TurnAsked | TurnOver | ConversationOver
-"""What a process of agent loops sends."""
+"""Message that a process of agent loops sends."""
 _encoder = msgspec.msgpack.Encoder()
 _message_decoder = msgspec.msgpack.Decoder(list[Message])
 _news_decoder = msgspec.msgpack.Decoder(RouterNews | None)
@@ -99,7 +100,7 @@ _taken_decoder = msgspec.msgpack.Decoder(Taken)
 
 
 def encode(content: Sequence[Message] | Taken | RouterNews | None) -> bytes:
-    """Encode what one of the functions below decodes."""
+    """Encode content that one of the functions below decodes."""
     return _encoder.encode(content)
 
 
@@ -109,11 +110,11 @@ def decode_messages(data: bytes) -> list[Message]:
 
 
 def decode_news(data: bytes) -> RouterNews | None:
-    """Decode the news for a process of agent loops; None if the router took it for dead."""
+    """Decode the news for a process of agent loops; None if the router took the process for dead."""
     news: RouterNews | None = _news_decoder.decode(data)
     return news
 
 
 def decode_taken(data: bytes) -> Taken:
-    """Decode what the router says to a process as soon as it has taken in its messages."""
+    """Decode the router's answer to a call that brought messages."""
     return _taken_decoder.decode(data)

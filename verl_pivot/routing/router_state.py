@@ -11,7 +11,7 @@ from verl_pivot.routing.engine_load import EngineLoad
 
 _Value = TypeVar("_Value")
 UNKNOWN_CAPACITY = 2**53
-"""KV tokens assumed of a server that does not report its capacity: only its number of conversations limits it."""
+"""KV tokens that are assumed for a server that does not report its capacity, so many that its cache limits nothing."""
 
 
 class TokenAccount(TypedDict):
@@ -39,10 +39,10 @@ class RouterStatus(TypedDict):
     suspended: list[str]
     """Servers that get no requests because they stopped answering."""
     prefill_halves: list[str]
-    """Servers that stand for a prefill-decode pair, of whose KV cache and requests nothing is known."""
+    """Servers that stand for a prefill-decode pair, whose KV cache and requests are not known."""
     tokens: dict[str, TokenAccount]
     max_running: dict[str, int]
-    """{server: most requests that its engine runs at once} of the servers that report it."""
+    """{server: maximum number of requests that its engine runs at once}, for the servers that report it."""
     counts: dict[str, int]
     """Fields of RouterCounts."""
 
@@ -106,7 +106,7 @@ class RoutedServer:
     """Reads of its load that failed in a row."""
     is_suspended: bool = False
     idle_since: float | None = None
-    """Time in seconds of the first of its latest reports that all say that it has no requests."""
+    """Time in seconds since which all its reports say that it has no requests; None if the latest says otherwise."""
     running: dict[str, int] = field(default_factory=dict)
     """{conversation: requests that run here}."""
 
@@ -192,7 +192,7 @@ class RouterState:
         self.counts.acquired += 1
 
     def end_request(self, name: str, server: str) -> bool:
-        """Count one request less; returns whether none of the conversation runs any more."""
+        """Count one running request less; returns whether the conversation has no other one there."""
         running = self.servers[server].running
         running[name] -= 1
         self.conversations[name].num_running -= 1
@@ -254,7 +254,8 @@ class RouterState:
         """{server: its KV tokens}, recounted, which takes some milliseconds for thousands of conversations.
 
         Raises:
-            AssertionError: If the running totals differ from the recount, or a running request belongs to nobody.
+            AssertionError: If the running totals differ from the recount, or a request runs on another server than that
+                of its conversation.
         """
         self._accounts.check(
             (conversation.server, name, conversation.holding)

@@ -1,4 +1,4 @@
-"""RoutingPolicy, the interface of what decides which engine serves a turn: TurnRequest -> Placements."""
+"""RoutingPolicy, the interface of policies that decide which engine serves a turn: TurnRequest -> Placements."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -55,11 +55,11 @@ class Placement(NamedTuple):
 
 
 class RoutingPolicy(Protocol):
-    """Decides which server serves each turn and which turns wait. Deterministic; each call passes the time.
+    """Decides which server serves each turn and which turns wait; is deterministic, and each call passes the time.
 
     Every call returns the requests that are sent to a server now: the new one, others that waited, or none. A
     conversation has one request at a time. Servers may be added and removed at any time, and no request comes in while
-    there is none.
+    there is no server.
     """
 
     def acquire(self, request: TurnRequest) -> Sequence[Placement]: ...
@@ -77,7 +77,7 @@ class RoutingPolicy(Protocol):
             name: Name of the server.
             capacity: Tokens of its KV cache.
             now: Time in seconds.
-            max_running: Most requests that it runs at once; None if it is not known.
+            max_running: Maximum number of requests that it runs at once; None if it is not known.
         """
         ...
 

@@ -15,18 +15,18 @@ _NAMESPACE = "verl_pivot_router"
 class ServerMemory:
     """The servers of one shard, in the key-value store of the Ray cluster.
 
-    An actor gets this in place of its servers: Ray restarts no actor whose arguments it had to put into its object
-    store, as it does with handles of other actors.
+    An actor gets this object instead of its servers. Ray puts handles of other actors into its object store, and does
+    not restart an actor whose arguments lie there.
     """
 
     key: str = field(default_factory=lambda: uuid4().hex)
 
     def save(self, servers: Mapping[str, Any]) -> None:
-        """Keep {server: handle of its actor} in place of those before."""
+        """Store {server: handle of its actor} in place of what was stored before."""
         _internal_kv_put(self.key, cloudpickle.dumps(dict(servers)), namespace=_NAMESPACE)
 
     def load(self) -> dict[str, Any]:
-        """{server: handle of its actor} that were kept last."""
+        """{server: handle of its actor}, as it was stored last."""
         servers: dict[str, Any] = cloudpickle.loads(_internal_kv_get(self.key, namespace=_NAMESPACE))
         return servers
 

@@ -18,23 +18,23 @@ class CacheAwareOptions(Options):
     cache_threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.3
     """Share of a request's tokens that a server must have cached to be chosen for its cache."""
     balance_abs_threshold: Annotated[int, Field(ge=0)] = 64
-    """Requests by which the busiest server may exceed the idlest before load alone decides."""
+    """Number of requests by which the busiest server may exceed the idlest before load alone decides."""
     balance_rel_threshold: Annotated[float, Field(ge=1.0)] = 1.5
-    """Ratio of the busiest server's requests to the idlest's, which must be exceeded too."""
+    """Ratio of the busiest server's number of requests to the idlest server's, which must be exceeded too."""
 
 
 class LeastInflightOptions(Options):
     """Options of `least_inflight`."""
 
     max_sessions: Annotated[int, Field(ge=1)] | None = 10_000
-    """Most conversations whose server is remembered; null remembers all."""
+    """Maximum number of conversations whose server is remembered; null remembers all."""
 
 
 class StaticOptions(Options):
     """Options of `static`."""
 
     num_conversations: Annotated[int, Field(ge=1)] = 1024
-    """Rollouts of a step: data.train_batch_size * rollout.n."""
+    """Number of rollouts of a step: data.train_batch_size * rollout.n."""
 
 
 class RouterSettings(Options):
@@ -45,9 +45,10 @@ class RouterSettings(Options):
     policy: Literal["kv_forecast", "kv_admission", "cache_aware", "least_inflight", "static"] = "kv_forecast"
     """Name of the routing policy."""
     max_response_tokens: Annotated[int, Field(ge=1)]
-    """Longest response of a whole conversation, observations of tools included."""
+    """Maximum number of tokens in the response of a whole conversation, observations of tools included."""
     engines_per_shard: Annotated[int, Field(ge=1)] = 64
-    """Most engines of one actor of the router; more engines have several actors, see `routing.shards`."""
+    """Maximum number of engines that one actor of the router serves. More engines are divided among several actors, see
+    `routing.shards`."""
     poll_seconds: Annotated[float, Field(gt=0.0)] = 2.0
     """Seconds between two reads of an engine's load."""
     forget_after_seconds: Annotated[float, Field(gt=0.0)] = 1800.0
@@ -58,7 +59,7 @@ class RouterSettings(Options):
     static: StaticOptions = StaticOptions()
 
     def for_shard(self, num_shards: int) -> "RouterSettings":
-        """The settings for the router of one of so many shards, which sees an equal share of the conversations."""
+        """The settings for the router of one of `num_shards` shards, which gets an equal share of the conversations."""
         sessions = self.least_inflight.max_sessions
         return self.model_copy(
             update={
@@ -87,7 +88,7 @@ def parse_router(values: object, section: str) -> RouterSettings:
         section: Name that messages put before the key.
 
     Raises:
-        ConfigError: Naming the first wrong key, and beside an unknown key the known ones.
+        ConfigError: If a key is wrong; the message names the first such key, and lists the known keys if it is unknown.
     """
     return validated(RouterSettings, values, section)
 

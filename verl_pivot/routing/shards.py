@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 _MOST_REMEMBERED = 100_000
-"""Conversations whose shard a process remembers. One that is forgotten goes on as a new conversation."""
+"""Maximum number of conversations whose shard a process remembers. A forgotten one goes on as a new conversation."""
 _RUN = 8
-"""Conversations of a prompt that begin on one shard in a row, as many as `kv_forecast` sends to one server. The next
-ones may begin on another, since conversations of a prompt have similar lengths and would unbalance the shards."""
+"""Number of conversations of a prompt that begin on one shard in a row, as many as `kv_forecast` sends to one server.
+The next ones may begin on another shard, since conversations of a prompt have similar lengths and would unbalance the
+shards."""
 _MOST_PASSED_ON = 256
-"""Conversations that leave a shard in one exchange, so that its actor is not busy with them for long."""
+"""Maximum number of conversations that leave a shard in one exchange, so that its actor is not busy for long."""
 
 
 @dataclass(slots=True)
@@ -26,14 +27,14 @@ class _PromptRollouts:
     shard: int = 0
     num_begun: int = 0
     num_conversations: int = 0
-    """The conversations that are remembered."""
+    """Number of its conversations that are remembered."""
 
 
 class ConversationShards:
-    """The shard of each conversation that a process of agent loops plays.
+    """The shard of each conversation that a process of agent loops runs.
 
-    Conversations of one prompt begin on a shard eight at a time: on that which has the fewest of the process's
-    conversations.
+    Eight conversations of a prompt in a row begin on the same shard, the one with the fewest conversations of the
+    process. The next eight may begin on another.
     """
 
     def __init__(self, num_shards: int, first: int) -> None:
@@ -61,7 +62,7 @@ class ConversationShards:
         return self._found[conversation][0]
 
     def begin(self, conversation: str, digest: str, lost: Container[int] = ()) -> int:
-        """Choose the shard of a new conversation by the digest of its prompt, none of the lost ones if it can be."""
+        """Choose the shard of a new conversation by the digest of its prompt; lost shards are avoided if possible."""
         prompt = self._prompts.setdefault(digest, _PromptRollouts())
         if prompt.num_begun % _RUN == 0 or prompt.shard in lost:
             prompt.shard = self.emptiest(without=lost)
@@ -74,7 +75,7 @@ class ConversationShards:
         return prompt.shard
 
     def emptiest(self, without: Container[int]) -> int:
-        """The shard with the fewest conversations, of some only if there are no others."""
+        """The shard with the fewest conversations; one of `without` only if there are no others."""
         return min(range(self._num_shards), key=lambda shard: (shard in without, self._fullness(shard)))
 
     def move(self, conversation: str, shard: int) -> None:
@@ -105,7 +106,7 @@ class ConversationShards:
 
 
 class Demand(NamedTuple):
-    """What a shard has to do."""
+    """Waiting conversations and servers of a shard."""
 
     num_waiting: int
     """Conversations that wait to begin."""
@@ -126,12 +127,12 @@ class Transfer(NamedTuple):
 
 
 def plan_exchange(demands: Sequence[Demand]) -> list[Transfer]:
-    """Conversations for shards where none waits, from those where most wait for each server.
+    """Transfers to shards where no conversation waits, from those with the most waiting conversations per server.
 
-    Afterwards such a shard has its equal share of all that wait.
+    Afterwards such a shard has its equal share of all waiting conversations.
 
     Args:
-        demands: [num_shards] what each shard has to do.
+        demands: [num_shards] demand of each shard.
     """
     num_servers = sum(each.num_servers for each in demands)
     waiting = [each.num_waiting for each in demands]

@@ -11,23 +11,23 @@ CHUNK_BYTES = 16 << 20
 
 
 class PlacedLine(NamedTuple):
-    """One line and where it lies."""
+    """One line with its place in the file."""
 
     number: int
-    """From 1."""
+    """Number of the line, from 1."""
     offset: int
-    """Bytes of the file before it."""
+    """Bytes of the file before the line."""
     text: bytes
-    """Without its line break."""
+    """The line without white space at its ends."""
 
 
 class NewLines(NamedTuple):
-    """What a file has that was not read yet."""
+    """Lines of a file that were not read yet."""
 
     lines: list[PlacedLine]
-    """Without blank lines."""
+    """The new lines, without blank ones."""
     is_replaced: bool
-    """Whether the file is another one than before, so that all lines that were read from it are void."""
+    """Whether the file is another one than before, so that all lines that were read before are void."""
     is_all: bool
     """Whether the file has no more whole lines at present."""
 

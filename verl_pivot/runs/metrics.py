@@ -15,7 +15,7 @@ class MetricSeries:
         self._reader: GrowingLines | None = None
         self._steps: dict[int, dict[str, float]] = {}
         self.num_unreadable = 0
-        """Lines that are no JSON with a step."""
+        """Number of lines that are not JSON with a step."""
 
     @property
     def path(self) -> Path | None:
@@ -36,7 +36,7 @@ class MetricSeries:
         return [(step, value) for step, value in found if value is not None and math.isfinite(value)]
 
     def read(self, path: Path | None) -> bool:
-        """Read what is new; whether anything was.
+        """Read the new lines; returns whether anything changed.
 
         Args:
             path: The file, as `TrainingRun.metrics` names it; None if there is none yet.

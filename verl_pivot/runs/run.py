@@ -19,7 +19,7 @@ _FOLDERS = (FOLDER, "tools")
 
 
 class RunPart(StrEnum):
-    """What a rollout was sampled for."""
+    """Purpose for which a rollout was sampled."""
 
     TRAINING = "training"
     VALIDATION = "validation"
@@ -47,7 +47,7 @@ class DumpFile(NamedTuple):
 
 
 class _ReadConfig(NamedTuple):
-    """What Hydra's file of a run holds."""
+    """Contents of Hydra's config file of a run, or the reason why it cannot be read."""
 
     config: JsonObject
     problem: str | None
@@ -55,7 +55,7 @@ class _ReadConfig(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """Files of one training, found as they are at the time of asking.
+    """Files of one training. Dumps, metrics and checkpoints are looked up at each access.
 
     Example:
         TrainingRun(Path("outputs/run"))
@@ -109,13 +109,13 @@ class TrainingRun:
 
     @property
     def checkpoints(self) -> list[int]:
-        """[num_checkpoints] steps of the checkpoints that are there."""
+        """[num_checkpoints] steps of the checkpoints that exist, in ascending order."""
         names = [path.name.removeprefix("global_step_") for path in self.folder.glob("global_step_*")]
         return sorted(int(name) for name in names if name.isdecimal())
 
     @property
     def dumps(self) -> list[DumpFile]:
-        """[num_files] dumps by part and step: ours, or verl's own where there are none of ours."""
+        """[num_files] dumps by part and step: ours, or verl's own if there are none of ours."""
         if not self.path.is_dir():
             return [_dump(self.path, RunPart.TRAINING)]
         of_parts = {part: self._dumps_of(part) for part in RunPart}
@@ -131,7 +131,7 @@ class TrainingRun:
 
     @property
     def metrics(self) -> Path | None:
-        """File of the metrics that is not empty: `metrics.jsonl`, that of verl's `file` logger, or the console's."""
+        """First file of metrics that is not empty: `metrics.jsonl`, that of verl's `file` logger, or a console log."""
         project, experiment = self._trainer.get("project_name"), self._trainer.get("experiment_name")
         names = ("metrics.jsonl", f"{project}/{experiment}.jsonl", "launch.log", "main_ppo.log", "train.log")
         return next((path for name in names if (path := self.folder / name).is_file() and path.stat().st_size), None)
@@ -142,10 +142,10 @@ class TrainingRun:
         return trainer if isinstance(trainer, dict) else {}
 
     def check(self) -> None:
-        """Look whether there is anything to see.
+        """Check that there is something to show.
 
         Raises:
-            DataError: If there is no such file or folder, it may not be read, or the folder is that of no run.
+            DataError: If there is no such file or folder, it may not be read, or it is not the folder of a run.
         """
         try:
             is_there = self.path.exists()
@@ -164,7 +164,7 @@ class TrainingRun:
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
-    """The shortest ends of the paths, of the same number of parts, that differ.
+    """The shortest ends of the paths that differ from each other; all have the same number of parts.
 
     Example:
         run_names([Path("seed-0/grpo"), Path("seed-1/grpo")])  # ["seed-0/grpo", "seed-1/grpo"]
@@ -205,4 +205,4 @@ def _flattened(value: Any, key: str) -> Iterator[tuple[str, str]]:
 
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's loader where PyYAML was built with it: ten times as fast."""
+"""libyaml's loader if PyYAML was built with it, since it is ten times as fast."""

@@ -14,7 +14,8 @@ PAIRS = (
     ("calls", "accuracy"),
     ("tokens", "accuracy"),
 )
-"""Fields of StepToolUse whose trends are told. ZeroTIR's abstract (arXiv:2505.07773) speaks of those over steps."""
+"""Pairs of fields of StepToolUse whose trends are reported. ZeroTIR's abstract (arXiv:2505.07773) speaks of those over
+steps."""
 
 
 class PairTrend(NamedTuple):
@@ -24,11 +25,11 @@ class PairTrend(NamedTuple):
     second: str
     levels: Trend
     differences: Trend | None
-    """The same of changes from block to block; None beside the step, which always changes by the same."""
+    """Trend of the changes from block to block; None if `first` is the step, which changes by a constant amount."""
 
 
 class PairRange(NamedTuple):
-    """Ranges over seeds of what a PairTrend tells; None where no seed has it."""
+    """Ranges over seeds of the values of a PairTrend; None if no seed has the value."""
 
     first: str
     second: str
@@ -42,8 +43,8 @@ def pair_trends(steps: Sequence[StepToolUse], block_size: int) -> tuple[PairTren
     """Trends of every pair of PAIRS over one run; a step without the pair's fields is left out of it.
 
     Args:
-        steps: [num_steps] of the run, in their order.
-        block_size: Steps of a block, >= 1.
+        steps: [num_steps] tool use in the run's steps, in order.
+        block_size: Number of steps in a block, >= 1.
     """
     return tuple(_pair_trend(steps, first, second, block_size) for first, second in PAIRS)
 

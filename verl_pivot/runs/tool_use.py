@@ -1,4 +1,4 @@
-"""Dumps of a training run -> StepToolUse: how many tools the trajectories of each step call, how long and how right."""
+"""Dumps of a training run -> StepToolUse: number of calls, length and accuracy of the trajectories of each step."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from verl_pivot.types import ErrorKind
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepToolUse:
-    """Trajectories of one step, without those that the system's fault masked.
+    """Tool use in the trajectories of one step, without those that were masked since the system failed.
 
     Example:
         StepToolUse(
@@ -34,17 +34,17 @@ class StepToolUse:
     failing_share: float | None
     """Share of calls that failed through the policy's fault; None if there are no calls."""
     tokens: float
-    """Tokens that the policy sampled per trajectory, so that observations, which come with calls, make none longer."""
+    """Tokens that the policy sampled, per trajectory; observations do not count."""
     accuracy: float | None
     """Share of trajectories whose reward counts as right, of those that have one; None if none has."""
 
 
 def read_tool_use(run: Path, *, right_from: float, on_step: Callable[[int], object]) -> tuple[StepToolUse, ...]:
-    """Read every step of a run; steps of which no trajectory is left are left out.
+    """Read every step of a run; steps in which no trajectory counts are left out.
 
     Args:
         run: Folder of a run, of its `trainer.rollout_data_dir`, or of dumps.
-        right_from: Least reward of a right trajectory.
+        right_from: Smallest reward of a right trajectory.
         on_step: Called with 1 after each step.
 
     Raises:
@@ -64,7 +64,7 @@ def read_tool_use(run: Path, *, right_from: float, on_step: Callable[[int], obje
 
 
 def dump_files(run: Path) -> list[Path]:
-    """[num_steps] dumps of a run's training by their step; those of verl's own have no calls.
+    """[num_steps] our dumps of a run's training, in the order of steps; verl's own dumps have no calls.
 
     Raises:
         DataError: If there are none.
@@ -79,12 +79,13 @@ def dump_files(run: Path) -> list[Path]:
 
 
 def step_tool_use(step: int, rollouts: Iterable[DumpedRollout], *, right_from: float) -> StepToolUse | None:
-    """What the trajectories of one step did; None if none is left.
+    """Tool use in the trajectories of one step; None if no trajectory counts.
 
     Args:
         step: Number of the step.
-        rollouts: Lines of its dump. Of a trajectory with several, the last one alone has a record, and counts.
-        right_from: Least reward of a right trajectory.
+        rollouts: Lines of the step's dump. If a trajectory has several lines, only its last one has a record and
+            counts.
+        right_from: Smallest reward of a right trajectory.
     """
     recorded = [(each.record, each.score) for each in rollouts if each.record is not None]
     played = [(record, score) for record, score in recorded if record.stop_reason is not StopReason.SINGLE_TURN]
@@ -107,5 +108,5 @@ def step_tool_use(step: int, rollouts: Iterable[DumpedRollout], *, right_from: f
 
 
 def _calls(record: RolloutRecord) -> list[CallRecord]:
-    """Calls of a trajectory; a turn without call and answer, which the record lists too, is none."""
+    """Calls of a trajectory, without the record's entries for turns that have neither a call nor an answer."""
     return [call for call in record.calls if call.error_kind is not ErrorKind.NO_ACTION]

@@ -24,7 +24,7 @@ def draw_tool_use(runs: Mapping[str, Sequence[StepToolUse]], path: Path) -> None
     """Draw a PNG with one panel for each quantity, and one line in it for each run.
 
     Args:
-        runs: {name: [num_steps] of the run}
+        runs: {name of a run: [num_steps] tool use in its steps}
         path: The file to write.
     """
     figure = Figure(figsize=(8, 2.4 * len(_PANELS)), layout="constrained")

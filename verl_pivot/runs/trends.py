@@ -1,8 +1,8 @@
 """Two series over the steps of a training -> how they move together: Spearman's rho, and the slope in logarithms.
 
-There are no p-values: the steps of a training depend on each other, and two series that both drift correlate whatever
-links them. Differences of the means of blocks of steps are without the drift, and the range over seeds shows what a
-repetition changes.
+There are no p-values: the steps of a training depend on each other, and two series that both drift correlate even if
+nothing links them. Differences between the means of blocks of steps are free of the drift, and the range over seeds
+shows how much a repetition changes.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from scipy.stats import linregress, spearmanr  # type: ignore[import-untyped]
 
 MIN_POINTS = 3
-"""Fewest points of which a correlation or a slope is told."""
+"""Minimum number of points for a correlation or a slope."""
 
 
 class Trend(NamedTuple):
@@ -23,16 +23,16 @@ class Trend(NamedTuple):
     rho: float | None
     """Spearman's rank correlation; None with fewer than 3 points, or if one series is constant."""
     num_points: int
-    """Points of the correlation."""
+    """Number of points of the correlation."""
     slope: float | None
     """Slope of the least-squares line of the second series' logarithm over the first one's: a power law's exponent.
     None with fewer than 3 points, or if the first series is constant."""
     num_logarithms: int
-    """Points of the line: those at which nothing is 0."""
+    """Number of points of the line: those at which neither series is 0."""
 
 
 class SeedRange(NamedTuple):
-    """Least and greatest value over the seeds that have one."""
+    """Smallest and largest value over the seeds that have one."""
 
     low: float
     high: float
@@ -60,7 +60,7 @@ def difference_trend(first: Sequence[float], second: Sequence[float], block_size
     Args:
         first: [num_steps] numbers of at least 0.
         second: [num_steps] numbers of the same steps.
-        block_size: Steps of a block, >= 1.
+        block_size: Number of steps in a block, >= 1.
     """
     means = list(zip(block_means(first, block_size), block_means(second, block_size), strict=True))
     differences = [(x - x_before, y - y_before) for (x_before, y_before), (x, y) in pairwise(means)]

@@ -1,4 +1,4 @@
-"""Calls of one cell as the client answers them: what a cell sent -> the caller's function -> the reply."""
+"""Calls that a cell makes of functions of the host -> the caller's function -> replies, in the client."""
 
 import asyncio
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class CallAnswering:
             answer: The caller's function.
             limits: Limits of the calls.
             names: Names of the session's functions.
-            deadline: Deadline of the whole request, which stands still while a call is answered.
+            deadline: Deadline of the whole request; it is paused while a call is answered.
         """
         self._answer = answer
         self._limits = limits
@@ -41,7 +41,7 @@ class CallAnswering:
         """Message with the reply to one call.
 
         Raises:
-            HostFailureError: If there is none, which is no doing of the cell.
+            HostFailureError: If the call cannot be answered, which is not the cell's fault.
         """
         loop = asyncio.get_running_loop()
         began, when = loop.time(), self._deadline.when()
@@ -84,10 +84,10 @@ class CallAnswering:
 
 
 def _encoded(call: HostCall, reply: HostReply) -> ReplyBody:
-    """The reply as it goes to the cell.
+    """The reply in the form in which it is sent to the cell.
 
     Raises:
-        BadRowError: If the value is no JSON.
+        BadRowError: If the value cannot be written as JSON.
     """
     if reply.error is not None:
         error = reply.error.encode("utf-8", "backslashreplace")[:MAX_CALL_BYTES].decode("utf-8", "ignore")

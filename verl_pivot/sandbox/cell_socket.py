@@ -1,4 +1,4 @@
-"""WebSocket of one session to its node, for cells: opened at the first cell, opened again when it breaks."""
+"""WebSocket from a session to its node, for cells: opened at the first cell, and reopened when it breaks."""
 
 import time
 
@@ -28,7 +28,7 @@ class CellSocket:
 
         Args:
             body: The cell.
-            answering: Answers its calls of the host's functions; None if it may make none.
+            answering: Answers the cell's calls of functions of the host; None if the cell may make none.
 
         Raises:
             TransportError: If the connection breaks off.
@@ -49,7 +49,7 @@ class CellSocket:
         return line
 
     async def _exchange(self, message: bytes) -> Line:
-        """The node's next line after this message."""
+        """Send a message; returns the node's next line."""
         try:
             if self._socket is None:
                 self._socket = await self._transport.open_socket(self._node, self._path)

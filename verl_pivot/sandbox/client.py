@@ -51,8 +51,8 @@ class Sandbox:
        settings of a foreign pool as one line of YAML;
     3. in a process connected to Ray: the services that `verl-pivot sandbox start --ray` keeps on the cluster under the
        name in VERL_PIVOT_SANDBOX_NAME, or "default"; nodes that join or leave are followed;
-    4. a service on this machine, which the process's first call starts with `serve_arguments` as arguments of
-       `verl-pivot sandbox serve`, and which ends when the process's last Sandbox is closed.
+    4. a service on this machine. The first call in this process starts it, with `serve_arguments` as arguments of
+       `verl-pivot sandbox serve`; it ends when the last Sandbox of this process is closed.
 
     Example:
         async with Sandbox() as sandbox:
@@ -120,15 +120,16 @@ class Sandbox:
             language: Name of a language that the node has: "python", or one of configs/languages.yaml.
             stdin: Input of the program.
             args: Arguments of the program.
-            files: {relative name: content} of files that are written into its working directory before the start.
+            files: {relative name: content} of files that are written into the working directory before the start.
             fetch: Relative names of files to bring back after the end.
-            environment: {name: value} of variables beside the constant ones, or in their place.
+            environment: {name: value} of environment variables; they are added to the constant ones, or replace them.
             folder: Folder below /tmp in which the program starts, made if it is missing.
             limits: Limits of this program.
             network: Network that the program sees.
-            compile_seconds: Seconds that the compiler gets; None takes those of the language.
-            root: Name of the root file system that it runs in, of `verl-pivot sandbox serve --roots`; "" for none.
-            terminal: Terminal that the program runs in, in which `stdin` is typed; None for pipes.
+            compile_seconds: Seconds that the compiler gets; None takes the language's own limit.
+            root: Name of the root file system that the program runs in, a folder of `verl-pivot sandbox serve --roots`;
+                "" for none.
+            terminal: Terminal that the program runs in; `stdin` is typed into it. None for pipes.
             deadline_seconds: Seconds for the whole call: queues, retries and the program itself.
 
         Raises:
@@ -175,7 +176,7 @@ class Sandbox:
                     future.exception()  # marks the exception as seen, so that asyncio does not report it
 
     def stream(self, program: Program, *, deadline_seconds: float = DEADLINE_SECONDS) -> OutputStream:
-        """Run one program and read its output meanwhile; result and errors are those of `run`.
+        """Run one program and read its output while it runs; result and errors are those of `run`.
 
         Raises:
             SandboxRequestError: If this Sandbox uses a foreign pool.
@@ -207,19 +208,19 @@ class Sandbox:
         """Open a session: a Python interpreter that keeps its variables and files.
 
         Args:
-            environment: {name: value} of variables beside the constant ones, or in their place.
+            environment: {name: value} of environment variables; they are added to the constant ones, or replace them.
             folder: Folder below /tmp in which the interpreter starts, made if it is missing.
-            limits: Limits of the whole session; `wall_seconds` of each cell.
+            limits: Limits of the whole session, but `wall_seconds` and `cpu_seconds` hold for each cell.
             network: Network that the session sees.
-            root: Name of the root file system that it runs in, as for `run`.
-            terminal: Terminal that shows what cells print, which then have no branches; None for pipes.
-            functions: Functions of the host that its cells may call, while `Session.run` has someone who answers.
-            snapshot: Content of a Snapshot, with which the session begins; None for an empty one.
-            deadline_seconds: Seconds for the whole call; as many again to bring back the snapshot.
+            root: Name of the root file system that the session runs in, as for `run`.
+            terminal: Terminal that cells print to; a session with a terminal cannot be forked. None for pipes.
+            functions: Functions of the host that cells may call if `Session.run` is given `answer_call`.
+            snapshot: Content of a Snapshot that the session is restored from; None for an empty session.
+            deadline_seconds: Seconds to open the session; each of the two cells that restore a snapshot gets as many.
 
         Raises:
             SandboxRequestError: If the request is not allowed.
-            SnapshotError: If the snapshot cannot be brought back.
+            SnapshotError: If the snapshot cannot be restored.
             SandboxError: If no node opened the session until the deadline.
         """
         if self._pool_settings is not None:
@@ -306,7 +307,7 @@ class Sandbox:
 
 
 async def _ray_discovery() -> Discovery | None:
-    """Discovery on this process's Ray cluster; None if it is connected to none, or no sandbox was started on it."""
+    """Discovery on the Ray cluster of this process; None without a cluster, or without a sandbox on the cluster."""
     if "ray" not in sys.modules:
         return None
     from verl_pivot.sandbox.ray_discovery import find_discovery

@@ -31,7 +31,7 @@ class _SubmissionResult(msgspec.Struct, kw_only=True):
     cost: float
     """Seconds."""
     run_success: bool | None = None
-    """Whether the exit code was 0; None from servers before this field, whose `success` says it."""
+    """Whether the exit code was 0; None from older servers without this field, where `success` says it."""
     reason: str = ""
     stdout: str | None = None
     stderr: str | None = None
@@ -45,7 +45,7 @@ _decode_answer = msgspec.json.Decoder(_JudgeAnswer).decode
 
 
 def submission_body(program: Program) -> _JudgeBody:
-    """Request for a program; its limits are the server's own.
+    """Request for a program; the server applies its own limits, not those of the program.
 
     Raises:
         SandboxRequestError: If the program has more than code and input, or another language than Python or C++.
@@ -62,7 +62,7 @@ def submission_body(program: Program) -> _JudgeBody:
 
 
 def read_submission_answer(program: Program, text: bytes, *, max_characters: int) -> Result:
-    """Result of a program; code-judge tells no exit code but whether it was 0.
+    """Result of a program; code-judge tells only whether the exit code was 0.
 
     Args:
         program: The program of the request.

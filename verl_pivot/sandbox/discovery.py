@@ -1,4 +1,4 @@
-"""Discovery -> the list of nodes that a client uses, kept in step while services come and go."""
+"""Discovery -> the list of nodes that a client uses, kept up to date while services come and go."""
 
 import asyncio
 import contextlib
@@ -14,21 +14,21 @@ from verl_pivot.sandbox.transport import Transport
 logger = logging.getLogger(__name__)
 
 REFRESH_SECONDS = 10.0
-"""Seconds between two questions to a Discovery while all nodes answer."""
+"""Seconds between two requests to a Discovery while all nodes answer."""
 SHORTEST_REFRESH_SECONDS = 1.0
-"""Least seconds between two questions, for when nodes fail or none is listed yet."""
+"""Smallest number of seconds between two requests to a Discovery, when a node fails or none is listed yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """Services at one moment, and the token that all of them take."""
+    """Services that exist at one moment, and the token that all of them accept."""
 
     urls: tuple[str, ...]
     token: str = field(repr=False)
 
 
 class Discovery(Protocol):
-    """Source of the services that a client may use; asked every few seconds, and when one of them fails."""
+    """Source of the services that a client may use; it is asked every few seconds, and when a service fails."""
 
     async def nodes(self) -> Listing:
         """List the services; raises SandboxError if that is not possible now."""
@@ -66,7 +66,7 @@ async def first_nodes(discovery: Discovery) -> list[Node]:
 
 
 class NodeFollower:
-    """Task that adds and removes nodes in a list, which the client's other parts share, until `stop`."""
+    """Task that adds and removes nodes, until `stop`, in a list that all parts of the client share."""
 
     def __init__(self, discovery: Discovery, nodes: list[Node], transport: Transport) -> None:
         self._discovery = discovery

@@ -1,4 +1,4 @@
-"""Program -> Result: code with its input and limits, and how it ended with its output and files."""
+"""Program -> Result: code with its input and limits, and how it ended, with its output and files."""
 
 import math
 import re
@@ -21,13 +21,13 @@ MAX_FOLDER_DEPTH = 8
 MAX_TERMINAL_SIZE = 1000
 """Most columns and most rows of a terminal."""
 _KEPT_VARIABLES = ("PATH", "PWD")
-"""Variables that are the sandbox's own: where it finds the commands of languages, and the folder of the start."""
+"""Variables that only the sandbox sets: the search path of commands, and the folder in which a program starts."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE_NAME = re.compile(r"[^/\0]+(/[^/\0]+)*")
 
 
 class Status(StrEnum):
-    """How a program ended. A sandbox that failed has no status here: that is a SandboxError, never a result."""
+    """How a program ended; a failure of the sandbox itself has no status, it is raised as a SandboxError."""
 
     OK = "ok"
     ERROR = "error"
@@ -44,7 +44,7 @@ class Status(StrEnum):
 
 
 class Network(StrEnum):
-    """Network of one execution, in a network namespace; nothing leads out of one, but for the proxy of the service."""
+    """Network of one execution, in a network namespace; the only way out of it is the proxy of the service."""
 
     NONE = "none"
     """No interface is up; with `--shared-network` all executions of a lane are in one network namespace."""
@@ -53,8 +53,8 @@ class Network(StrEnum):
     LOOPBACK = "loopback"
     """127.0.0.1 works, in a network namespace of the execution's own."""
     PROXY = "proxy"
-    """As LOOPBACK, and a proxy on port 3128, which http_proxy and the like name, leads to the hosts that the service
-    lists."""
+    """As LOOPBACK, with a proxy on port 3128 that leads to the hosts that the service lists; variables such as
+    http_proxy name it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +66,18 @@ class Limits:
     """
 
     wall_seconds: float = 10.0
-    """Seconds from the program's start to its end, without those in which it was ready to run and no core was free."""
+    """Seconds from the program's start to its end. Time in which it was ready to run and no core was free does not
+    count, up to a bound."""
     cpu_seconds: int = 10
-    """CPU seconds of each process; in a session those of each cell."""
+    """CPU seconds of each process; in a session, CPU seconds of each cell."""
     memory_bytes: int = 1024 * MIB
-    """Bytes of all processes together, above what a bare interpreter takes."""
+    """Bytes of memory of all processes together, without those that a bare interpreter takes."""
     output_bytes: int = 64 * 1024
     """Bytes kept of stdout, and as many of stderr; the rest is dropped, and the result says so."""
     num_processes: int = 64
     """Most processes and threads at once."""
     tmp_bytes: int = 64 * MIB
-    """Size of /tmp, and of the largest file."""
+    """Bytes that /tmp can hold; no single file can be larger."""
     num_tmp_files: int = 4096
     """Most files and folders in /tmp."""
     num_open_files: int = 256
@@ -146,18 +147,18 @@ class Program:
     fetch: tuple[str, ...] = ()
     """Relative names of regular files to bring back after the end."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """{name: value} of variables beside the constant ones, or in their place."""
+    """{name: value} of environment variables; they are added to the constant ones, or replace them."""
     folder: str = ""
     """Folder below /tmp in which the program starts, made if it is missing; empty for /tmp itself. Names of files stay
     relative to /tmp."""
     limits: Limits = Limits()
     network: Network = Network.NONE
     compile_seconds: float | None = None
-    """Seconds that the compiler gets; None takes those of the language."""
+    """Seconds that the compiler gets; None takes the language's own limit."""
     root: str = ""
-    """Name of the root file system that it runs in, a folder of `verl-pivot sandbox serve --roots`; "" for none."""
+    """Name of the root file system to run in, a folder of `verl-pivot sandbox serve --roots`; "" for none."""
     terminal: Terminal | None = None
-    """Terminal of the program, in which `stdin` is typed; all that it shows is stdout. None for pipes."""
+    """Terminal that the program runs in: `stdin` is typed into it, and all its output is stdout. None for pipes."""
 
     def __post_init__(self) -> None:
         low, high = LIMIT_RANGES["wall_seconds"]
@@ -238,14 +239,14 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Output:
-    """What a program has printed since the piece of its output before this one; it is part of the result, too."""
+    """Piece of a program's output, printed since the previous piece; the result contains it too."""
 
     stdout: bytes = b""
     stderr: bytes = b""
 
 
 OnOutput = Callable[[Output], Awaitable[None]]
-"""Receiver of output while a program runs; it gets the next piece after it has returned."""
+"""Function that receives output while a program runs; it is called with the next piece after it has returned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,7 +255,7 @@ class SessionState:
 
     id: str
     epoch: int
-    """Number of the session's interpreter; a larger one than before means that all variables and files are gone."""
+    """Number of the session's interpreter; if it grows, all variables and files are gone."""
     num_cells: int
     """Cells that ran in this interpreter, this one included."""
 
@@ -273,7 +274,7 @@ class Result:
     signal: int | None = None
     """Number of the signal that ended the program; None if none did."""
     stdout: str = ""
-    """Text in UTF-8; bytes that are no UTF-8 stand in it as \\xNN."""
+    """Output as text; bytes that are not UTF-8 appear in it as \\xNN."""
     stderr: str = ""
     stdout_bytes: int = 0
     """Bytes that were written, before the text was cut to limits.output_bytes."""
@@ -281,9 +282,9 @@ class Result:
     stdout_truncated: bool = False
     stderr_truncated: bool = False
     value: str | None = None
-    """repr of a cell's last expression, as a notebook displays it; None for a program, or if there is no value."""
+    """repr of a cell's last expression, as a notebook displays it; None for a program, or without a value."""
     error: str | None = None
-    """Traceback of the exception that ended a cell, also in stderr; None for a program, or if there was none."""
+    """Traceback of the exception that ended a cell, also in stderr; None for a program, or without an exception."""
     compile_output: str = ""
     files: Mapping[str, bytes] = field(default_factory=dict)
     """{name: content} of the fetched files."""
@@ -293,8 +294,8 @@ class Result:
     peak_memory_bytes: int | None = None
     """Most memory of all processes at once; None if the backend cannot tell."""
     had_no_core: bool = False
-    """Whether it was ended for its wall limit without using it up, as it waited for a core for longer than is granted.
-    A backend that cannot tell says False."""
+    """Whether the program was ended at its wall limit before it had used that time, because it waited for a free core
+    for too long. False if the backend cannot tell."""
     session: SessionState | None = None
     """State of the session; None for a program."""
     tier: str = ""

@@ -1,4 +1,4 @@
-"""Failure of a request, as service and client tell each other: whose fault it is, and whether to try again."""
+"""Failure of a request, as the service reports it to the client: whose fault it is, and whether to try again."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +23,7 @@ class FailureKind(StrEnum):
 
     @property
     def is_request_error(self) -> bool:
-        """Whether the request itself is wrong: another attempt, or another node, would refuse it too."""
+        """Whether the request itself is wrong, so that it would be refused again, by another node too."""
         return self in _REQUEST_ERRORS
 
     @property
@@ -33,15 +33,15 @@ class FailureKind(StrEnum):
 
 
 class ServiceBound(StrEnum):
-    """Bound of a service that a request has hit."""
+    """Bound of a service because of which a request was refused."""
 
     MAX_QUEUED = "max_queued"
     MAX_BYTES = "max_bytes"
     MAX_SESSIONS = "max_sessions"
     DEADLINE = "deadline"
-    """The request's own deadline, which comes before its turn."""
+    """The request's own deadline, which passes before its turn in the queue."""
     SHARE_OF_CLIENT = "share_of_client"
-    """The queue is full, and the request's client has the most in it."""
+    """The queue is full, and the request's client has the most requests in it."""
     BODY_SECONDS = "body_seconds"
     BODY_BYTES = "body_bytes"
 
@@ -70,7 +70,7 @@ class Failure:
     retry_after_seconds: float | None = None
     """Seconds to wait before the next attempt; None if the node asks for no pause."""
     bound: ServiceBound | None = None
-    """Bound that was hit, for the metrics of the service; clients read the message. None for any other failure."""
+    """Bound that was hit, for the metrics of the service; clients read `message`. None for any other failure."""
 
     def as_error(self) -> SandboxRequestError | SandboxError:
         """Exception that the client raises for this failure."""

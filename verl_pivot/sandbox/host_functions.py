@@ -1,4 +1,4 @@
-"""Functions of the host: the cells of a session call them, and whoever runs a cell answers into it."""
+"""Functions of the host: the cells of a session call them, and the caller of `Session.run` answers."""
 
 import json
 import keyword
@@ -17,10 +17,10 @@ MAX_FUNCTIONS_BYTES = 256 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFunction:
-    """A function that the cells of a session may call, and that whoever runs the cell answers.
+    """A function that the cells of a session may call; the caller of `Session.run` answers the calls.
 
-    In the session it is a Python function with this signature and docstring, which takes its arguments by place or by
-    name. Required arguments stand before the others; an argument that a call leaves out is not sent.
+    In the session it is a Python function with this signature and docstring, which takes its arguments by position or
+    by name. Required arguments come first; an argument that a call leaves out is not sent.
 
     Example:
         HostFunction(
@@ -37,7 +37,7 @@ class HostFunction:
     description: str = ""
     """Docstring of the function."""
     parameters: JsonObject = field(default_factory=dict)
-    """JSON schema of its arguments, as in a tool's schema: names, defaults and order of the signature."""
+    """JSON schema of the arguments, as for a tool; it gives the names, defaults and order in the signature."""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or keyword.iskeyword(self.name):
@@ -67,16 +67,16 @@ def check_functions(functions: Sequence[HostFunction]) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostReply:
-    """What a call of a host's function comes to in the cell.
+    """Reply to a call of a function of the host: what the call returns or raises in the cell.
 
     Example:
         HostReply(value=["Marie Curie", "Pierre Curie"])
     """
 
     value: Json = None
-    """What the call returns."""
+    """Value that the call returns."""
     error: str | None = None
-    """Text of the RuntimeError that the call raises instead, for what the policy got wrong."""
+    """Message of the RuntimeError that the call raises instead, for a mistake of the policy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,8 @@ class CallLimits:
     max_calls: int = 100
     """Most calls of one cell; each further one raises a RuntimeError in the cell."""
     reply_seconds: float = 60.0
-    """Seconds that a reply may take, during which the cell's time stands still; later it ends with a SandboxError."""
+    """Seconds that a reply may take; the cell's clock is paused meanwhile. Without a reply in time, the cell ends with
+    a SandboxError."""
 
     def __post_init__(self) -> None:
         if not (self.max_calls > 0 and 0.0 < self.reply_seconds < float("inf")):
@@ -111,19 +112,19 @@ class HostCall(NamedTuple):
 
 
 class ReplyText(NamedTuple):
-    """A reply on its way to the cell; one of the two is None."""
+    """A reply on its way to the cell; either `value` or `error` is None."""
 
     value: str | None
-    """JSON of what the call returns."""
+    """JSON of the value that the call returns."""
     error: str | None
 
 
 OnCall = Callable[[HostCall], Awaitable[ReplyText]]
-"""Receiver of the calls of a cell, one at a time."""
+"""Function that gets the calls of a cell, one at a time, and returns the reply to each."""
 
 
 class PassedCalls(NamedTuple):
-    """How the calls of one cell are passed on."""
+    """Limits of the calls of one cell, and the function that passes them to the client."""
 
     limits: CallLimits
     on_call: OnCall

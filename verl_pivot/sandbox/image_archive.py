@@ -1,6 +1,6 @@
 """Archive of `docker save` or of an OCI layout -> the layers of its one image, each checked against its digest.
 
-Nothing in an archive is trusted: sizes are bounded before anything is read, and links are followed inside it alone.
+Nothing in an archive is trusted: sizes are bounded before anything is read, and links are followed only inside it.
 """
 
 import gzip
@@ -70,14 +70,14 @@ class _Config(msgspec.Struct):
 
 
 class BoundedHeader(tarfile.TarInfo):
-    """Header of a tar archive, refused where tarfile would read too much into memory."""
+    """Header of a tar archive; it is refused if tarfile would read too much of it into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> "BoundedHeader":
         try:
             header = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
-            if bytes(buf).strip(b"\0"):  # tarfile would take a damaged header for the end
+            if bytes(buf).strip(b"\0"):  # tarfile would take a damaged header for the end of the archive
                 raise DataError(f"a header of it is damaged: {error}") from error
             raise
         if header.type in _LONG_HEADERS and header.size > _MAX_HEADER_BYTES:
@@ -86,7 +86,7 @@ class BoundedHeader(tarfile.TarInfo):
 
 
 class ByteBound:
-    """Bytes that may still be unpacked from an archive."""
+    """Bound on the bytes that are unpacked from an archive, with their number so far."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -96,7 +96,7 @@ class ByteBound:
         """Count bytes.
 
         Raises:
-            DataError: If they are too many.
+            DataError: If there are more than `max_bytes` now.
         """
         self.num_bytes += num_bytes
         if self.num_bytes > self.max_bytes:
@@ -119,10 +119,10 @@ class Layer:
         return data
 
     def check(self) -> None:
-        """Read what is left, and compare the digest with that of the image's configuration.
+        """Read the rest of the layer, and compare its digest with that in the image's configuration.
 
         Raises:
-            DataError: If it is another.
+            DataError: If the digests differ.
         """
         while self.read(1024**2):
             pass
@@ -152,14 +152,14 @@ class ImageArchive:
                 f"it has {len(layers)} layers, and its configuration {len(digests)}, of {_MAX_LAYERS} at most"
             )
         self.layers = list(zip(layers, digests, strict=True))
-        """[num_layers] (name of its file in the archive, digest), the lowest first."""
+        """[num_layers] (name of the layer's file in the archive, digest), from the lowest layer up."""
 
     @contextmanager
     def open_layer(self, name: str, digest: str, bound: ByteBound) -> Iterator[Layer]:
         """Unpacked stream of a layer.
 
         Raises:
-            DataError: If it is missing, or compressed in another way than by gzip.
+            DataError: If the layer is missing, damaged, or compressed by zstd.
         """
         stream = self._open(name)
         start = stream.read(4)
@@ -205,7 +205,7 @@ class ImageArchive:
             raise DataError(f"its {name!r} cannot be read: {error}") from error
 
     def _open(self, name: str) -> IO[bytes]:
-        """File of the archive; `docker save` writes a link where two layers are the same."""
+        """File of the archive; links are followed, since `docker save` writes one where two layers are the same."""
         place = posixpath.normpath(name)
         for _ in range(_MAX_LINKS):
             member = self._members.get(place)
@@ -240,7 +240,7 @@ def open_archive(path: Path) -> Iterator[ImageArchive]:
     """The image in a file.
 
     Raises:
-        DataError: If the file is no such archive.
+        DataError: If the file cannot be read, or is no archive of one image.
     """
     try:
         with tarfile.open(path, "r:*", tarinfo=BoundedHeader) as archive:

@@ -1,7 +1,7 @@
-"""Layers of an image -> a folder that programs can have as their root; what would lie outside of it is refused.
+"""Layers of an image -> a folder that programs can have as their root; entries that lead out of it are refused.
 
-Links inside an image are followed as for a program whose root is the image. Files get the rights of ordinary ones: no
-setuid, no device nodes, and the owner may always read and write.
+Links inside an image are followed as for a program whose root is the image. Files get ordinary permissions: no setuid
+bits, and the owner may always read and write. Device nodes are not made.
 """
 
 import os
@@ -21,13 +21,13 @@ _MAX_LINKS = 40
 _MAX_DEPTH = 256
 """Most folders above a file: Python removes and walks folders by recursion."""
 _ENTRY_BYTES = 4096
-"""Bytes that each file or folder counts on top of its content."""
+"""Bytes that are counted for each file or folder in addition to its content."""
 _LATEST_TIME = 2**33
 
 
 @dataclass(slots=True, kw_only=True)
 class UnpackedImage:
-    """Numbers of what was unpacked."""
+    """Numbers of layers, entries and bytes that were unpacked from an image."""
 
     num_layers: int = 0
     num_entries: int = 0
@@ -42,11 +42,12 @@ def unpack_image(archive: Path, root: Path, *, max_bytes: int, owner: tuple[int,
     Args:
         archive: File of `docker save`, or of an OCI layout.
         root: The new folder.
-        max_bytes: Most bytes that it may take, with 4 KiB for each file and folder.
-        owner: User and group that get all of it; None to leave it to this process's.
+        max_bytes: Most bytes that the folder may take; each file and folder in it counts 4 KiB more.
+        owner: Ids of the user and group that will own everything in it; None for those of this process.
 
     Raises:
-        DataError: If the archive is no image, is damaged, or holds what is not allowed; nothing is left then.
+        DataError: If the archive is no image, is damaged, or holds something that is not allowed; the folder is not
+            made then.
         ConfigError: If the folder exists, or cannot be written.
     """
     if root.is_symlink() or root.exists():
@@ -89,14 +90,14 @@ def _give(folder: Path, owner: tuple[int, int]) -> None:
 
 
 class _Unpacking:
-    """One layer, on top of those below it."""
+    """Unpacks one layer on top of the lower ones."""
 
     def __init__(self, root: Path, found: UnpackedImage, bound: ByteBound) -> None:
         self._root = root
         self._found = found
         self._bound = bound
         self._own: set[str] = set()
-        """Places that this layer wrote, and the folders above them: its whiteouts mean those of lower layers."""
+        """Paths that this layer wrote, and the folders above them: its whiteouts remove only paths of lower layers."""
 
     def apply(self, layer: Layer) -> None:
         """Unpack a layer.
@@ -104,7 +105,7 @@ class _Unpacking:
         Raises:
             DataError: If something in it is not allowed.
         """
-        stream: object = layer  # of which tarfile needs `read` alone
+        stream: object = layer  # tarfile calls only `read`
         with tarfile.open(fileobj=stream, mode="r|", tarinfo=BoundedHeader) as members:  # type: ignore[call-overload]
             while (member := members.next()) is not None:
                 self._found.num_entries += 1
@@ -114,7 +115,7 @@ class _Unpacking:
                 except (OSError, DataError) as error:
                     what = f"layer {self._found.num_layers}, {member.name[:200]!r}"
                     raise DataError(f"{what}: {getattr(error, 'strerror', None) or error}") from error
-                members.members = []  # else it keeps every header
+                members.members = []  # else tarfile keeps every header in memory
 
     def _apply(self, members: tarfile.TarFile, member: tarfile.TarInfo) -> None:
         parts = _parts(member.name)
@@ -153,14 +154,14 @@ class _Unpacking:
         self._found.num_devices += 1
 
     def _remove(self, folders: list[str], name: str) -> None:
-        """Carry out a whiteout: what lower layers have at this place is gone."""
+        """Apply a whiteout: remove what lower layers have at this path."""
         place = self._resolved(folders)
         if place is None:
             return
         if name == _OPAQUE:
             names = os.listdir(self._path(place))
         elif name.startswith(_WHITEOUT * 2):
-            return  # notes of a file system to itself
+            return  # metadata of the file system that made the layer
         else:
             names = [name.removeprefix(_WHITEOUT)]
         for each in names:
@@ -189,13 +190,13 @@ class _Unpacking:
         os.link(source, path, follow_symlinks=False)
 
     def _folder(self, parts: list[str]) -> str:
-        """Place of a folder, made if it is missing."""
+        """Path of a folder below the root; the folder is made if it is missing."""
         place = self._resolved(parts, makes=True)
         assert place is not None, "a folder was made"
         return place
 
     def _resolved(self, parts: list[str], *, makes: bool = False) -> str | None:
-        """Place of a folder below the root, with links followed as inside the image; None if it is not there."""
+        """Path of a folder below the root, with links followed as inside the image; None if it does not exist."""
         left, place, num_links = parts[::-1], "", 0
         while left:
             part = left.pop()
@@ -219,7 +220,7 @@ class _Unpacking:
         return place
 
     def _check_folder(self, place: str) -> None:
-        """Make the folder if it is missing."""
+        """Make the folder if it is missing; raises DataError if it cannot be a folder, or lies too deep."""
         path = self._path(place)
         if place.count("/") >= _MAX_DEPTH:
             raise DataError(f"it lies more than {_MAX_DEPTH} folders deep")
@@ -236,7 +237,7 @@ def _parts(name: str) -> list[str]:
     """Parts of a path below the root.
 
     Raises:
-        DataError: If it leads out.
+        DataError: If the path leads out of the root.
     """
     parts = [part for part in name.split("/") if part not in ("", ".")]
     if ".." in parts:

@@ -41,7 +41,7 @@ class LocalService:
         self._is_stopping = False
         self._is_decided = threading.Event()
         """Event that is set when the first start succeeded or failed."""
-        # The kernel ends the child with the thread that started it, so this thread lives as long as the child may.
+        # The kernel kills the child when the thread that started it ends: this thread must live as long as the child.
         self._keeper = threading.Thread(target=self._keep, name="verl-pivot-sandbox", daemon=True)
         self._keeper.start()
 
@@ -104,7 +104,7 @@ class LocalService:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
-                start_new_session=True,  # Ctrl-C reaches the parent alone, which ends the service in order
+                start_new_session=True,  # Ctrl-C then reaches only the parent, which stops the service cleanly
             )
 
 

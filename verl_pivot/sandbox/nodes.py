@@ -15,7 +15,7 @@ FAILURES_TO_OPEN = 3
 SHORTEST_OPEN_SECONDS, LONGEST_OPEN_SECONDS = 0.25, 10.0
 """Seconds between two probes of a node whose breaker is open: at first, and at most."""
 SHORTEST_BACKOFF_SECONDS, LONGEST_BACKOFF_SECONDS = 0.05, 5.0
-"""Bound on the random pause before an attempt: after the first one, and at most."""
+"""Longest random pause before another attempt: after the first attempt, and after any number of attempts."""
 MAX_WINDOW = 8192
 LOAD_HALF_LIFE_SECONDS = 1.0
 """Seconds after which a node's report of its load counts half."""
@@ -30,7 +30,7 @@ class Window:
     """Time of the last halving, on the monotonic clock."""
 
     def answered(self, num_in_flight: int) -> None:
-        """Grow after an answer, but only if the window is what holds requests back."""
+        """Grow after an answer, but only if at least half of the window is in use."""
         if 2 * num_in_flight >= self.size:
             self.size = min(self.size + 1.0 / self.size, MAX_WINDOW)
 
@@ -55,7 +55,7 @@ class Breaker:
         self.num_failures += 1
 
     def trip(self) -> None:
-        """Open at once, for a node that says itself that it stops."""
+        """Open at once, for a node that reports that it is stopping."""
         self.num_failures = max(self.num_failures, FAILURES_TO_OPEN)
 
     def succeeded(self) -> None:
@@ -106,7 +106,7 @@ class Node:
         return self.room > 0 and self.room >= min(num_pending, self.window.size / 4.0)
 
     def learn(self, slots: int) -> None:
-        """Begin anew with a node whose health is known."""
+        """Note the slots of a node that answered a health probe; another number than before resets the window."""
         if slots != self.slots:
             self.slots, self.window = slots, Window(2.0 * slots)
         self.breaker.succeeded()
@@ -135,6 +135,6 @@ def choose_node(nodes: Sequence[Node], rng: random.Random, now: float) -> Node:
 
 
 def backoff_seconds(num_attempts: int, retry_after: float | None, rng: random.Random) -> float:
-    """Seconds until the next attempt: those that the node asked for, and a random part whose bound doubles."""
+    """Seconds until the next attempt: those that the node asked for, plus a random part whose bound doubles."""
     longest = min(SHORTEST_BACKOFF_SECONDS * 2 ** min(num_attempts, 20), LONGEST_BACKOFF_SECONDS)
     return (retry_after or 0.0) + rng.uniform(0.0, longest)

@@ -31,12 +31,12 @@ class ChunkDecoder:
         self._num_characters = dict.fromkeys(_STREAMS, 0)
 
     def feed(self, output: Output) -> list[OutputChunk]:
-        """Chunks of a piece, without a character that is not complete."""
+        """Chunks of a piece; a character that is cut at its end waits for the next piece."""
         texts = {name: self._decoders[name].decode(getattr(output, name)) for name in _STREAMS}
         return self._chunks(texts)
 
     def finish(self, result: Result) -> list[OutputChunk]:
-        """Chunks of what the result has beyond the earlier ones."""
+        """Chunks of the text in the result that the earlier chunks do not have."""
         return self._chunks({name: getattr(result, name)[self._num_characters[name] :] for name in _STREAMS})
 
     def _chunks(self, texts: dict[StreamName, str]) -> list[OutputChunk]:
@@ -48,8 +48,8 @@ class ChunkDecoder:
 class OutputStream:
     """A program or cell that runs while its output is read: `Sandbox.stream` and `Session.stream` make one.
 
-    It begins at `async with`, and is ended if the block is left before its end. A slow reader does not slow it down:
-    what it printed meanwhile comes in fewer and larger chunks, up to the limit on output.
+    The program begins at `async with`, and is ended if the block is left before its end. A slow reader does not slow it
+    down: output that was printed meanwhile comes in fewer and larger chunks, up to the limit on output.
 
     Example:
         async with sandbox.stream(Program(code="for i in range(3): print(i, flush=True)")) as output:
@@ -59,11 +59,11 @@ class OutputStream:
     """
 
     def __init__(self, run: Callable[[OnOutput], Awaitable[Result]], write: Callable[[str], Awaitable[bool]]) -> None:
-        """Begin nothing yet.
+        """Start nothing yet.
 
         Args:
             run: Runs the program with a receiver of its output.
-            write: Types into its terminal.
+            write: Types text into the program's terminal.
         """
         self._run = run
         self._write = write
@@ -82,7 +82,7 @@ class OutputStream:
             self._task.cancel()
             await asyncio.wait([self._task])
             if not self._task.cancelled():
-                self._task.exception()  # marks it as seen: who reads to the end, or asks for the result, gets it
+                self._task.exception()  # marks it as seen; readers get it at the end or from `result`
 
     async def __aiter__(self) -> AsyncIterator[OutputChunk]:
         if self._task is None:
@@ -98,17 +98,17 @@ class OutputStream:
 
     @property
     def result(self) -> Result:
-        """How it ended, as `run` gives it.
+        """Result of the program or cell, as `run` returns it; raises as `run` does, too.
 
         Raises:
-            SandboxRequestError: If it has not ended, or was ended because the block was left; as `run` does otherwise.
+            SandboxRequestError: If the program has not ended, or was ended because the block was left.
         """
         if self._task is None or not self._task.done() or self._task.cancelled():
             raise SandboxRequestError("there is no result: read the output to its end first")
         return self._task.result()
 
     async def read_all(self) -> Result:
-        """Read on to the end; returns the result. Raises as `run` does."""
+        """Read the rest of the output; returns the result. Raises as `run` does."""
         async for _ in self:
             pass
         return self.result
@@ -117,7 +117,7 @@ class OutputStream:
         """Type into the program's terminal; returns whether the program runs. Ctrl-D, "\\x04", ends its input.
 
         Raises:
-            SandboxRequestError: If it has no terminal.
+            SandboxRequestError: If the program has no terminal.
         """
         return await self._write(text)
 

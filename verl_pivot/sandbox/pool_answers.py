@@ -1,14 +1,14 @@
-"""Answers of foreign pools: the failure that says nothing about a program, and outputs cut as our limits ask."""
+"""Answers of foreign pools: failures of a pool itself, and outputs that are cut to our limits."""
 
 from typing import TypedDict
 
 
 class PoolFailure(Exception):
-    """A pool could not run a program, or answered nonsense; another attempt may succeed."""
+    """A pool could not run a program, or its answer cannot be used; another attempt may succeed."""
 
 
 class CutOutput(TypedDict):
-    """Fields of a Result."""
+    """Fields of a Result about its output."""
 
     stdout: str
     stderr: str
@@ -22,10 +22,10 @@ def cut_output(stdout: str | None, stderr: str | None, *, keep_bytes: int, pool_
     """Outputs of a program, cut to `keep_bytes` each.
 
     Args:
-        stdout: Text that the pool gives; None for none.
-        stderr: The same.
-        keep_bytes: Bytes that are kept.
-        pool_keeps: Characters to which the pool cuts without a word: a text of that length counts as cut.
+        stdout: Text of stdout from the pool; None for none.
+        stderr: Text of stderr from the pool; None for none.
+        keep_bytes: Most bytes that are kept of each.
+        pool_keeps: Characters to which the pool cuts each text without saying so: a text of that length counts as cut.
     """
     out, out_bytes, out_cut = _cut(stdout or "", keep_bytes, pool_keeps)
     err, err_bytes, err_cut = _cut(stderr or "", keep_bytes, pool_keeps)

@@ -21,9 +21,9 @@ from verl_pivot.sandbox.wire import encode
 CONNECT_SECONDS = 5.0
 MAX_ANSWER_BYTES = 64 * 1024**2
 REST_SECONDS = 5.0
-"""Seconds for which a server that failed is asked last."""
+"""Seconds for which a server that failed gets no requests, unless all servers have failed."""
 CODE_JUDGE_CHARACTERS = 1000
-"""Default of code-judge for the characters that it keeps of each output."""
+"""Characters that code-judge keeps of each output by default."""
 _REFUSED = frozenset({400, 401, 403, 404, 405, 413, 422})
 """HTTP statuses after which another attempt would get the same answer."""
 
@@ -34,7 +34,7 @@ class _FinalError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Speech:
-    """One protocol: path of its requests, and both conversions."""
+    """One protocol: path of its requests, and conversions of programs and answers."""
 
     path: str
     body: Callable[[Program], object]
@@ -55,7 +55,7 @@ class _Server:
 class PoolClient:
     """Sends programs to a foreign pool. Make one per event loop.
 
-    A program whose call is cancelled may run on: the protocols cannot end one.
+    A program whose call is cancelled may run on: the protocols cannot end a program.
     """
 
     def __init__(self, settings: PoolSettings, token: str, rng: random.Random) -> None:
@@ -76,7 +76,7 @@ class PoolClient:
         """Results in the programs' order.
 
         Args:
-            programs: What to run.
+            programs: Programs to run.
             deadline: Time on the monotonic clock.
 
         Raises:
@@ -120,7 +120,7 @@ class PoolClient:
 
     @asynccontextmanager
     async def _chosen(self) -> AsyncIterator[_Server]:
-        """Server for one attempt, with a place in it: the least loaded of those that have not just failed."""
+        """Server for one attempt, once it has room: the least loaded of those that have not just failed."""
         now = time.monotonic()
         server = min(self._servers, key=lambda each: (each.rests_until > now, each.num_in_flight, self._rng.random()))
         server.num_in_flight += 1
@@ -135,7 +135,7 @@ class PoolClient:
 
         Raises:
             PoolFailure: If another attempt may succeed.
-            _FinalError: If it would not.
+            _FinalError: If another attempt would fail too.
         """
         own_seconds = program.limits.wall_seconds + (program.compile_seconds or sandbox_fusion.COMPILE_SECONDS)
         timeout = aiohttp.ClientTimeout(total=own_seconds + self._settings.queue_seconds, sock_connect=CONNECT_SECONDS)
@@ -178,7 +178,7 @@ def _speech(settings: PoolSettings) -> _Speech:
 
 
 async def _bounded(stream: aiohttp.StreamReader) -> bytes:
-    """Whole body of an answer; raises PoolFailure if it is longer than any answer may be."""
+    """Whole body of an answer; raises PoolFailure if it is longer than MAX_ANSWER_BYTES."""
     pieces, num_bytes = [], 0
     async for piece in stream.iter_any():
         num_bytes += len(piece)

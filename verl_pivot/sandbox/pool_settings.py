@@ -24,7 +24,7 @@ class PoolProtocol(StrEnum):
 
 
 class Feature(StrEnum):
-    """What a pool may lack."""
+    """Feature that a pool may lack."""
 
     SESSIONS = "sessions"
     FILES = "files"
@@ -47,13 +47,14 @@ class PoolSettings(Options):
     urls: Annotated[tuple[Annotated[str, Field(pattern=r"^https?://[^\s/]")], ...], Field(min_length=1)]
     """Addresses of the pool's servers, without the path of the protocol."""
     queue_seconds: Annotated[float, Field(gt=0.0, le=3600.0)] = 60.0
-    """Seconds that a request may take beyond the limits of its program, such as in the pool's queue."""
+    """Seconds that a request may take beyond the time limits of its program, for example in the pool's queue."""
     retries: Annotated[int, Field(ge=0, le=100)] = 4
-    """Further attempts after a first one that the pool failed."""
+    """Number of further attempts after a first attempt that failed through the pool's fault."""
     parallel: Annotated[int, Field(ge=1, le=65536)] = 64
-    """Most requests at once to each of `urls`."""
+    """Most requests at the same time to each of `urls`."""
     max_output_characters: Annotated[int, Field(ge=1)] | None = None
-    """Characters to which the servers cut outputs, MAX_STDOUT_ERROR_LENGTH of code-judge; None: 1000 there."""
+    """Characters to which code-judge cuts each output: MAX_STDOUT_ERROR_LENGTH of its servers. None means 1000.
+    SandboxFusion does not use it."""
 
     @property
     def lacks(self) -> frozenset[Feature]:
@@ -64,7 +65,7 @@ def pool_of_environment() -> PoolSettings | None:
     """The pool that POOL_VARIABLE describes; None if it is not set.
 
     Raises:
-        ConfigError: If it is no mapping of PoolSettings, or services of our own are named too.
+        ConfigError: If the variable is no mapping of PoolSettings, or URLS_VARIABLE is set too.
     """
     text = os.environ.get(POOL_VARIABLE, "").strip()
     if not text:

@@ -15,7 +15,7 @@ from verl_pivot.sandbox.nodes import NAME_VARIABLE
 NAMESPACE = "verl-pivot-sandbox"
 """Namespace of Ray's named actors in which each sandbox's supervisor lives, under the sandbox's name."""
 DEFAULT_NAME = "default"
-"""Name of a sandbox that was given none."""
+"""Name of a sandbox that was started without a name."""
 ANSWER_SECONDS = 30.0
 """Seconds that the supervisor has for one answer."""
 

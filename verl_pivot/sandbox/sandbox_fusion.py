@@ -21,9 +21,9 @@ LANGUAGES = frozenset({
 })  # fmt: skip
 """Languages of the protocol."""
 _COMPILED = frozenset({"cpp", "go", "java", "junit", "rust"})
-"""Languages of which a pool gives a `compile_result`."""
+"""Languages for which a pool returns a `compile_result`."""
 _THEIR_NAMES = {"javascript": "nodejs"}
-"""{our name: theirs} of the languages whose names differ."""
+"""{our name: SandboxFusion's name} of the languages whose names differ."""
 _OUR_NAMES = {"nodejs": "javascript", "js": "javascript"}
 _OUTPUT_BYTES = 1 * MIB
 """Bytes that a pool keeps of each stream."""
@@ -54,7 +54,7 @@ class RunCodeBody(msgspec.Struct, kw_only=True, rename={"memory_limit_mib": "mem
     compile_timeout: float = COMPILE_SECONDS
     run_timeout: float = 10.0
     memory_limit_mib: int = -1
-    """MiB of the program; 0 or less for the default."""
+    """Limit on memory in MiB; 0 or less for the default."""
     stdin: str | None = None
     files: dict[str, bytes | None] = {}
     """{name: content, in base64}; a name without content is left out."""
@@ -63,7 +63,7 @@ class RunCodeBody(msgspec.Struct, kw_only=True, rename={"memory_limit_mib": "mem
 
 
 class CommandResult(msgspec.Struct, kw_only=True):
-    """End of the compiler or of the program."""
+    """How the compiler or the program ended, and its output."""
 
     status: CommandStatus
     execution_time: float | None = None
@@ -88,10 +88,11 @@ _decode_answer = msgspec.json.Decoder(RunCodeAnswer).decode
 
 
 def run_code_body(program: Program) -> RunCodeBody:
-    """Request for a program; of its limits a pool knows those of time and memory.
+    """Request for a program; of its limits, only those on time and memory are sent.
 
     Raises:
         UnsupportedLanguageError: If the protocol has no such language.
+        SandboxRequestError: If the program has environment variables, or a folder to start in.
     """
     language = _THEIR_NAMES.get(program.language, program.language)
     if language not in LANGUAGES:
@@ -167,7 +168,7 @@ def decode_run_code_body(text: bytes) -> tuple[RunCodeBody, Program]:
     """Request and its program, for the service.
 
     Raises:
-        SandboxRequestError: If the text is no such request, or asks for what is not allowed.
+        SandboxRequestError: If the text is no such request, or asks for something that is not allowed.
     """
     try:
         body = msgspec.json.decode(text, type=RunCodeBody)
@@ -183,7 +184,7 @@ def decode_run_code_body(text: bytes) -> tuple[RunCodeBody, Program]:
         fetch=tuple(body.fetch_files),
         limits=Limits(
             wall_seconds=body.run_timeout,
-            cpu_seconds=600,  # the protocol limits the time that passes, not that of the CPU
+            cpu_seconds=600,  # the protocol limits wall time, not CPU time
             memory_bytes=memory_bytes,
             output_bytes=_OUTPUT_BYTES,
             num_processes=256,

@@ -24,9 +24,9 @@ MAX_BATCHES = 128
 """Most connections to one node; when they are in use, programs wait and batches get fuller."""
 MAX_PROGRAM_BYTES = MAX_BODY_BYTES - 4096
 MAX_SANDBOX_ERRORS = 4
-"""Sandbox failures with one program until it is given up, since the program may be what breaks the sandbox."""
+"""Sandbox failures after which a program is given up: the program itself may break the sandbox."""
 MAX_NOTES = 4
-"""Most attempts that an error names, the latest ones."""
+"""Most attempts that an error message describes; the latest are kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -125,7 +125,7 @@ class Sender:
         """Send the pending calls that nodes have room for.
 
         Args:
-            lingered: Send a batch that has room for more, too; otherwise it waits LINGER_SECONDS while others run.
+            lingered: Send even a batch that is not full; otherwise it waits LINGER_SECONDS while others are in flight.
         """
         while self._pending:
             ready = [node for node in self._nodes if node.is_ready]
@@ -212,7 +212,7 @@ class Sender:
         return left
 
     def _answered(self, sent: SentBatch, line: Line) -> None:
-        """Give a call its answer, matched by id; a line with an id that nobody asked for is ignored."""
+        """Give a call its answer, matched by id; a line with an unknown id is ignored."""
         call = sent.calls.pop(line.id or "", None)
         if call is None:
             return
@@ -252,7 +252,7 @@ class Sender:
             self._loop.call_later(backoff_seconds(call.num_attempts, retry_after, self._rng), self._requeue, call)
 
     def _requeue(self, call: Call) -> None:
-        """Put a call before those that wait, since it was submitted earlier."""
+        """Put a call before those that are pending, since it was submitted earlier."""
         if not call.future.done():
             self._pending[call.id] = call
             self._pending.move_to_end(call.id, last=False)

@@ -32,11 +32,11 @@ DEADLINE_SECONDS = 120.0
 """Default of `deadline_seconds`: seconds for a whole call with its queues and retries."""
 _MAX_ERROR_LENGTH = 1000
 _RETRIED = frozenset({FailureKind.OVERLOADED})
-"""Failures after which a cell or a fork is sent again: it was never begun."""
+"""Failures after which a cell or a fork is sent again: it was never started."""
 _RETRIED_AT_OPEN = _RETRIED | {FailureKind.SHUTTING_DOWN, FailureKind.SANDBOX_ERROR}
 """Failures after which another node is asked to open the session."""
 _LOST = frozenset({FailureKind.SESSION_NOT_FOUND, FailureKind.SHUTTING_DOWN, FailureKind.CANCELLED})
-"""Failures that, of a session that was open, mean that it is lost."""
+"""Failures which mean that an open session is lost."""
 
 
 async def open_session(
@@ -81,7 +81,7 @@ async def open_session(
 class Session:
     """A Python interpreter in a sandbox; `Sandbox.open` and `Session.fork` make one, `close` ends it.
 
-    Cells, reads and writes of files are served one at a time: a second one is refused until the first has its answer.
+    Cells, reads and writes of files run one at a time: a second request is refused until the first has its answer.
 
     Example:
         async with await sandbox.open() as session:
@@ -96,7 +96,7 @@ class Session:
     ) -> None:
         self.id = state.id
         self.epoch = state.epoch
-        """Number of the interpreter; it grows when a cell had to be killed, and all variables and files are gone."""
+        """Number of the interpreter; it grows when a fresh one replaced it, and all variables and files are gone."""
         self._sender = sender
         self._node = node
         self._limits = limits
@@ -104,9 +104,9 @@ class Session:
         """Names of the functions of the host that cells may call."""
         self._socket = CellSocket(sender.transport, node, state.id)
         self.lost: tuple[str, ...] = ()
-        """What was not brought back of the snapshot that the session was opened with: "name: reason" of each."""
+        """Parts of the snapshot that could not be restored, each as "name: reason"."""
         self._notice = ""
-        """The same in words, which the next cell's stderr begins with, so that a policy reads it."""
+        """Text about `lost` with which the next cell's stderr begins, so that a policy reads it."""
         self._is_closed = False
         self._abandoned_id: str | None = None
         """Id of a request whose caller stopped waiting; the node may not know that yet."""
@@ -139,7 +139,7 @@ class Session:
             files: {name: content} written into the working directory before the cell runs.
             fetch: Names of files to bring back after the cell.
             answer_call: Answers the cell's calls of the functions that the session was opened with; None refuses them.
-                An exception of it ends the cell and its interpreter, and is raised here.
+                An exception that it raises ends the cell and its interpreter, and is raised here.
             call_limits: Limits of these calls.
             deadline_seconds: Seconds for the whole call, without those in which `answer_call` works.
 
@@ -182,10 +182,10 @@ class Session:
         fetch: Sequence[str] = (),
         deadline_seconds: float = DEADLINE_SECONDS,
     ) -> OutputStream:
-        """Run one cell and read its output meanwhile; arguments, result and errors are those of `run`.
+        """Run one cell and read its output while it runs; arguments, result and errors are those of `run`.
 
-        The cell can call no functions of the host. If its output is given up before its end, its interpreter ends, as
-        with a call of `run` that is cancelled.
+        The cell cannot call functions of the host. Leaving the stream before the cell has ended also ends the
+        interpreter, as cancelling `run` does.
         """
         body = self._cell(code, wall_seconds, files, fetch, deadline_seconds)
 
@@ -231,14 +231,14 @@ class Session:
         return replace(result, stderr=notice + result.stderr) if notice else result
 
     async def read_file(self, path: str, *, deadline_seconds: float = DEADLINE_SECONDS) -> bytes:
-        """Content of a regular file in the session's working directory. Raises as `run` does, and:
+        """Content of a regular file in the session's working directory. Raises as `run` does.
 
         Args:
-            path: Relative to /tmp, where the interpreter starts, also after a cell changed its directory.
+            path: Path relative to /tmp, whatever the current directory of the interpreter is.
             deadline_seconds: Seconds for the whole call.
 
         Raises:
-            SandboxFileError: If the cells left no such file, or one that is a link, a folder or too large.
+            SandboxFileError: If there is no such file, or it is a link, a folder or too large.
         """
         result = await self._run_empty_cell(f"{path!r} could be read", {}, (path,), deadline_seconds)
         if path not in result.files:
@@ -250,14 +250,14 @@ class Session:
         """Write or replace a file in the session's working directory, and make its folders. Raises as `run` does.
 
         Args:
-            path: Relative to /tmp, where the interpreter starts, also after a cell changed its directory.
-            content: Up to MAX_FILE_BYTES; a file that does not fit into /tmp is a SandboxRequestError.
+            path: Path relative to /tmp, whatever the current directory of the interpreter is.
+            content: At most MAX_FILE_BYTES; a file that does not fit into /tmp raises SandboxRequestError.
             deadline_seconds: Seconds for the whole call.
         """
         await self._run_empty_cell(f"{path!r} was written", {path: content}, (), deadline_seconds)
 
     async def fork(self, *, deadline_seconds: float = DEADLINE_SECONDS) -> "Session":
-        """Branch off a session with a copy of all variables and the same working directory. Raises as `run` does."""
+        """Open a branch: a session with copies of all variables, and the same working directory. Raises as `run`."""
         body = ForkBody(client=self._sender.client, id=uuid4().hex, deadline_seconds=deadline_seconds, epoch=self.epoch)
         state = _state(await self._send("fork", body))
         return Session(self._sender, self._node, state, self._limits, self._functions)
@@ -265,26 +265,26 @@ class Session:
     async def snapshot(
         self, *, wall_seconds: float | None = None, deadline_seconds: float = DEADLINE_SECONDS
     ) -> Snapshot:
-        """State of the session as bytes, with which `Sandbox.open` makes another one, on any service. Raises as `run`.
+        """State of the session as bytes, from which `Sandbox.open` makes another one, on any service. Raises as `run`.
 
-        Kept are variables, functions, classes and imports of cells, and the files and links below /tmp, as far as they
-        can be pickled and fit: small ones first. What is written into the snapshot is only ever read inside a session.
+        It holds variables, functions, classes and imports of cells, and the files and links below /tmp. Those that
+        cannot be pickled or do not fit are left out; small ones are kept first. Only sessions unpickle a snapshot.
 
         Args:
-            wall_seconds: Limit of the cell that writes it; None takes the session's.
+            wall_seconds: Wall limit of the cell that writes the snapshot; None takes the session's.
             deadline_seconds: Seconds for each of the two requests.
 
         Raises:
-            SnapshotError: If it could not be written, which is the doing of the session's cells or limits.
+            SnapshotError: If the session's cells or limits kept the snapshot from being written.
         """
         name = f"snapshot-{uuid4().hex}"
         return decode_snapshot(await self._run_helper(saving_cell(name), name, {}, wall_seconds, deadline_seconds))
 
     async def restore(self, snapshot: bytes, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
-        """Bring back the state of a snapshot, in a session in which no cell ran; sets `lost`. Raises as `run` does.
+        """Restore the state of a snapshot in a session in which no cell ran; sets `lost`. Raises as `run` does.
 
         Raises:
-            SnapshotError: If these bytes are no snapshot, or the session's limits do not allow what it does.
+            SnapshotError: If the bytes are no snapshot, or cannot be restored, for example within the session's limits.
         """
         decode_snapshot(snapshot)
         name = f"snapshot-{uuid4().hex}"
@@ -304,10 +304,10 @@ class Session:
     async def _run_empty_cell(
         self, purpose: str, files: Mapping[str, bytes], fetch: Sequence[str], deadline_seconds: float
     ) -> Result:
-        """Move files with a cell that does nothing, so that they keep their place in the session's order of cells."""
+        """Move files with an empty cell, so that they are moved in order with the session's other cells."""
         epoch = self.epoch
         result = await self.run("", files=files, fetch=fetch, deadline_seconds=deadline_seconds)
-        if self.epoch != epoch:  # what an earlier cell left running ended the interpreter
+        if self.epoch != epoch:  # something that an earlier cell left running ended the interpreter
             reason = result.error or result.status
             raise SessionLostError(f"session {self.id} lost its interpreter and files before {purpose}: {reason}")
         return result
@@ -315,7 +315,7 @@ class Session:
     async def _run_helper(
         self, code: str, name: str, files: Mapping[str, bytes], wall_seconds: float | None, deadline_seconds: float
     ) -> bytes:
-        """Run a cell of ours, and take the file that it leaves."""
+        """Run a cell that this package wrote; returns the file that the cell leaves."""
         result = await self.run(
             code, files=files, fetch=(name,), wall_seconds=wall_seconds, deadline_seconds=deadline_seconds
         )

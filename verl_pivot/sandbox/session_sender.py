@@ -1,4 +1,4 @@
-"""One request of a session -> its answer, sent again where a second attempt cannot run anything twice."""
+"""One request of a session -> its answer; it is sent again only if that cannot run anything twice."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from verl_pivot.sandbox.transport import RequestRefusedError, Transport, Transpo
 from verl_pivot.sandbox.wire import MAX_CELL_BYTES, CellBody, ForkBody, Line, OpenBody, StreamBody, encode
 
 MAX_TRANSPORT_FAILURES = 3
-"""Failed connections of one request in a row until it is given up: a session cannot move to another node."""
+"""Failed connections in a row after which a request is given up: a session cannot move to another node."""
 
 
 Body = OpenBody | CellBody | ForkBody | StreamBody
@@ -59,7 +59,7 @@ class SessionSender:
             retried: Failures after which the request is sent again; any other failure is an answer.
             socket: WebSocket that takes the request instead of a POST, if it is free and the request is small enough.
             exchange: Sends one attempt; None for a POST with one line of answer.
-            limit: Deadline that others may move; None for the body's.
+            limit: Deadline that the caller may move; None for the deadline in `body`.
 
         Raises:
             TransportError: If the connection failed MAX_TRANSPORT_FAILURES times in a row.

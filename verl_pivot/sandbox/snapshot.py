@@ -1,7 +1,7 @@
-"""Snapshots of a session: what a client keeps of one, and the cells that write and read it inside a session.
+"""Snapshots of sessions: the bytes that a client keeps, and the cells that write and read them inside a session.
 
-A snapshot is bytes that code of the session made. Only sessions look into them; here they are checked for their first
-line and their size, and the list of what was lost is read as data.
+Code of the session made the bytes, so only sessions unpickle them. Here, their first line and size are checked, and the
+list of what was lost is read as JSON.
 """
 
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ from verl_pivot.sandbox.in_session.saving import MAGIC, MAX_LOST, MAX_REASON_LEN
 
 MAX_SNAPSHOT_BYTES = MAX_FILE_BYTES
 _MAX_LOST_BYTES = (MAX_LOST + 1) * 12 * MAX_REASON_LENGTH
-"""Most bytes of the list of what was lost: a character is up to six bytes of JSON, in a name and in a reason."""
+"""Most bytes of the list of what was lost: each character of a name or reason takes up to six bytes of JSON."""
 _FOLDER = Path(__file__).parent / "in_session"
 _MODULES = ("pickling", "definitions", "saving", "restoring")
-"""Modules of the folder, each behind those that it imports."""
+"""Modules of the folder, each after those that it imports."""
 _CELL = """
 def run():
     import sys, types
@@ -38,7 +38,7 @@ run()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """State of a session, from which `Sandbox.open` makes another.
+    """State of a session, from which `Sandbox.open` makes another session.
 
     Example:
         snapshot = await session.snapshot()
@@ -47,16 +47,16 @@ class Snapshot:
     """
 
     content: bytes
-    """What `Sandbox.open` takes; at most MAX_SNAPSHOT_BYTES."""
+    """Bytes to give to `Sandbox.open`; at most MAX_SNAPSHOT_BYTES."""
     lost: tuple[str, ...]
-    """What could not be kept: "name: reason" of each variable, attribute or file."""
+    """Variables, attributes and files that could not be kept, each as "name: reason"."""
 
 
 def decode_snapshot(content: bytes) -> Snapshot:
     """Read the head of a snapshot.
 
     Raises:
-        SnapshotError: If it is none.
+        SnapshotError: If the bytes are no snapshot, or too many.
     """
     if not content.startswith(MAGIC):
         raise SnapshotError(f"these {len(content)} bytes are no snapshot of a session; give what Session.snapshot gave")
@@ -72,7 +72,7 @@ def decode_lost(line: bytes) -> tuple[str, ...]:
     """Read the list of what was lost, which code of the session can forge.
 
     Raises:
-        SnapshotError: If it is none.
+        SnapshotError: If it cannot be read.
     """
     try:
         lost = msgspec.json.decode(line[:_MAX_LOST_BYTES], type=dict[str, str])
@@ -87,12 +87,12 @@ def saving_cell(name: str) -> str:
 
 
 def restoring_cell(name: str) -> str:
-    """Cell that takes a snapshot from a file of the working folder, and leaves the list of what was lost there."""
+    """Cell that restores a snapshot from a file of the working folder, and replaces it by the list of what is lost."""
     return _cell(f"restore('/tmp/{name}')", num_modules=4)
 
 
 def removing_cell(name: str) -> str:
-    """Cell that removes the file."""
+    """Cell that removes a file of the working folder."""
     return f"__import__('os').unlink('/tmp/{name}')"
 
 

@@ -1,4 +1,4 @@
-"""Program -> Result with its output while it runs: sent again only as long as none of its output has come."""
+"""Program -> its output while it runs, and its Result; it is sent again only while no output has come."""
 
 from collections.abc import Sequence
 from uuid import uuid4
@@ -32,11 +32,11 @@ class StreamedProgram:
         """Whether some of its output has come."""
 
     async def run(self, sender: SessionSender, nodes: Sequence[Node], on_output: OnOutput) -> Result:
-        """Run it on the first of `nodes` that takes it.
+        """Run the program on the first of `nodes` that takes it.
 
         Raises:
             SandboxRequestError: If the program is not allowed.
-            SandboxError: If no node came to a result until the deadline, or one broke after output had come.
+            SandboxError: If no node came to a result until the deadline, or a node failed after output had come.
         """
         self._sender = sender
         body = StreamBody(
@@ -69,10 +69,10 @@ class StreamedProgram:
         return _result(line)
 
     async def write(self, text: str) -> bool:
-        """Type into its terminal; returns whether it runs.
+        """Type into the program's terminal; returns whether the program runs.
 
         Raises:
-            SandboxRequestError: If it has none.
+            SandboxRequestError: If the program has no terminal.
         """
         if not self._has_terminal:
             raise SandboxRequestError("the program has no terminal to type into: give it one by terminal=Terminal()")

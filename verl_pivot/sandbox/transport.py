@@ -28,17 +28,17 @@ from verl_pivot.sandbox.wire import (
 )
 
 CONNECT_SECONDS = 5.0
-"""Seconds for a connection, and for the answer to a short question."""
+"""Seconds to make a connection, and to get the answer to a short request."""
 SILENCE_SECONDS = 4 * HEARTBEAT_SECONDS
 """Seconds without a byte of an answer after which a node counts as dead."""
 KEEP_ALIVE_SECONDS = 30.0
-"""Seconds that an idle connection is kept; less than the service keeps it, or a request might meet its closing."""
+"""Seconds that an idle connection is kept. The service keeps it longer, so it cannot close it under a request."""
 LARGE_BODY_BYTES = 256 * 1024
-"""Size from which a body is written piece by piece, so that other requests are served between."""
+"""Size from which a body is written piece by piece, so that other requests are served in between."""
 
 
 class TransportError(Exception):
-    """A node did not answer, or not as a sandbox service does; says nothing about the request."""
+    """A node did not answer, or not as a sandbox service does; the request itself may be right."""
 
 
 class RequestRefusedError(Exception):
@@ -109,8 +109,8 @@ class Transport:
         """Send keys for a terminal; returns whether its program runs.
 
         Raises:
-            SandboxRequestError: If the node refuses them.
-            TransportError: If it does not answer.
+            SandboxRequestError: If the node refuses the keys.
+            TransportError: If the node does not answer.
         """
         timeout = aiohttp.ClientTimeout(total=CONNECT_SECONDS)
         try:
@@ -172,14 +172,14 @@ class Transport:
         return socket
 
     async def post_cancel(self, node: Node, client: str, ids: list[str]) -> None:
-        """End requests by id. Errors are ignored: a node that does not hear it runs them for nothing."""
+        """End requests by id; errors are ignored, since a node that misses this only runs the requests in vain."""
         body = encode(CancelBody(client=client, ids=ids))
         with contextlib.suppress(TransportError, RequestRefusedError, TimeoutError):
             async with asyncio.timeout(CONNECT_SECONDS):
                 await self.post(node, "/v1/cancel", body)
 
     async def delete(self, node: Node, path: str) -> None:
-        """Send a DELETE. Errors are ignored: the node closes sessions that nobody uses by itself."""
+        """Send a DELETE; errors are ignored, since the node closes unused sessions by itself."""
         with contextlib.suppress(aiohttp.ClientError, OSError, TimeoutError):
             timeout = aiohttp.ClientTimeout(total=CONNECT_SECONDS)
             async with self._http.delete(node.url + path, headers=_authorization(node), timeout=timeout) as response:
@@ -194,7 +194,7 @@ class Transport:
             self.watch(node)
 
     def trip(self, node: Node, problem: str) -> None:
-        """Send no more requests to a node that says that it stops, until a health probe succeeds."""
+        """Send no more requests to a node that is stopping, until a health probe succeeds."""
         node.last_problem = problem
         node.breaker.trip()
         self.on_trouble()

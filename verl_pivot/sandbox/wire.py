@@ -22,7 +22,7 @@ MAX_DEADLINE_SECONDS = 86_400.0
 LOAD_HEADER = "X-Sandbox-Load"
 """Response header: requests that wait or run when a batch arrives, the batch's own included."""
 HEARTBEAT_SECONDS = 5.0
-"""Seconds without a line of the answer until the service sends an empty one, so that each side sees the other live."""
+"""Seconds without a line after which the service sends an empty one, so that each side sees that the other lives."""
 MAX_CELL_BYTES = 64 * 1024
 """Most bytes of a cell on a WebSocket, of which many may be open; a larger cell is sent by POST."""
 MAX_CALL_MESSAGE_BYTES = 3 * MAX_CALL_BYTES
@@ -41,7 +41,7 @@ class BatchItem:
     num_bytes: int
     """Length of the item's JSON."""
     fingerprint: int
-    """Hash of the program's JSON, by which two different programs under one id are noticed."""
+    """Hash of the program's JSON, which shows when two different programs have the same id."""
 
 
 class RefusedItem(NamedTuple):
@@ -95,8 +95,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 def _strict(cls: type, **types: object) -> type[msgspec.Struct]:
     """Struct with the fields of the dataclass `cls`; it refuses unknown fields, which a dataclass would let pass.
 
-    A field with a default may be absent, so that the default is stated once, in `cls`. `types` are other types than
-    those of `cls`, by field.
+    A field with a default may be absent, so that the default is stated once, in `cls`. `types` maps fields to types
+    that replace those of `cls`.
     """
     hints = get_type_hints(cls) | types
     described: list[Any] = []
@@ -179,7 +179,7 @@ class ReplyBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_only
 
     number: int
     value: str | None = None
-    """JSON of what the call returns."""
+    """JSON of the value that the call returns."""
     error: str | None = None
 
 
@@ -222,7 +222,7 @@ def decode(body: bytes, kind: type[ValueT], what: str) -> ValueT:
     """Decode JSON as a `kind`.
 
     Raises:
-        SandboxRequestError: If it is none; the message begins with `what` and names the place of the mistake.
+        SandboxRequestError: If the body is no such JSON; the message begins with `what` and says where the mistake is.
     """
     try:
         return msgspec.json.decode(body, type=kind)
@@ -236,8 +236,8 @@ def decode_limits(raw: msgspec.Raw) -> Limits:
 
 
 def decode_terminal(raw: msgspec.Raw) -> Terminal | None:
-    """Decode the terminal of a session; raises SandboxRequestError if it is none."""
-    given = decode(bytes(raw), _WireTerminal | None, "the field terminal")  # type: ignore[arg-type]  # a union is no class
+    """Decode the terminal of a session; raises SandboxRequestError if it is not usable."""
+    given = decode(bytes(raw), _WireTerminal | None, "the field terminal")  # type: ignore[arg-type]  # it is a union
     return None if given is None else Terminal(**_given(given))
 
 
@@ -251,7 +251,7 @@ def decode_functions(raw: msgspec.Raw) -> tuple[HostFunction, ...]:
 
 def decode_call_limits(raw: msgspec.Raw) -> CallLimits | None:
     """Decode limits of calls; raises SandboxRequestError if they are not usable."""
-    given = decode(bytes(raw), _WireCallLimits | None, "the field calls")  # type: ignore[arg-type]  # a union is no class
+    given = decode(bytes(raw), _WireCallLimits | None, "the field calls")  # type: ignore[arg-type]  # it is a union
     return None if given is None else CallLimits(**_given(given))
 
 
@@ -323,7 +323,7 @@ def decode_program(text: bytes, where: str) -> Program:
     """Decode a Program from JSON.
 
     Raises:
-        SandboxRequestError: If it is none; the message begins with `where`, its place in the request.
+        SandboxRequestError: If the text is no Program; the message begins with `where`, its place in the request.
     """
     try:
         values = _given(_decode_program(text))

@@ -39,7 +39,7 @@ _TURNS_AT_ONCE = 256
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CandidateSettings:
-    """What the table depends on beside the trajectories."""
+    """Settings that the table depends on, besides the trajectories."""
 
     model: str | None
     """Checkpoint whose tokenizer counts the tokens of prompts; None leaves them uncounted."""
@@ -48,10 +48,10 @@ class CandidateSettings:
     seed: int
     validation_share: float
     split_by: str
-    """What goes to one split as a whole, "task" or "trajectory"."""
+    """Unit that is never divided between splits: "task" or "trajectory"."""
     verifier_modules: tuple[str, ...] = ()
     turns: TurnKinds = "all"
-    """Turns that are candidates, those that the profile measured: all, or "calls"."""
+    """Which turns are candidates, as in the profile: "all", or "calls" for those in which the expert made calls."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.validation_share < 1.0:

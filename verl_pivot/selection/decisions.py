@@ -14,7 +14,7 @@ with extra("data"):
 
 
 class Decision(StrEnum):
-    """What becomes of a candidate: the filter that drops it, in the order in which filters are applied, or KEPT."""
+    """Decision on a candidate: the filter that drops it, in the order in which filters are applied, or KEPT."""
 
     UNDECIDED = "undecided"
     """No sample has a score, or the expert's own action has none: the verifier could not compare."""
@@ -42,9 +42,10 @@ class SelectionRule:
 
     lambda_diff: float = 1.0
     keep: Literal["pivots", "unsolved", "all"] = "pivots"
-    """"unsolved" drops only what every sample got right, as rStar2-Agent's stage 3 does; "all" ignores rewards."""
+    """"pivots" is the rule above. "unsolved" drops only turns that every sample got right, as rStar2-Agent's stage 3
+    does, and turns without a decided sample. "all" ignores rewards."""
     max_per_trajectory: int | None = None
-    """Most pivots of one trajectory; None keeps all."""
+    """Maximum number of pivots of one trajectory; None keeps all."""
     max_prompt_tokens: int | None = 4096
     """Longest prompt in tokens; None leaves lengths unchecked."""
 
@@ -64,7 +65,7 @@ class SelectionReport:
     num_candidates: int
     num_by_decision: dict[Decision, int]
     num_by_outcome: dict[TurnOutcome, int]
-    """Number of turns by what their profile shows, before any filter."""
+    """Number of turns by the outcome in their profile, before any filter."""
     num_train: int
     num_validation: int
     num_refused_experts: dict[str, int]

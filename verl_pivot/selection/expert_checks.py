@@ -22,7 +22,7 @@ class ExpertReport:
     others: Counter[tuple[str, str]] = field(default_factory=Counter)
     """{(reason, "undecided" or "refused"): number of turns}"""
     examples: dict[tuple[str, str], str] = field(default_factory=dict)
-    """{the same: first turn, with the verdict's detail}"""
+    """{(reason, "undecided" or "refused"): first such turn, with the verdict's detail}"""
 
 
 def check_experts(

@@ -38,7 +38,7 @@ class PassCount(NamedTuple):
 
 
 class Standing(StrEnum):
-    """What the rollouts say of a problem."""
+    """How often the rollouts of a problem solve it."""
 
     NEVER_RIGHT = "never right"
     SOMETIMES_RIGHT = "sometimes right"
@@ -61,7 +61,7 @@ class JudgedProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HardSet:
-    """What becomes of each problem.
+    """Judged problems, which say what is kept and what is dropped.
 
     Source: rStar2-Agent (arXiv:2508.20722, section 4.3), whose stage 3 leaves out problems that the policy of stage 2
     solved 8 of 8 times.
@@ -84,13 +84,13 @@ class HardSet:
         return sum(problem.is_kept for problem in self.judged)
 
     def note(self, standing: Standing) -> str:
-        """What becomes of problems of this standing, in words."""
+        """Whether problems of this standing are kept or dropped, in words."""
         if standing is Standing.TOO_FEW:
             return f"kept: fewer than {self.min_rollouts}"
         return "dropped" if standing is Standing.ALWAYS_RIGHT else "kept"
 
     def check(self, problems: Path) -> None:
-        """Refuse what can only be a mistake, before a file is written.
+        """Refuse inputs that can only be a mistake, before a file is written.
 
         Raises:
             DataError: If the rollouts are of other problems, or nothing would be left.

@@ -18,7 +18,7 @@ PROFILES = pyarrow.schema(
         ("trajectory_id", pyarrow.string()),
         ("turn_index", pyarrow.int64()),
         ("outcome", pyarrow.string()),
-        ("pass_rate", pyarrow.float64()),  # null, like the next three: no sample was decided
+        ("pass_rate", pyarrow.float64()),  # null, like the next three, if no sample was decided
         ("reward_mean", pyarrow.float64()),
         ("reward_std", pyarrow.float64()),
         ("reward_var", pyarrow.float64()),

@@ -31,7 +31,7 @@ with extra("data"):
 
 
 Progress: TypeAlias = Callable[[str, int | None], AbstractContextManager[Callable[[int], None]]]
-"""Progress bar: (what is counted, total or None) -> function to call with a number of further ones that are done."""
+"""Progress bar: (name of the items, total or None) -> function to call with the number of newly finished items."""
 
 _LINES_PER_CHUNK = 4096
 
@@ -67,7 +67,7 @@ class SelectionJob:
     settings: CandidateSettings
     workers: int = 1
     with_recordings: bool = False
-    """Whether rows carry what their tools answered, for rollouts that go on from a pivot."""
+    """Whether rows hold the recorded calls and results of their trajectory, for rollouts that go on from a pivot."""
 
 
 def select_pivots(job: SelectionJob, progress: Progress) -> SelectionReport:
@@ -199,7 +199,7 @@ def _write(
 
 
 def _sampling(profile: Path | None) -> str | None:
-    """How the profile was sampled, for the rows; None if nothing was profiled, or its publisher did not say."""
+    """How the profile was sampled, for the rows; None if nothing was profiled, or others published the profile."""
     if profile is None or is_published(profile):
         return None
     return read_settings(profile).sampling_record().encoded()

@@ -57,9 +57,10 @@ def fill_table(
     Args:
         database: Database from `open_tables`.
         name: Name of the table.
-        chunks_after: Called with a number of chunks that are in the table, gives the chunks after them. The sequence
-            of chunks must be the same in every run.
-        on_rows: Called with the number of rows that are new in the table, at first with those of an interrupted run.
+        chunks_after: Function that gets the number of chunks already in the table, and gives the chunks after them. The
+            sequence of chunks must be the same in every run.
+        on_rows: Called with the number of rows that are new in the table; the first call counts the rows that an
+            interrupted run added.
     """
     found = database.execute("select num_tables, num_rows from progress where name = ?", (name,)).fetchone()
     num_tables, num_rows = found or (0, 0)

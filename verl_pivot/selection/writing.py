@@ -27,7 +27,7 @@ _ROWS_PER_FETCH = 4096
 
 
 class KeptTurns(NamedTuple):
-    """One trajectory and what is known of its kept turns."""
+    """One trajectory, and the numbers of its kept turns."""
 
     row: RawRow
     numbers: dict[int, PivotNumbers]
@@ -60,7 +60,7 @@ def write_pivots(
         train: File of the training split.
         validation: File of the validation split, which is written even if it has no row.
         workers: Number of processes that make rows.
-        with_recordings: Whether rows carry what their tools answered.
+        with_recordings: Whether rows hold the recorded calls and results of their trajectory.
         sampling: SamplingRecord of the profile, encoded, for every row; None without one.
         on_rows: Called with the number of rows written since the last call.
     """

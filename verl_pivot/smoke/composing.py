@@ -22,7 +22,7 @@ _DEFAULT_SERVICE = re.compile(r"http://127\.0\.0\.1:8000\b")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeMachine:
-    """What launches run on."""
+    """Machine on which launches run."""
 
     has_accelerator: bool
     num_workers: int
@@ -33,7 +33,7 @@ class SmokeMachine:
     """Rollouts of a step for each worker."""
 
     def batch_size(self, group_size: int) -> int:
-        """Prompts of a step."""
+        """Number of prompts in a step."""
         return max(1, self.num_rollouts // group_size) * self.num_workers
 
     @property
@@ -68,15 +68,15 @@ class SmokeMachine:
 def compose(
     method: str, case: SmokeCase, folder: Path, model: Path, machine: SmokeMachine, services: str | None
 ) -> list[str]:
-    """Write rows and tools of a case into a folder; gives the overrides of its launch.
+    """Write rows and tools of a case into a folder; returns the overrides of its launch.
 
     Args:
         method: Name of the method.
         case: Its case.
         folder: Folder for the files.
         model: Checkpoint of the policy.
-        machine: What it runs on.
-        services: Address of a judge and of a search service; None if the case asks neither.
+        machine: Machine on which it runs.
+        services: Address of a judge and of a search service; None if the case needs neither.
     """
     batch_size = machine.batch_size(case.group_size)
     rows = write_rows(folder / "rows.parquet", case.rows, 16 * batch_size)
@@ -98,7 +98,7 @@ def compose(
 
 
 def _write_tools(case: SmokeCase, method: str, folder: Path, services: str | None) -> Path | None:
-    """Tools file of a case, where it is not the method's own."""
+    """Write the tools file of a case; None if the case takes the method's own file, or none."""
     path = folder / "tools.yaml"
     match case.tools:
         case ToolsKind.FUNCTION:
@@ -117,12 +117,12 @@ def _write_tools(case: SmokeCase, method: str, folder: Path, services: str | Non
 
 
 def needs_services(case: SmokeCase) -> bool:
-    """Whether a case asks a judge or a search service."""
+    """Whether a case needs a judge or a search service."""
     return case.tools is ToolsKind.SEARCH or any(JUDGE_PLACE in override for override in case.overrides)
 
 
 def texts_of(case: SmokeCase) -> Sequence[str]:
-    """What a policy reads and writes, for a tokenizer."""
+    """Texts that a policy reads and writes, for training a tokenizer."""
     shown = [path.read_text() for path in sorted((configs_dir() / "tools").glob("*.yaml"))]
     return [QUESTION, TOOLS, ENVIRONMENT, *case.turns, *shown]
 

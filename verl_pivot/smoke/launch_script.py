@@ -1,4 +1,4 @@
-"""Shell script with a launch of verl -> the words of the launch, and the same with a tiny model, few rows and steps."""
+"""Shell script with a launch of verl -> the overrides of the launch, and the same launch with other values."""
 
 import os
 import re
@@ -17,7 +17,7 @@ _UNKNOWN = re.compile(r"\$\(|`")
 _QUOTED_OR_COMMENT = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<![^\s;])#[^\n]*", re.DOTALL)
 _BLOCK = re.compile(r"(?:^|[;\n])[ \t]*(?:(if|case|for|while|until)|fi|esac|done)\b")
 _OPERATORS = ";&|<>"
-"""Letters of what ends a command, or leads its output elsewhere."""
+"""Characters of shell operators, which end a command or redirect its output."""
 _ARRAY_WORD = re.compile(r"\$\{(\w+)\[[@*]\]\}|\$[@*]|\$\{[@*]\}", re.ASCII)
 
 
@@ -26,7 +26,7 @@ class Replacement(NamedTuple):
 
     key: str
     before: str | None
-    """The value in the script; None if it names none."""
+    """Value in the script; None if the script does not set the key."""
     after: str
 
     def __str__(self) -> str:
@@ -34,7 +34,7 @@ class Replacement(NamedTuple):
 
 
 class ReplacedLaunch(NamedTuple):
-    """The launch of a script, made short."""
+    """The launch of a script, with other values for some keys."""
 
     overrides: tuple[str, ...]
     replacements: tuple[Replacement, ...]
@@ -43,8 +43,8 @@ class ReplacedLaunch(NamedTuple):
 def launch_of(script: Path, environment: Mapping[str, str] = os.environ) -> tuple[str, ...]:
     """The overrides of the launch of verl in a script, which is read and not run.
 
-    Variables have the values that the script gives them by plain assignments, or else those of the environment. What
-    only a shell can tell, such as $(hostname) or a variable that is assigned within an `if`, stays as it stands.
+    Variables have the values that the script gives them by plain assignments, or else those of the environment. Values
+    that only a shell can tell, such as $(hostname) or a variable that is assigned within an `if`, stay as written.
 
     Args:
         script: A shell script, or a file with the command alone.
@@ -52,7 +52,7 @@ def launch_of(script: Path, environment: Mapping[str, str] = os.environ) -> tupl
 
     Raises:
         ConfigError: If the script holds no launch of verl, or several, or a quote without its end, or a variable
-            that may be several overrides.
+            that may hold several overrides.
     """
     text = _without_comments(script.read_text(errors="replace").replace("\\\n", " "))
     arrays: dict[str, list[str]] = {}
@@ -82,12 +82,12 @@ def _without_comments(text: str) -> str:
 
 
 def _depth(text: str) -> int:
-    """Blocks that a text begins and does not end, less those that it only ends."""
+    """Number of blocks that a text begins, minus the number of blocks that it ends."""
     return sum(1 if begun else -1 for begun in _BLOCK.findall(text))
 
 
 def _assign(words: Sequence[str], variables: dict[str, str], *, is_certain: bool) -> None:
-    """Take over the assignments of a command; a variable that only some runs of the script assign has no value then."""
+    """Record the assignments of a command; a variable that the script may leave unassigned gets no value."""
     is_leading = is_certain
     for word in words:
         found = _ASSIGNMENT.fullmatch(word)
@@ -131,7 +131,7 @@ def _filled_override(word: str, variables: Mapping[str, str]) -> str:
 
 
 def _filled(text: str, variables: Mapping[str, str]) -> str:
-    """A text with its variables; those without a value stay as they stand."""
+    """A text in which variables are replaced by their values; those without a value stay as written."""
 
     def value(found: re.Match[str]) -> str:
         name, default = found[1] or found[2], found[3]
@@ -148,7 +148,7 @@ def replaced(launch: Sequence[str], values: Mapping[str, str]) -> ReplacedLaunch
         values: {key: value}, with "+" before a key that verl does not have.
 
     Raises:
-        ConfigError: If a word that stays has something that only a shell can tell.
+        ConfigError: If an override that is not replaced has a value that only a shell can tell.
     """
     given = {word.lstrip("+~").partition("=")[0]: word.partition("=")[2] for word in launch}
     names = {key.lstrip("+") for key in values}

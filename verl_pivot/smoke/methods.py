@@ -1,4 +1,4 @@
-"""Method -> SmokeCase: the turns that a tiny policy writes, the rows that it is asked, and what else a launch needs."""
+"""Method -> SmokeCase: the turns that a tiny policy writes, its rows, and everything else that a launch needs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,10 +37,10 @@ class Adder(Environment):
     async def score(self, answer):
         return float("3" in (answer.content if answer else ""))
 '''
-"""A module with the environment of cases that search."""
+"""A module with the environment of cases with a tree search."""
 QUESTION = "Add 1 and 2."
 JUDGE_PLACE = "{judge}"
-"""Stands in overrides for the address of a judge."""
+"""Placeholder in overrides for the address of a judge."""
 
 
 class RowKind(StrEnum):
@@ -64,21 +64,21 @@ class ToolsKind(StrEnum):
     """Tools file of a launch."""
 
     SHIPPED = "shipped"
-    """The one that the method names."""
+    """The file that the method names."""
     FUNCTION = "function"
     """One function."""
     ENVIRONMENT = "environment"
     """One environment, which scores the rollout."""
     SEARCH = "search"
-    """The one that the method names, with the address of a search service of the smoke."""
+    """The file that the method names, with the address of the smoke's own search service."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeCase:
-    """What two steps of a method need."""
+    """Settings for two steps of a method."""
 
     turns: tuple[str, ...]
-    """Turns that the policy writes, each as likely: a right one and a wrong one, and a call of a tool."""
+    """Turns that the policy writes, all equally likely: a right one, a wrong one, and a call of a tool."""
     rows: RowKind
     tools: ToolsKind | None = None
     """Tools file; None: the method has none."""
@@ -86,7 +86,7 @@ class SmokeCase:
     """Config groups beside the method."""
     group_size: int = 4
     overrides: tuple[str, ...] = ()
-    """Further overrides; places in them are filled in."""
+    """Further overrides; JUDGE_PLACE in them is replaced by the judge's address."""
 
 
 def call(name: str, **arguments: Json) -> str:
@@ -173,7 +173,7 @@ CASES: Mapping[str, SmokeCase] = {
         tools=ToolsKind.FUNCTION,
         overrides=(f"pivot.ruler.base_url={JUDGE_PLACE}", "pivot.ruler.model=stand-in"),
     ),
-    # A function in place of pages: a smoke shows the method on this machine, which may have no browser.
+    # A function instead of web pages: a smoke tries the method on this machine, which may have no browser.
     "web_agent": SmokeCase(turns=(_ADD, "#### 3", "#### 4"), rows=RowKind.SUMS, tools=ToolsKind.FUNCTION),
     "rubrics": SmokeCase(
         turns=(_ADD, "It is 3.", "It is 4."),

@@ -33,7 +33,7 @@ _TRUTHS: dict[RowKind, tuple[str, Json]] = {
 
 
 def write_rows(path: Path, kind: RowKind, number: int) -> Path:
-    """Write so many rows of one kind; of pivots there are as many again for validation."""
+    """Write a number of rows of one kind; for pivots, also as many rows for validation."""
     if kind is RowKind.PIVOTS:
         _write_pivots(path, number)
         return path

@@ -15,7 +15,7 @@ MODEL = "actor_rollout_ref.model.path"
 _GROUP_SIZE = 4
 _MAX_RESPONSE_TOKENS = 1024
 _RESAMPLED = ("grpo_roc", "l0")
-"""Methods that leave out groups of equal rewards, of which a policy with random weights has no others."""
+"""Methods that leave out groups with equal rewards; a policy with random weights has only such groups."""
 
 
 def value_of(launch: Sequence[str], key: str) -> str | None:
@@ -25,7 +25,7 @@ def value_of(launch: Sequence[str], key: str) -> str | None:
 
 
 def with_method(launch: Sequence[str], method: str | None) -> tuple[str, ...]:
-    """The launch with a method that was asked for beside it.
+    """The launch with a method that the user named beside it.
 
     Raises:
         ConfigError: If the launch has another method.
@@ -39,16 +39,16 @@ def with_method(launch: Sequence[str], method: str | None) -> tuple[str, ...]:
 
 
 def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMachine) -> ReplacedLaunch:
-    """The short launch, with what was replaced.
+    """The short launch, with the list of replaced values.
 
     Args:
         launch: Overrides of the user's launch.
         folder: Folder for everything that it writes.
         model: The tiny model.
-        machine: What it runs on.
+        machine: Machine on which it runs.
 
     Raises:
-        ConfigError: If a word that stays has something that only a shell can tell.
+        ConfigError: If an override that is not replaced has a value that only a shell can tell.
     """
     method = value_of(launch, "method") or ""
     group_size = CASES[method].group_size if method in CASES else _GROUP_SIZE

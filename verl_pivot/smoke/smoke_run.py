@@ -1,4 +1,4 @@
-"""A method -> SmokeResult: its tiny policy, its launch, and whether what it logged is what a working method logs."""
+"""A method, or a user's launch -> SmokeResult: two steps with a tiny policy, and whether their metrics show a fault."""
 
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,7 +20,7 @@ _STAMP = ".smoke"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SmokeResult:
-    """What two steps of a method showed."""
+    """Result of two steps of a method."""
 
     method: str
     complaint: str | None
@@ -43,7 +43,7 @@ def smoke(
     Args:
         method: Name of the method.
         folder: Folder for its files; emptied first.
-        machine: What it runs on.
+        machine: Machine on which it runs.
         model: Checkpoint whose architecture and tokenizer the policy takes; None: the tiny one that calls tools.
         say: Called with each line about what happens.
 
@@ -72,7 +72,7 @@ def smoke_launch(
     Args:
         launch: Overrides of the launch.
         folder: Folder for its files; emptied first.
-        machine: What it runs on.
+        machine: Machine on which it runs.
         model: Checkpoint whose architecture and tokenizer the policy takes; None: the one that the launch names.
         say: Called with each line about what happens.
 
@@ -119,7 +119,7 @@ def _result(method: str, outcome: LaunchOutcome, overrides: Sequence[str], compl
 
 
 def complaint_of(case: SmokeCase, steps: Collection[Mapping[str, float]]) -> str | None:
-    """What the metrics say against a method whose policy calls tools; None if nothing.
+    """Fault that the metrics show of a method whose policy calls tools; None if they show none.
 
     Args:
         case: Case of the method.
@@ -133,7 +133,7 @@ def complaint_of(case: SmokeCase, steps: Collection[Mapping[str, float]]) -> str
 
 
 def failure_of(steps: Collection[Mapping[str, float]]) -> str | None:
-    """What the metrics say of rollouts in which the system failed; None if it did in none.
+    """Sentence about rollouts in which the system failed, from the metrics; None if it failed in none.
 
     Args:
         steps: [num_steps] {metric: value}

@@ -1,4 +1,4 @@
-"""A judge and a search service for the time of a smoke, in a process of their own that ends with its input."""
+"""A judge and a search service for the time of a smoke, in a process that ends when its standard input is closed."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ _DOCUMENTS = ({"title": "Sums", "text": "One and two are three."}, {"title": "Ch
 
 @contextmanager
 def standing_in(folder: Path) -> Iterator[str]:
-    """Address of the services.
+    """Run the services for the length of a `with` block; yields their address.
 
     Args:
         folder: Folder for the index of the search service.
@@ -40,7 +40,7 @@ def standing_in(folder: Path) -> Iterator[str]:
 
 
 async def _answer(request: web.Request) -> web.Response:
-    """Score trajectories by their numbers, and a turn 7 of 10."""
+    """Answer a question to the judge: trajectories are scored by their numbers, and a turn gets 7 of 10."""
     body = await request.json()
     question = body["messages"][-1]["content"]
     if numbers := sorted({int(number) for number in _NUMBERED.findall(question)}):

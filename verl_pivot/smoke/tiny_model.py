@@ -1,4 +1,4 @@
-"""Texts, or the folder of a checkpoint -> a checkpoint of few and small layers with random weights."""
+"""Texts, or the folder of a checkpoint -> a checkpoint with few, small layers and random weights."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -110,7 +110,7 @@ def _write_weights(folder: Path, seed: int, fields: Mapping[str, Any]) -> Path:
 
 
 def assert_finite(model: Any) -> None:
-    """Tell which weights of a model are no numbers."""
+    """Assert that all weights of a model are finite; the error names those that are not."""
     named = [*model.named_parameters(), *model.named_buffers()]
     assert [name for name, values in named if not values.isfinite().all()] == []
 
@@ -123,7 +123,7 @@ def without_progress_bars() -> None:
 
 
 def write_writing_model(folder: Path, *, turns: Sequence[str], corpus: Sequence[str]) -> Path:
-    """Write a checkpoint that writes one of the turns, each as likely, after whatever it read, and ends its turn then.
+    """Write a checkpoint that answers every prompt with one of the turns, all equally likely, and then ends its turn.
 
     Args:
         folder: Folder for the checkpoint.
@@ -138,7 +138,7 @@ def write_writing_model(folder: Path, *, turns: Sequence[str], corpus: Sequence[
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
     written = torch.tensor([tokenizer.convert_tokens_to_ids(turn) for turn in turns])
-    for layer in model.model.layers:  # what it writes depends on the last token alone, however much stands before
+    for layer in model.model.layers:  # without attention, its output depends only on the last token
         torch.nn.init.zeros_(layer.self_attn.o_proj.weight.requires_grad_(False))
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)

@@ -1,4 +1,4 @@
-"""Overrides of a launch -> what came of it: its steps, how long each phase took, and the cause where it failed."""
+"""Overrides of a launch -> LaunchOutcome: its steps, how long each phase took, and the cause if it failed."""
 
 import math
 import os
@@ -22,17 +22,17 @@ _NEEDED = ("critic/score/mean", "actor/pg_loss", "actor/grad_norm")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOutcome:
-    """What came of one launch."""
+    """Outcome of one launch."""
 
     exit_code: int
     seconds: float
     phases: Mapping[str, float]
-    """{phase: seconds}, in their order; each step is one."""
+    """{phase: seconds}, in their order; each training step is a phase."""
     metrics: Mapping[int, Mapping[str, float]]
     """{step: {metric: value}}"""
     log: Path
     cause: str | None
-    """Why it did not do its steps; None if it did them."""
+    """Why the launch did not complete its steps; None if it did."""
 
 
 def training(model: Path, rows: Path, *, batch_size: int, n: int, num_steps: int) -> list[str]:
@@ -51,7 +51,7 @@ def training(model: Path, rows: Path, *, batch_size: int, n: int, num_steps: int
 
 
 def nothing_saved(folder: Path) -> dict[str, str]:
-    """{key: value} of a launch that saves and resumes nothing, and writes what it says into a folder alone."""
+    """{key: value} of a launch that saves and resumes no checkpoint, and writes its rollouts into this folder."""
     return {
         "trainer.val_before_train": "False",
         "trainer.test_freq": "-1",
@@ -70,7 +70,7 @@ def run_launch(
 
     Args:
         folder: Folder for its logs.
-        overrides: Words behind the module's name.
+        overrides: Words after the module's name.
         say: Called with each line about what happens.
         place: Working directory; None: the folder.
 
@@ -128,7 +128,7 @@ def _failure(printed: Path, code: int) -> str:
 
 
 def missing_of_steps(metrics: Mapping[int, Mapping[str, float]], num_steps: int = NUM_STEPS) -> str | None:
-    """What the steps of a launch that ended well lack: steps, metrics, or numbers; None if nothing."""
+    """What is missing from a launch that ended well: steps, metrics, or finite values; None if nothing is."""
     if sorted(metrics) != list(range(1, num_steps + 1)):
         return f"the launch ended well, but logged the steps {sorted(metrics)} in place of {num_steps} steps"
     for number, found in metrics.items():

@@ -1,7 +1,7 @@
-"""Step `arena_tools`: a graph of questions -> a row with a Python tool for each question that needs one.
+"""Step `arena_tools`: a graph of questions -> a row with a Python tool for each question that needs a tool.
 
-ASTRA (arXiv:2601.21558, section 3) takes a tool whose output has the answer anywhere in it. Here a call's result must
-be the answer, each value of the call must have a source, and a call with other arguments must not give the answer.
+ASTRA (arXiv:2601.21558, section 3) accepts a tool whose output contains the answer anywhere. Here a call's result must
+equal the answer, each value of the call must have a source, and a call with other arguments must not give the answer.
 """
 
 import re
@@ -27,37 +27,43 @@ from verl_pivot.verifiers.sandboxed import execute
 from verl_pivot.verifiers.verdicts import Reason
 
 PROGRAMMER = "programmer"
-"""Role that writes the tools; the role `writer` plays it if nobody is named for it."""
+"""Role that writes the tools; the role `writer` is used if no model is named for it."""
 _READY_SECONDS = 60.0
-"""Seconds that the sandbox has to start, and to show that it can run tools."""
+"""Timeout in seconds for the first tool, which shows that the sandbox works."""
 _UNBOUNDED = re.compile(r'"(pattern|\$)')
-"""What a schema may not have: it is applied outside of the sandbox, and these may take any time."""
+"""Schema keywords that are refused: schemas are checked outside of the sandbox, where these could take any time."""
 
 
 class WrittenTool(ToolCode):
-    """A tool as its writer gives it, with the call that answers its question."""
+    """A tool as the model wrote it, with the call that answers its question."""
 
     arguments: dict[str, JsonValue]
+    """Arguments of the call that answers the question."""
 
 
 class ArenaToolsOptions(Options):
     attempts: int = Field(default=3, ge=1)
-    """Draws of each tool, of which the first one without a problem stays."""
+    """Maximum number of draws of each tool; the first draw without a problem is used."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Sampling temperature of what is written."""
+    """Sampling temperature of the model that writes the tools."""
     max_tokens: int = Field(default=2048, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
 
 
 @make_step("arena_tools", options=ArenaToolsOptions)
 class ArenaToolsStep:
-    """Makes a row for `verl_pivot.tools.arena.Arena` of a draft's questions, all of whose tools must work."""
+    """Makes a row for `verl_pivot.tools.arena.Arena` from a draft's questions; the tools of all of them must work."""
 
     def __init__(self, options: ArenaToolsOptions) -> None:
         self._options = options
 
     async def prepare(self, workshop: Workshop) -> None:
-        """Raises SandboxError or SandboxRequestError if no sandbox can run a tool, before anybody writes anything."""
+        """Run a test tool in the sandbox before any model is asked.
+
+        Raises:
+            SandboxError: If no sandbox can run a tool.
+            SandboxRequestError: If the sandbox refuses the test tool.
+        """
         tool = ToolCode(name="ready", description="Tells that it runs.", parameters={}, code="def ready(): return True")
         await (await shared_sandbox()).run_many([tool_program(tool, {})], deadline_seconds=_READY_SECONDS)
 
@@ -77,10 +83,10 @@ class ArenaToolsStep:
     async def _written(
         self, question: AskedQuestion, graph: QuestionGraph, taken: Sequence[str], workshop: Workshop
     ) -> ArenaTool:
-        """The first tool for a question without a problem.
+        """The first drawn tool without a problem for a question.
 
         Raises:
-            BadRowError: If there is none, with the problem of the last one.
+            BadRowError: If every draw has a problem; the message has that of the last draw.
             SandboxError: If the sandbox fails.
         """
         attempts = self._options.attempts
@@ -116,16 +122,16 @@ class ArenaToolsStep:
 def call_problem(
     written: WrittenTool, question: AskedQuestion, graph: QuestionGraph, taken: Sequence[str]
 ) -> Malformed | None:
-    """What is wrong with a tool and its call, before anything runs; None if nothing is.
+    """The problem of a tool and its call that can be found without running it; None if there is none.
 
     Args:
         written: The tool.
         question: The question that the call answers.
         graph: All questions.
-        taken: Names of the tools before it.
+        taken: Names of the earlier tools of the draft.
 
     Raises:
-        BadRowError: If its parameters are no schema, or it has text that JSON cannot hold.
+        BadRowError: If the tool's parameters are no schema, or the tool has text that JSON cannot hold.
     """
     if problem := _schema_problem(written, taken):
         return problem
@@ -156,12 +162,12 @@ def _schema_problem(written: WrittenTool, taken: Sequence[str]) -> Malformed | N
 
 
 async def _run_problem(written: WrittenTool, question: AskedQuestion, word: str) -> Malformed | None:
-    """What is wrong with what a tool's calls return; None if nothing is.
+    """The problem of the results of a tool's calls; None if there is none.
 
     Args:
         written: The tool.
         question: The question that the call answers.
-        word: Text that no argument is, for the call with other ones.
+        word: Text that equals no argument, for the call with other arguments.
 
     Raises:
         SandboxError: If the sandbox fails.
@@ -187,7 +193,7 @@ async def _run_problem(written: WrittenTool, question: AskedQuestion, word: str)
 
 
 def answer_problem(outcome: ToolOutcome, answer: Json) -> Malformed | None:
-    """Why a call does not give the answer, as a value of the same JSON type; None if it does."""
+    """Why a call's result is not the answer, as a value of the same JSON type; None if it is."""
     if outcome.failure:
         return Malformed(reason=outcome.failure, detail=outcome.detail)
     if not equal(outcome.value, answer):
@@ -197,11 +203,11 @@ def answer_problem(outcome: ToolOutcome, answer: Json) -> Malformed | None:
 
 
 def other_value(value: Json, word: str) -> Json:
-    """The value with another text, number or choice in the place of each; an empty list or object stays.
+    """A copy of the value in which each text, number, boolean and null is another; empty lists and objects stay.
 
     Args:
         value: Any JSON value.
-        word: Text in the place of each text, and of null.
+        word: Text that replaces each text and null.
     """
     match value:
         case dict():

@@ -1,4 +1,4 @@
-"""Arguments of a call and the messages before it -> values that nobody said and no schema names."""
+"""Arguments of a call and the messages before it -> values that occur in no message and no schema."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,22 +8,22 @@ from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
 _IDEOGRAPHS = "\u3040-\u30ff\u3400-\u9fff"
 _WORD = re.compile(rf"[{_IDEOGRAPHS}]|[^\W_{_IDEOGRAPHS}]+")
-"""Chinese and Japanese have no spaces between words, so that each character is one."""
+"""A word; each Chinese or Japanese character counts as one, because these languages have no spaces between words."""
 
 
 def unsourced_values(
     call: ToolCall, messages: Iterable[Message], tool: JsonObject, may_write: Sequence[str] = ()
 ) -> list[str]:
-    """Values in a call's arguments, as "path: value", that no message and no schema has.
+    """Values in a call's arguments, as "path: value", that occur in no message and not in the tool's schema.
 
-    Stricter than the filter `coherence`, which looks at identifiers alone: every text and number counts, as whole words
-    in their order, without case and signs, so that "one_way" stands in "One way, please." True, false and null
-    are choices, and need no source.
+    Stricter than the filter `coherence`, which checks identifiers only: every text and number needs a source. A value
+    has a source if its words occur there in the same order, regardless of case and punctuation: "one_way" occurs in
+    "One way, please." True, false and null need no source.
 
     Args:
         call: The call.
-        messages: Messages before it, of which those of the system, the user and the tools are read.
-        tool: Schema of the tool, whose words (such as those of `enum`) are known.
+        messages: Messages before the call; messages of the assistant are ignored.
+        tool: Schema of the tool, whose words (such as those of `enum`) count as a source.
         may_write: Arguments, as tool.argument, whose text the caller composes itself.
     """
     texts = [message.content for message in messages if message.role is not Role.ASSISTANT]
@@ -36,19 +36,19 @@ def unsourced_values(
 
 
 def is_known(value: Json, messages: Iterable[Message]) -> bool:
-    """Whether a message to the assistant has a text or number, in whole words."""
+    """Whether a message to the assistant contains a text or number as whole words."""
     texts = [message.content for message in messages if message.role is not Role.ASSISTANT]
     return _words(str(value)) in " ".join(map(_words, texts))
 
 
 def asks_for(text: str, argument: str) -> bool:
-    """Whether a text may ask the user for an argument: it has a question mark, or a word of the argument's name."""
+    """Whether a text may ask the user for an argument: it has a question mark or a word of the argument's name."""
     names = [word for word in _words(argument).split("|") if word]
     return "?" in text or "\uff1f" in text or any(f"|{name}|" in _words(text) for name in names)
 
 
 def _words(text: str) -> str:
-    """The words of a text between bars, so that "in" finds whole words only; every text has the words of "-"."""
+    """The words of a text between bars, so that "in" finds whole words only; "" if it has no words, such as "-"."""
     words = _WORD.findall(text.casefold())
     return f"|{'|'.join(words)}|" if words else ""
 

@@ -1,4 +1,4 @@
-"""AnswerGate: a question to a writer -> its answer, from the cache or within the budget, few questions at a time."""
+"""AnswerGate: a question to a writer -> its answer, from the cache, or by a request within budget and concurrency."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -18,12 +18,12 @@ from verl_pivot.synthesis.budget import Budget, BudgetLimits
 from verl_pivot.synthesis.writer import Writer, WriterQuestion
 
 _ANSWERS: Final = "answers"
-"""Folder in the output that keeps the answers of models for later runs."""
+"""Folder in the output that caches the answers of models for later runs."""
 _LEDGER: Final = "budget.txt"
 
 
 class _KeptAnswer(msgspec.Struct, frozen=True):
-    """An answer as the cache holds it."""
+    """An answer in the format of the cache."""
 
     message: dict[str, object]
     finish_reason: str
@@ -34,24 +34,24 @@ class _KeptAnswer(msgspec.Struct, frozen=True):
 
 
 class AnswerGate:
-    """The way of every question of a run; equal questions are asked once, also by several drafts at the same time."""
+    """Answers all questions of a run. Equal questions are asked once, even if several drafts ask them concurrently."""
 
     def __init__(self, cache: AnswerCache, budget: Budget, retries: Retries, *, concurrency: int) -> None:
-        """Ask nothing yet.
+        """Keep cache and budget; nothing is asked yet.
 
         Args:
-            cache: Answers of earlier runs and processes; every new one is added as it comes.
-            budget: Covers each attempt at a question that the cache does not answer.
-            retries: How attempts are repeated.
-            concurrency: Most questions at a time.
+            cache: Answers of earlier runs and processes; each new answer is added immediately.
+            budget: Budget of the requests; answers from the cache cost nothing.
+            retries: How requests are retried.
+            concurrency: Maximum number of concurrent questions.
         """
         self._cache, self._budget, self._retries = cache, budget, retries
         self._slots = asyncio.Semaphore(concurrency)
         self._asked: dict[str, asyncio.Task[ChatAnswer]] = {}
-        """{key: the answer under way}"""
+        """{key: task of the pending answer}"""
 
     async def answer(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
-        """The answer of a writer.
+        """A writer's answer to a question.
 
         Raises:
             EngineError: If the endpoint cannot be reached or keeps failing, or the cache cannot be written.
@@ -73,7 +73,7 @@ class AnswerGate:
         return answer
 
     async def _attempt(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
-        """One request within the budget; one that fails or says nothing of its tokens is paid in full."""
+        """One request within the budget; if it fails or reports no tokens, its whole reservation is paid."""
         reservation = await self._budget.reserve(writer.most_tokens(question))
         paid = reservation.tokens
         try:
@@ -87,7 +87,7 @@ class AnswerGate:
         return answer
 
     async def close(self) -> None:
-        """End the questions that nobody waits for any more."""
+        """Cancel the questions that are still pending."""
         for task in (asked := list(self._asked.values())):
             task.cancel()
         await asyncio.gather(*asked, return_exceptions=True)
@@ -95,21 +95,21 @@ class AnswerGate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateSettings:
-    """What a run's gate is made from."""
+    """Settings of a run's gate."""
 
     out: Path
-    """Folder of the output, which keeps the answers."""
+    """Folder of the output, which holds the cache of answers."""
     folder: Path
-    """Keeps what the budget has spent."""
+    """Folder of the ledger, which records the spent budget."""
     limits: BudgetLimits
     retries: Retries
     concurrency: int
-    """Most questions at a time."""
+    """Maximum number of concurrent questions."""
 
 
 @asynccontextmanager
 async def opened_gate(settings: GateSettings, writers: Mapping[str, Writer]) -> AsyncIterator[AnswerGate]:
-    """The gate of a run; at the end the budget is settled, and all writers are closed.
+    """The gate of a run; at the end, the budget's ledger and all writers are closed.
 
     Raises:
         ConfigError: If the folders cannot be written.

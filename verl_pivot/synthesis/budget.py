@@ -1,4 +1,4 @@
-"""Budget: tokens, calls and seconds of a run, set aside before each call and settled after it, also over kill -9."""
+"""Budget: limits on tokens, calls and seconds of a run; calls are reserved and then settled, even across kill -9."""
 
 import asyncio
 import os
@@ -14,25 +14,27 @@ from verl_pivot.errors import OutOfBudgetError
 from verl_pivot.validation import Options
 
 _SECONDS_NOTED: Final = 1.0
-"""Seconds after which the time spent is written down again."""
+"""Interval in seconds at which the spent time is written to the ledger."""
 
 
 class BudgetLimits(Options):
-    """What a run may spend; None sets no limit."""
+    """Limits of what a run may spend; None sets no limit."""
 
     tokens: int | None = Field(default=None, ge=0)
-    """Tokens of all questions and answers, those of failed attempts included."""
+    """Maximum number of tokens of all questions and answers, including failed attempts; None sets no limit."""
     calls: int | None = Field(default=None, ge=0)
-    """Requests to models and calls of programs, failed attempts included."""
+    """Maximum number of requests to models and calls of programs, including failed attempts; None sets no limit."""
     seconds: float | None = Field(default=None, ge=0.0)
-    """Seconds that the run takes, those before an interruption included."""
+    """Maximum number of seconds of the run, including the time before an interruption; None sets no limit."""
 
 
 class Reservation(NamedTuple):
-    """One call that is set aside."""
+    """Budget that is reserved for one call."""
 
     number: int
+    """Number of the call in the ledger."""
     tokens: int
+    """Maximum number of tokens of the call."""
 
 
 @dataclass(slots=True)
@@ -45,13 +47,13 @@ class _Spent:
 
 
 class Budget:
-    """What is left of a run's limits. A call that was under way when the process died counts in full.
+    """Remaining budget of a run. A call that was running when the process died counts with its whole reservation.
 
     Each line of the ledger is one of "call NUMBER TOKENS", "paid NUMBER TOKENS" and "time SECONDS".
     """
 
     def __init__(self, limits: BudgetLimits, ledger: Path) -> None:
-        """Read what earlier processes of the run spent.
+        """Read from the ledger what earlier processes of the run have spent.
 
         Raises:
             ConfigError: If the ledger cannot be read or written.
@@ -59,7 +61,7 @@ class Budget:
         self._limits = limits
         self._spent = _read(ledger)
         self._set_aside = 0
-        """Tokens of the calls that are under way."""
+        """Reserved tokens of the running calls."""
         self._next = self._spent.calls
         self._began = self._noted_at = time.monotonic()
         self._changed = asyncio.Event()
@@ -75,7 +77,7 @@ class Budget:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that are paid, and those that are set aside."""
+        """Number of paid and reserved tokens together."""
         return self._spent.tokens + self._set_aside
 
     @property
@@ -84,17 +86,17 @@ class Budget:
 
     @property
     def seconds_left(self) -> float | None:
-        """None: there is no limit."""
+        """Seconds that are left; None if there is no limit."""
         return None if self._limits.seconds is None else self._limits.seconds - self.seconds
 
     async def reserve(self, tokens: int) -> Reservation:
-        """Set one call aside; waits while calls under way may leave enough.
+        """Reserve the budget of one call; waits if running calls may free enough tokens.
 
         Args:
-            tokens: Most tokens of the call.
+            tokens: Maximum number of tokens of the call.
 
         Raises:
-            OutOfBudgetError: If the limits do not cover it, whatever the calls under way leave.
+            OutOfBudgetError: If the limits do not cover the call, even if the running calls need no tokens.
         """
         while not self._covers(tokens):
             self._changed.clear()
@@ -107,7 +109,7 @@ class Budget:
         return reservation
 
     def settle(self, reservation: Reservation, tokens: int) -> None:
-        """Pay for a call what it took; what was set aside beyond that is free again."""
+        """Pay the tokens that a call used; the rest of its reservation is free again."""
         self._set_aside -= reservation.tokens
         self._spent.tokens += tokens
         self._write(f"paid {reservation.number} {tokens}")
@@ -116,7 +118,7 @@ class Budget:
         self._changed.set()
 
     def _covers(self, tokens: int) -> bool:
-        """Whether the limits cover a call now; raises OutOfBudgetError if they never will."""
+        """Whether the limits cover a call now; raises OutOfBudgetError if they cannot cover it later either."""
         limits = self._limits
         if limits.calls is not None and self._spent.calls >= limits.calls:
             raise OutOfBudgetError(f"all {limits.calls} calls are spent")
@@ -142,7 +144,7 @@ class Budget:
 
 
 def _read(ledger: Path) -> _Spent:
-    """The sums of a ledger, whose last line may be torn; a call that was not paid counts as it was set aside."""
+    """The sums of a ledger, whose last line may be incomplete; an unpaid call counts with its reserved tokens."""
     spent = _Spent()
     if not ledger.exists():
         return spent

@@ -1,8 +1,8 @@
-"""Calibration: an expert's trajectory -> trajectories in which a policy leaves its way, notices it, and comes back.
+"""Calibration: an expert's trajectory -> trajectories in which a policy deviates, notices its mistake, and recovers.
 
 STeCa (arXiv:2502.14276, `data_collection/data_cali_alfworld.py`) plays a policy from each prefix of an expert's
-trajectory. In its code, actions differ if the cosine of their embeddings is below 0.95, and nothing is run again. Here
-the row's verifier tells the actions apart, and each trajectory is run to an outcome of 1.
+trajectory. In its code, actions differ if the cosine of their embeddings is below 0.95, and the new trajectory is not
+run. Here the row's verifier decides whether actions differ, and each new trajectory is run and must have outcome 1.
 """
 
 import re
@@ -41,18 +41,18 @@ _TELLS = re.compile(r"\bexperts?\b", re.IGNORECASE)
 
 class CalibratedOptions(RolloutOptions):
     num: int = Field(default=4, ge=1)
-    """Continuations whose mean outcome is the value of an action (M)."""
+    """Number of continuations whose mean outcome is the value of an action (M in the paper)."""
     max_per_trajectory: int = Field(default=2, ge=1)
-    """Most turns of a trajectory that are calibrated: of those that can be, the ones that lose most value."""
+    """Maximum number of calibrated turns per trajectory; the turns with the greatest loss of value are taken."""
     thought_in: ThoughtPlace = ThoughtPlace.CONTENT
-    """Where the thought stands: in the text of its turn, or in its reasoning, which not every chat template shows."""
+    """Part of the turn that holds the thought: its text, or its reasoning, which not every chat template shows."""
     max_thought_tokens: int = Field(default=256, ge=1)
-    """Tokens of a thought that the writer writes."""
+    """Maximum number of tokens of a thought that the writer writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _GuidedTask:
-    """An expert's trajectory as a task, whose first turns the expert takes."""
+    """An expert's trajectory as a task in which the first turns are given by the expert."""
 
     id: str
     row: JsonObject
@@ -61,21 +61,21 @@ class _GuidedTask:
     turns: tuple[Message, ...]
     """[num_turns] the expert's actions after the prompt."""
     candidates: dict[int, Turn]
-    """{index among `turns`: the turn} of those that follow another turn of the expert."""
+    """{index in `turns`: the turn} of each turn that directly follows another turn of the expert."""
 
 
 class _Probed(NamedTuple):
-    """What the continuations from one turn on came to."""
+    """Results of the continuations from one turn on."""
 
     value_before: float | None
-    """None if no continuation has an outcome."""
+    """Mean outcome of the continuations; None if none has an outcome."""
     deviation: Deviation | None
-    """An action of a failed one that is not the expert's, with its value; None if there is none."""
+    """First action of a failed continuation that differs from the expert's, with its value; None if there is none."""
 
 
 @make_step("calibrated", options=CalibratedOptions)
 class Calibrated:
-    """Makes trajectories of the worst deviations of the policy from an expert's trajectory that can be made good."""
+    """Makes trajectories from the policy's worst deviations from an expert's trajectory that can be recovered from."""
 
     def __init__(self, options: CalibratedOptions) -> None:
         self._options = options
@@ -104,7 +104,7 @@ class Calibrated:
         return drafts or [draft.rejected("no_deviation", detail)]
 
     async def _probed(self, task: _GuidedTask, number: int, workshop: Workshop) -> _Probed:
-        """Value before a turn, and the first failed action there that the verifier tells from the expert's."""
+        """Value before a turn, and the first failed action there that differs from the expert's by the verifier."""
         given = task.turns[:number]
         before = await self._continued(task, given, 2 * number, workshop)
         value_before = mean_outcome(map(_outcome, before))
@@ -114,7 +114,7 @@ class Calibrated:
             action = _first_action(played, number)
             if action is None or not await _is_other(action, task.candidates[number]):
                 continue
-            # Drawn anew: the conversation that the action is from was chosen because it failed.
+            # New continuations: the one with this action was chosen because it failed, so it would bias the mean.
             value = mean_outcome(map(_outcome, await self._continued(task, (*given, action), 2 * number + 1, workshop)))
             return _Probed(value_before, None if value is None else Deviation(number, action, value_before, value))
         return _Probed(value_before, None)
@@ -122,7 +122,7 @@ class Calibrated:
     async def _continued(
         self, task: _GuidedTask, given: Sequence[Message], series: int, workshop: Workshop
     ) -> list[PlayedProblem]:
-        """[num] conversations in which the policy goes on behind the given turns; seeds differ between series."""
+        """[num] conversations in which the policy continues after the given turns; each series has its own seeds."""
         num = self._options.num
         return await all_at_once(
             play_guided(task.row, given, workshop, self._options, name=task.id, number=series * num + k)
@@ -133,7 +133,7 @@ class Calibrated:
         return await play_guided(task.row, given, workshop, self._options, name=task.id, policy_goes_on=False)
 
     async def _made(self, draft: Draft, task: _GuidedTask, deviation: Deviation, workshop: Workshop) -> Draft:
-        """The draft with the trajectory that comes back from a deviation, or why there is none."""
+        """The draft with the trajectory that recovers from a deviation, or rejected with the reason."""
         index = task.candidates[deviation.turn].index
         draft = draft.with_values(turn=index, value_before=deviation.value_before, value=deviation.value)
         given = recovering_turns(task.turns, deviation)
@@ -148,7 +148,7 @@ class Calibrated:
         return replace(draft, trajectory=made)
 
     async def _thought(self, messages: Sequence[Message], index: int, workshop: Workshop) -> str | Malformed:
-        """What the assistant thinks of its turn `index` when it sees the result, by the writer."""
+        """The assistant's thought about its turn `index` after it has seen the result, written by the writer."""
         question = WriterQuestion(
             messages=({"role": "user", "content": _thought_question(messages, index)},),
             seed=workshop.seed(index),
@@ -165,7 +165,7 @@ class Calibrated:
 
 
 def _guided_task(draft: Draft, max_turns: int) -> _GuidedTask | Malformed:
-    """The task of a trajectory, or why it cannot be played."""
+    """The task of a trajectory, or the reason why it cannot be played."""
     trajectory = draft.trajectory
     if trajectory is None or trajectory.passed is False:
         return Malformed(reason="not_passed", detail="calibration is about trajectories that solve their task")
@@ -194,7 +194,7 @@ def _guided_task(draft: Draft, max_turns: int) -> _GuidedTask | Malformed:
 
 
 def _problem(played: PlayedProblem, task: _GuidedTask, num_turns: int) -> str:
-    """Why a conversation of given turns alone does not solve the task; "" if it does."""
+    """Why a conversation that consists of given turns does not solve the task; "" if it does."""
     conversation, outcome = played.played, played.outcome
     if conversation.messages[: conversation.num_prompt_messages] != task.prompt:
         return "the environment adds to the prompt what the trajectory's prompt holds already"
@@ -213,17 +213,17 @@ def _problem(played: PlayedProblem, task: _GuidedTask, num_turns: int) -> str:
 
 
 def _is_system(played: PlayedProblem) -> bool:
-    """Whether a system failed in a conversation of given turns alone, in which no engine takes part."""
+    """Whether the system failed in a conversation that consists of given turns, so that no engine is used."""
     return played.outcome.is_masked and played.played.stop_reason is not StopReason.ENGINE_FAILURE
 
 
 def _outcome(played: PlayedProblem) -> float | None:
-    """The outcome as a draw; None if the system failed, or nobody could tell."""
+    """The outcome of one continuation; None if the system failed, or the outcome is undecided."""
     return None if played.outcome.is_masked else played.outcome.reward
 
 
 def _first_action(played: PlayedProblem, num_given: int) -> Message | None:
-    """The policy's first action in a conversation that failed, if it makes calls that can be run."""
+    """The policy's first action in a failed conversation; None unless it makes calls that can be run."""
     if played.outcome.is_masked or played.outcome.passed is not False or len(played.played.turns) <= num_given:
         return None
     turn = played.played.turns[num_given]
@@ -231,7 +231,7 @@ def _first_action(played: PlayedProblem, num_given: int) -> Message | None:
 
 
 async def _is_other(action: Message, turn: Turn) -> bool:
-    """Whether the verifier tells an action from the expert's; what it cannot decide is no deviation."""
+    """Whether an action differs from the expert's by the verifier; an undecided action does not count as different."""
     verdict = await score_message(action, turn)
     return verdict.score is not None and verdict.score < 1.0
 

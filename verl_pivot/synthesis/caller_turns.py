@@ -1,4 +1,4 @@
-"""Answer of a writer -> its turn as an action, or its text alone; or what is wrong with it."""
+"""Answer of a writer -> its action or its text, or Malformed with the reason why it cannot be used."""
 
 import re
 
@@ -34,11 +34,11 @@ def read_action(answer: ChatAnswer) -> Message | Malformed:
 
 
 def read_text(answer: ChatAnswer, *, reason: str = "bad_text") -> str | Malformed:
-    """The text in an answer, which makes no call and has no markers of a chat template.
+    """The text in an answer, which must make no call and have no markers of a chat template.
 
     Args:
-        answer: Any answer.
-        reason: Reason where it makes a call, has no text, or has markers.
+        answer: Answer of a writer.
+        reason: Reason of the Malformed result if the answer makes a call, has no text, or has markers.
 
     Raises:
         EngineError: If the answer is no message of the assistant.
@@ -53,5 +53,5 @@ def read_text(answer: ChatAnswer, *, reason: str = "bad_text") -> str | Malforme
 
 
 def is_plain(text: str) -> bool:
-    """Whether a text has neither markers of a chat template nor half of a surrogate pair, which no model can read."""
+    """Whether a text has no markers of a chat template and no half of a surrogate pair, which is no valid text."""
     return without_chat_tokens(text) == text and not _HALF_PAIR.search(text)

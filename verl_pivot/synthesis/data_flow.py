@@ -1,4 +1,4 @@
-"""Recorded trajectories -> FieldEdge: a value in a call's arguments that the result of an earlier call held."""
+"""Recorded trajectories -> FieldEdges: a call's arguments have a value from the result of an earlier call."""
 
 import re
 from collections import Counter, defaultdict
@@ -12,7 +12,7 @@ from verl_pivot.synthesis.tool_graph import EdgeOrigin, FieldEdge
 from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory
 
 MIN_CALLS = 2
-"""Recorded calls that an edge takes: a value may stand in a result by chance once."""
+"""Number of recorded calls that an edge needs, because a single match may be by chance."""
 
 _MIN_CHARACTERS = 3
 _MIN_NUMBER = 10
@@ -22,7 +22,7 @@ Scalar: TypeAlias = str | int | float
 
 
 class FieldValue(NamedTuple):
-    """One value in a result or in arguments, and the keys to it, written as in `FieldEdge`."""
+    """One value in a result or in arguments, with its path of keys, written as in `FieldEdge`."""
 
     path: str
     value: Scalar
@@ -31,14 +31,14 @@ class FieldValue(NamedTuple):
 def mined_edges(trajectories: Iterable[Trajectory], *, min_calls: int = MIN_CALLS) -> list[FieldEdge]:
     """The edges between fields that recorded trajectories show, in alphabetical order.
 
-    A value counts if a call's arguments have it, the result of an earlier call gave it, and neither a message of the
-    user or the system before the call has it, nor the tools' schemas: the caller cannot have it from elsewhere. What a
-    call was told, its result does not give. Texts count from three characters on, numbers from 10 on, since smaller
-    ones stand everywhere.
+    A value counts if a call's arguments have it, the result of an earlier call has it, and the caller cannot have it
+    from elsewhere: no earlier message of the user or the system has it, and no tool schema. A result does not count as
+    the source of a value that was among the arguments of its own call. Texts of fewer than three characters and
+    numbers below 10 do not count, because they occur everywhere.
 
     Args:
         trajectories: Recorded trajectories, whose results are JSON or text.
-        min_calls: Recorded calls that an edge takes.
+        min_calls: Number of recorded calls that an edge needs.
     """
     seen: Counter[tuple[str, str, str, str]] = Counter()
     for trajectory in trajectories:
@@ -51,7 +51,7 @@ def mined_edges(trajectories: Iterable[Trajectory], *, min_calls: int = MIN_CALL
 
 
 def _flow(trajectory: Trajectory) -> Iterator[tuple[str, str, str, str]]:
-    """Yield (source, result, target, argument) of each value that passes, once for each call that takes it."""
+    """Yield (source tool, result path, target tool, argument path) of each passed value, once per receiving call."""
     calls = answered_calls(trajectory.messages)
     said = _Said(trajectory)
     held: dict[Scalar, set[tuple[str, str]]] = defaultdict(set)
@@ -73,7 +73,7 @@ def _flow(trajectory: Trajectory) -> Iterator[tuple[str, str, str, str]]:
 
 
 class _Said:
-    """What the caller of tools knows without their results, as far as the conversation has come."""
+    """Texts that the caller knows without the tools' results, up to a position of the conversation."""
 
     def __init__(self, trajectory: Trajectory) -> None:
         self._texts = [encode_json(list(trajectory.tools)).casefold()]
@@ -81,7 +81,7 @@ class _Said:
         self._position = 0
 
     def has(self, value: Scalar, *, before: int) -> bool:
-        """Whether a schema, or a message of the user or the system before this position, has a value."""
+        """Whether a tool schema, or a message of the user or the system before this position, contains a value."""
         for message in self._messages[self._position : before]:
             if message.role in (Role.SYSTEM, Role.USER):
                 self._texts.append(message.content.casefold())
@@ -91,12 +91,12 @@ class _Said:
 
 
 def fields_of_result(result: Message | None) -> list[FieldValue]:
-    """The values that may pass from a call's result; a result that is no JSON is one text, with "" for its keys."""
+    """The values in a call's result that may count; a result that is no JSON is one text with the path ""."""
     return [] if result is None else [each for each in scalars(result_value(result.content)) if _may_pass(each.value)]
 
 
 def result_value(result: str) -> Json:
-    """What the text of a result holds: the value of its JSON, or itself."""
+    """The JSON value in the text of a result, or the text itself if it is no JSON."""
     try:
         return decode_json(result)
     except BadRowError:
@@ -104,7 +104,7 @@ def result_value(result: str) -> Json:
 
 
 def argument_values(arguments: JsonObject) -> list[FieldValue]:
-    """Texts and numbers in a call's arguments, whose names are never data; names with a dot in them are left out."""
+    """Texts and numbers in a call's arguments; arguments whose name contains a dot are left out."""
     return [
         FieldValue(f"{name}.{path}".rstrip("."), value)
         for name, argument in arguments.items()
@@ -114,7 +114,7 @@ def argument_values(arguments: JsonObject) -> list[FieldValue]:
 
 
 def scalars(value: Json) -> list[FieldValue]:
-    """Texts and numbers within a JSON value, and the keys that are data, such as those of an object by id."""
+    """Texts and numbers within a JSON value, and keys that are data, such as the ids in an object {id: record}."""
     found, left = [], [("", value)]
     while left:
         path, inner = left.pop()
@@ -134,7 +134,7 @@ def scalars(value: Json) -> list[FieldValue]:
 
 @lru_cache(maxsize=4096)
 def is_name(key: str) -> bool:
-    """Whether a key names a field; one with digits, spaces or other signs is data."""
+    """Whether a key is the name of a field; a key with spaces, other signs or more than a final digit is data."""
     return _NAME.fullmatch(key) is not None
 
 

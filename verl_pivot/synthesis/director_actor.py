@@ -1,8 +1,9 @@
-"""Step `director_actor`: a task's goals in order -> a conversation that a director leads, with the calls of real tools.
+"""Step `director_actor`: a task's goals in order -> a conversation that a director leads, with calls of real tools.
 
 IBSEN (ACL 2024, and its released code): a director writes an outline, a script of five lines, and before each line an
-instruction for the actor who says it. The release drops the instruction before the actor reads it, and counts a goal
-as done after its eighth turn; here the actor reads it, and a goal that is not reached by then ends the draft.
+instruction for the actor of that line. The released code drops the instruction before the actor reads it, and counts a
+goal as reached after its eighth turn. Here the actor reads it, and a draft whose goal is not reached by then is
+rejected.
 """
 
 from collections import deque
@@ -37,27 +38,27 @@ _ASSISTANT = (
     "and never make one up. The director's instruction for your next line: {instruction}"
 )
 DIRECTOR = "director"
-"""Role of the writer that leads; `user` and `policy` are the actors."""
+"""Role of the writer that directs; the roles `user` and `policy` are the actors."""
 Speaker = Literal["user", "assistant"]
 
 
 class DirectorActorOptions(Options):
-    """The numbers are IBSEN's."""
+    """Options of `director_actor`; the default numbers of lines are IBSEN's."""
 
     script_lines: int = Field(default=5, ge=1)
-    """Most lines of a script, after which the director writes another one."""
+    """Maximum number of lines of a script; after them, the director writes another script."""
     min_turns: int = Field(default=5, ge=1)
-    """Lines of a goal from which on the director is asked whether it is reached."""
+    """Number of lines for a goal after which the director is first asked whether the goal is reached."""
     max_turns: int = Field(default=8, ge=1)
-    """Lines of a goal by which it must be reached."""
+    """Maximum number of lines for a goal; if it is not reached by then, the draft is rejected."""
     max_calls: int = Field(default=5, ge=0)
-    """Turns with calls that the assistant takes before it says a line."""
+    """Maximum number of turns with calls that the assistant takes before one line."""
     attempts: int = Field(default=2, ge=1)
-    """Draws of a script, an instruction or a user's line, of which the first one without a problem stays."""
+    """Maximum number of draws of a script, an instruction or a user's line; the first without a problem is used."""
     temperature: float = Field(default=0.6, ge=0.0)
-    """Sampling temperature of what is written."""
+    """Sampling temperature of all texts."""
     max_tokens: int = Field(default=1024, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
 
     @model_validator(mode="after")
     def _check_turns(self) -> Self:
@@ -72,14 +73,14 @@ class ScriptLine(Options):
 
 
 class Script(Options):
-    """What the director plans."""
+    """The director's plan: an outline and the next lines."""
 
     outline: str = Field(min_length=1)
     lines: tuple[ScriptLine, ...] = Field(min_length=1)
 
 
 class GoalCheck(Options):
-    """What the director says of a goal."""
+    """The director's answer to the question whether a goal is reached."""
 
     reason: str
     completed: bool
@@ -87,7 +88,7 @@ class GoalCheck(Options):
 
 @make_step("director_actor", options=DirectorActorOptions)
 class DirectorActor:
-    """Plays the goals of a task one after the other; the conversation ends with an assistant's line."""
+    """Plays a conversation that reaches the goals of a task one after the other; it ends with an assistant's line."""
 
     def __init__(self, options: DirectorActorOptions) -> None:
         self._options = options
@@ -124,20 +125,20 @@ class Stage:
     """One conversation under a director.
 
     Raises:
-        BadRowError: From `reach`, if a goal is not reached, or an answer stays wrong.
+        BadRowError: From `reach`, if a goal is not reached, or every attempt at an answer has a problem.
         ToolFailureError: From `reach`, if a system that a tool needs fails.
     """
 
     def __init__(
         self, options: DirectorActorOptions, workshop: Workshop, tools: RolloutTools, system: Sequence[Message]
     ) -> None:
-        """Begin with the messages of the system.
+        """Begin the conversation with the system messages.
 
         Args:
-            options: How it is played.
-            workshop: Has the writers.
-            tools: Run the assistant's calls.
-            system: Messages that stand before the conversation.
+            options: Options of the step.
+            workshop: Workshop with the writers.
+            tools: Tools that run the assistant's calls.
+            system: System messages before the conversation.
         """
         self._options, self._workshop, self._toolbox = options, workshop, tools.toolbox
         self.messages: list[Message] = [*system]
@@ -145,7 +146,7 @@ class Stage:
         self._draws = count()
 
     async def reach(self, goal: str) -> int:
-        """Play lines until the director finds that the goal is reached; returns their number."""
+        """Play lines until the director finds that the goal is reached; returns the number of lines."""
         script: deque[ScriptLine] = deque()
         for number in range(1, self._options.max_turns + 1):
             if not script:
@@ -195,7 +196,7 @@ class Stage:
         return good(await first_good(draw, self._numbers()))
 
     async def _act(self, line: ScriptLine, instruction: str) -> None:
-        """Let an actor say a line, after the assistant's calls."""
+        """Let an actor say a line; the assistant may make calls before its line."""
         if line.speaker == "user":
             self.messages.append(Message(role=Role.USER, content=await self._users_line(instruction)))
             return
@@ -260,12 +261,12 @@ class Stage:
         )
 
     def _numbers(self) -> Iterator[int]:
-        """Numbers of the draws of one question."""
+        """Numbers of the draws for one question, which give their seeds."""
         return islice(self._draws, self._options.attempts)
 
 
 class _Task(NamedTuple):
-    """A task as a director reads it."""
+    """The parts of a task that a director needs."""
 
     metadata: JsonObject
     goals: list[str]
@@ -273,7 +274,7 @@ class _Task(NamedTuple):
 
 
 def _read_task(task: JsonObject, name: str) -> _Task:
-    """The goals in a row's metadata, or what its user wants, if there are none.
+    """The goals in a row's metadata, or the last message of its prompt if there are none.
 
     Raises:
         BadRowError: If the row has no prompt, or its goals are no texts.
@@ -289,7 +290,7 @@ def _read_task(task: JsonObject, name: str) -> _Task:
 
 
 def _script_problem(script: Script, first: Speaker, max_lines: int) -> Malformed | None:
-    """What a program finds wrong with a script; None if it finds nothing."""
+    """The problem of a script that a program can find; None if there is none."""
     if len(script.lines) > max_lines:
         return Malformed(reason="script_too_long", detail=f"{len(script.lines)} lines of at most {max_lines}")
     speakers = [line.speaker for line in script.lines]

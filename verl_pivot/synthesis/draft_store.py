@@ -1,4 +1,4 @@
-"""DraftStore: the drafts of finished items in a journal, in the order of their ends, read back in that of the items."""
+"""DraftStore: drafts of finished items in a journal; written in the order of completion, read in the order of items."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -24,28 +24,28 @@ create index temp.choices_of_item on choices (number);
 
 
 class StoredDraft(NamedTuple):
-    """One draft, and where it stands."""
+    """One draft, with its place in the store."""
 
     number: int
-    """Number of its item."""
+    """Number of the item."""
     position: int
-    """Number among the drafts of the item."""
+    """Position among the drafts of the item."""
     draft: Draft
 
 
 class _Choice(NamedTuple):
-    """What a step across items did to a draft."""
+    """Decision of a step across items about a draft."""
 
     trace: StepTrace
     finding: Finding | None
-    """None if it stays."""
+    """Reason for the rejection; None if the draft is kept."""
 
 
 class DraftStore:
     """Drafts of finished items on disk; memory holds one item, or one group, at a time."""
 
     def __init__(self, journal: Journal) -> None:
-        """Open what the journal has; items that the budget cut short are forgotten, so that they are made again."""
+        """Open the items of a journal; items that the budget cut short are deleted, so that they are made again."""
         self._database = journal.database
         self._database.executescript(_SCHEMA)
         self._database.execute("delete from items where is_cut_short")
@@ -63,12 +63,12 @@ class DraftStore:
         return int(count)
 
     def add(self, number: int, drafts: Iterable[Draft], *, is_cut_short: bool) -> None:
-        """Keep the drafts of an item; they count from the journal's next commit on.
+        """Add the drafts of an item; they are stored for good at the journal's next commit.
 
         Args:
             number: Number of the item.
-            drafts: All that the steps left of it, the rejected ones included.
-            is_cut_short: Whether the budget ended it.
+            drafts: All drafts of the item after the steps, including rejected drafts.
+            is_cut_short: Whether the end of the budget interrupted the item.
         """
         line = encode_json([draft_as_dict(draft) for draft in drafts]).encode() + b"\n"
         place = self._file.tell()
@@ -76,7 +76,7 @@ class DraftStore:
         self._database.execute("insert into items values (?, ?, ?, ?)", (number, place, len(line), is_cut_short))
 
     def drafts(self) -> Iterator[Draft]:
-        """All drafts, in the order of the items, with what `choose` noted."""
+        """All drafts, in the order of the items, with the decisions that `choose` recorded."""
         for number, drafts in self._items():
             choices = self._choices(number)
             for position, draft in enumerate(drafts):
@@ -105,11 +105,11 @@ class DraftStore:
                 yield group
 
     def choose(self, place: StoredDraft, left: Draft) -> None:
-        """Note what a step which compares drafts of several items did to one.
+        """Record the decision about one draft by a step that compares drafts of several items.
 
         Args:
-            place: The draft, and where it stands.
-            left: The draft after the step, whose trace is the last one.
+            place: The draft, with its place in the store.
+            left: The draft after the step; its last trace is the step's.
         """
         trace = encode_json(trace_as_dict(left.traces[-1]))
         reason, detail = (None, None) if left.finding is None else (left.finding.reason, left.finding.detail)
@@ -125,7 +125,7 @@ class DraftStore:
                 yield number, list(map(parse_draft, msgspec.json.decode(file.read(length))))
 
     def _choices(self, number: int) -> dict[int, list[_Choice]]:
-        """{position: what `choose` noted} of the drafts of an item."""
+        """{position: decisions that `choose` recorded} for the drafts of an item."""
         query = "select position, trace, reason, detail from choices where number = ? order by rowid"
         found: dict[int, list[_Choice]] = defaultdict(list)
         for position, trace, reason, detail in self._database.execute(query, (number,)):

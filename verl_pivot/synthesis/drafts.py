@@ -1,4 +1,4 @@
-"""Draft: a trajectory or a task in the making, with everything that made and checked it."""
+"""Draft: an unfinished trajectory or task, with a trace of each step that made or checked it."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
@@ -11,7 +11,7 @@ from verl_pivot.quality.contract import Finding, shortened
 from verl_pivot.types import Json, JsonObject, Trajectory
 
 PASS_RATE = "pass_rate"
-"""Value of a draft that holds the policy's share of successes at its task, by which the filter `difficulty` mixes."""
+"""Key of the draft value with the policy's success rate at the task, which the filter `difficulty` uses."""
 
 
 class StepKind(StrEnum):
@@ -22,23 +22,23 @@ class StepKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTrace:
-    """What one step did to a draft; the runner writes it, no step has to."""
+    """Record of what one step did to a draft. The runner writes it, not the step."""
 
     step: str
-    """Label of the step in its recipe: its name, with a number where it is used again."""
+    """Label of the step in its recipe: its name, with a number if the recipe uses the step again."""
     kind: StepKind
     made_from: str
-    """Id of the draft that the step got, or name of the group that it chose among.
+    """Id of the draft that the step got, or name of the group from which the step chose.
 
-    With the recipe's seed and the label it gives every seed of the step.
+    All seeds of the step derive from it, the recipe's seed and the label.
     """
     models: tuple[str, ...] = ()
-    """Models that were asked."""
+    """Names of the models that were asked."""
     num_calls: int = 0
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
     score: float | None = None
-    """Score of a check; None if it was undecided, and for other kinds."""
+    """Score of a check; None if the check is undecided, and for other kinds of steps."""
     reason: str = ""
     """Reason of a check's verdict."""
 
@@ -49,48 +49,48 @@ class StepTrace:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """One row in the making. Steps never change a draft; they return others.
+    """One unfinished row. Steps never change a draft; they return new drafts.
 
     Example:
         Draft(id="tasks-1", task={"prompt": [{"role": "user", "content": "Two packs of tea."}], "metadata": "{}"})
     """
 
     id: str
-    """Id of the item, and the path of `made` from there: "tasks-1/0/2". No two drafts of a run share one."""
+    """Id of the item, and the numbers of `made` since then: "tasks-1/0/2". It is unique within a run."""
     trajectory: Trajectory | None = None
-    """Becomes a line of trajectories.jsonl."""
+    """Trajectory that becomes a line of trajectories.jsonl."""
     worse: Trajectory | None = None
-    """The rejected one of a pair whose chosen one is `trajectory`; both become a line of pairs.jsonl."""
+    """Rejected trajectory of a preference pair; with the chosen `trajectory` it becomes a line of pairs.jsonl."""
     task: JsonObject | None = None
     """Columns of a row as training reads them (`prompt`, `metadata`, ...); becomes a row of tasks.parquet."""
     group: str = ""
-    """Drafts with the same text are compared by steps that choose; "" compares those of one item."""
+    """Name of the group in which choosing steps compare drafts; "" means the drafts of the same item."""
     values: JsonObject = field(default_factory=dict)
-    """What steps leave for later steps; it is kept in the provenance of the row."""
+    """Values that steps pass on to later steps; they are kept in the provenance of the row."""
     traces: tuple[StepTrace, ...] = ()
     finding: Finding | None = None
-    """Why the draft is rejected; None if it is not. No later step sees a rejected draft."""
+    """Reason for the rejection; None if the draft is not rejected. Later steps do not get a rejected draft."""
 
     @property
     def item(self) -> str:
-        """Id of the row, trajectory or number that the draft descends from."""
+        """Id of the input row, trajectory or number from which the draft was made."""
         return self.id.partition("/")[0]
 
     def made(self, number: int, **changes: Any) -> "Draft":
         """A draft that a step made from this one.
 
         Args:
-            number: Its number among those that the step made from this one.
-            changes: Fields that differ.
+            number: Number of the new draft among those that the step made from this one.
+            changes: Fields of the new draft that differ.
         """
         return replace(self, id=f"{self.id}/{number}", **changes)
 
     def rejected(self, reason: str, detail: str = "") -> "Draft":
-        """This draft as one that goes to rejected.jsonl.
+        """This draft, rejected, so that it is written to rejected.jsonl.
 
         Args:
             reason: Short code in snake_case, which the report counts.
-            detail: Explanation for people; a long one loses its middle, and half characters are written as escapes.
+            detail: Explanation for the user; the middle of a long text is cut out, and invalid Unicode is escaped.
         """
         told = shortened(detail.encode(errors="backslashreplace").decode())
         return replace(self, finding=Finding(reason=reason, detail=told))
@@ -101,18 +101,18 @@ class Draft:
 
 
 def distinct_traces(drafts: Iterable[Draft]) -> list[StepTrace]:
-    """Each run of a step over drafts once, although all that it made carry its trace."""
+    """The trace of each run of a step, once, although all drafts that the run made have a copy of it."""
     found = {(trace.step, trace.made_from): trace for draft in drafts for trace in draft.traces}
     return list(found.values())
 
 
 def trace_as_dict(trace: StepTrace) -> JsonObject:
-    """The trace as journals and provenances hold it."""
+    """The trace in the format of journals and provenances."""
     return {**asdict(trace), "models": list(trace.models)}
 
 
 def draft_as_dict(draft: Draft) -> JsonObject:
-    """The draft as the journal of a run holds it."""
+    """The draft in the format of a run's journal."""
     finding = draft.finding
     return {
         "id": draft.id,
@@ -137,7 +137,7 @@ def parse_draft(fields: JsonObject) -> Draft:
         group=str(fields["group"]),
         values=as_object(fields["values"], "values"),
         traces=tuple(map(parse_trace, as_list(fields["traces"], "traces"))),
-        finding=None if finding is None else Finding(**as_object(finding, "finding")),  # type: ignore[arg-type]  # texts
+        finding=None if finding is None else Finding(**as_object(finding, "finding")),  # type: ignore[arg-type]  # str
     )
 
 

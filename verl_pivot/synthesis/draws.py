@@ -1,4 +1,4 @@
-"""Draws, one after the other -> the first one without a problem, or the problem of the last one."""
+"""Draws, one after the other -> the first draw without a problem, or the problem of the last draw."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
@@ -12,11 +12,11 @@ DrawnT = TypeVar("DrawnT")
 async def first_good(
     draw: Callable[[int], Awaitable[DrawnT | Malformed]], numbers: Iterable[int]
 ) -> DrawnT | Malformed:
-    """The first draw without a problem, or the problem of the last one.
+    """The first draw without a problem, or the problem of the last draw.
 
     Args:
-        draw: Makes the draw of a number, which gives its seed.
-        numbers: At least one number; the numbers behind that of the first good draw are not used.
+        draw: Function that makes a draw, given its number, from which its seed derives.
+        numbers: Numbers of the draws, at least one; numbers after the first good draw are not used.
     """
     problem: Malformed | None = None
     for number in numbers:
@@ -29,10 +29,10 @@ async def first_good(
 
 
 def good(drawn: DrawnT | Malformed) -> DrawnT:
-    """What was drawn.
+    """The drawn value.
 
     Raises:
-        BadRowError: If it has a problem.
+        BadRowError: If the draw has a problem.
     """
     if isinstance(drawn, Malformed):
         raise BadRowError(drawn.reason, drawn.detail)

@@ -1,8 +1,9 @@
 """Step `error_variations`: a turn at which the policy failed -> new requests of the same kind, with their calls.
 
-LoopTool (arXiv:2511.09148, section 3) calls it error-driven data expansion. Its code draws one of four variations by
-`randint(0, 6) % 4`, by which the last is half as likely as the others, and keeps what its writer answers. Here each is
-as likely, a program checks the calls, and a caller that reads the request alone must make the same ones.
+LoopTool (arXiv:2511.09148, section 3) calls this error-driven data expansion. Its code draws one of four variations by
+`randint(0, 6) % 4`, so that the last is half as likely as the others, and keeps every answer of its writer. Here all
+variations are equally likely, a program checks the calls, and a caller that reads only the request must make the same
+calls.
 """
 
 from collections.abc import Sequence
@@ -35,7 +36,7 @@ from verl_pivot.verifiers.scoring import score_message
 class _Variation(NamedTuple):
     name: str
     told: str
-    """What the writer is told to change."""
+    """Instruction to the writer: what to change."""
 
 
 _VARIATIONS = (
@@ -48,15 +49,15 @@ _VARIATIONS = (
 
 class VariationsOptions(Options):
     num: int = Field(default=1, ge=1)
-    """New samples of a turn."""
+    """Number of new samples for each failed turn."""
     attempts: int = Field(default=2, ge=1)
-    """Draws of a sample, of which the first one without a problem stays."""
+    """Maximum number of draws of a sample; the first draw without a problem is used."""
     may_write: Names = ()
     """Arguments, as tool.argument, whose text the caller composes itself, such as send_mail.body."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Sampling temperature of what is written."""
+    """Sampling temperature of the writer."""
     max_tokens: int = Field(default=1024, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
 
 
 class VariedCall(Options):
@@ -73,7 +74,7 @@ class VariedSample(Options):
 
 @make_step("error_variations", options=VariationsOptions)
 class ErrorVariations:
-    """Keeps the draft, and adds new samples where the policy failed, each with a variation that is drawn."""
+    """Keeps the draft, and adds new samples if the policy failed at its turn, each with a randomly drawn variation."""
 
     def __init__(self, options: VariationsOptions) -> None:
         self._options = options
@@ -106,7 +107,7 @@ class ErrorVariations:
     async def _drawn(
         self, draft: Draft, turn: Turn, prompt: Sequence[JsonObject], numbers: tuple[int, int], workshop: Workshop
     ) -> Trajectory | Malformed:
-        """A sample whose calls a program accepts, and which a caller answers by the same calls."""
+        """A sample whose calls pass the program's checks, and for which a caller makes the same calls."""
         options = self._options
         k = options.attempts * numbers[0] + numbers[1]
         sample = await workshop.ask_for(
@@ -141,7 +142,7 @@ class ErrorVariations:
 
 
 def _as_turn(sample: VariedSample, draft: Draft, turn: Turn) -> Turn:
-    """The sample as a turn behind the system message of the one that it varies, with its tools and its verifier."""
+    """The sample as a turn, with the system message, the tools and the verifier of the turn that it varies."""
     system = [message for message in turn.state[:1] if message.role is Role.SYSTEM]
     calls = tuple(
         ToolCall(name=call.name, arguments=call.arguments, id=f"call_{number}")
@@ -158,9 +159,9 @@ def _as_turn(sample: VariedSample, draft: Draft, turn: Turn) -> Turn:
 
 
 async def _without_environment(action: Message, made: Turn) -> Verdict:
-    """The verdict of the row's verifier in a new sample, which lacks the metadata of an environment.
+    """The verdict of the row's verifier on a new sample, which has no environment metadata.
 
-    Code that cannot do without them is no reason to lose the turn that the sample varies, nor to end the run.
+    If the user's code needs that metadata and fails, the verdict is undecided, so that the run goes on.
     """
     try:
         return await score_message(action, made)
@@ -181,11 +182,11 @@ def _as_trajectory(turn: Turn) -> Trajectory:
 
 
 def _problem(turn: Turn, may_write: Sequence[str]) -> Malformed | None:
-    """What a program finds wrong with a sample; None if it finds nothing."""
+    """The problem of a sample that a program can find; None if there is none."""
     request = turn.state[-1].content
     if not request or not is_plain(request):
         return Malformed(reason="bad_request", detail=f"no text, or markers of the chat in it: {request!r}")
-    encode_json(turn.expert.as_dict())  # half of a surrogate pair in a call
+    encode_json(turn.expert.as_dict())  # raises BadRowError for half of a surrogate pair in a call
     known = {name_of(tool) for tool in turn.tools}
     for call in turn.expert.tool_calls:
         if call.name not in known:

@@ -10,12 +10,12 @@ from verl_pivot.verifiers.scoring import score_expert
 
 
 class ExpertAcceptedOptions(Options):
-    """There is nothing to choose: the row names its verifier."""
+    """`expert_accepted` has no options: the row names its verifier."""
 
 
 @check_step("expert_accepted", options=ExpertAcceptedOptions)
 def expert_accepted(options: ExpertAcceptedOptions) -> CheckStep:
-    """Passes a trajectory whose verifier gives every expert's turn the full score; undecided where it is undecided."""
+    """Passes a trajectory whose verifier gives every expert turn full score; undecided if the verifier is undecided."""
 
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
         candidates = () if draft.trajectory is None else turns(draft.trajectory)

@@ -1,7 +1,7 @@
-"""Check `graph_checks`: judges on a graph of questions: dependency, atomicity, forced serialization, completeness.
+"""Check `graph_checks`: judges check the dependencies, atomicity, parallelism and completeness of a question graph.
 
-ASTRA (arXiv:2601.21558, section 3) keeps a graph whose mean score reaches a threshold. In its released code an answer
-that cannot be read, or a request that fails, scores 1; here it is no vote, and each check must have a majority.
+ASTRA (arXiv:2601.21558, section 3) keeps a graph whose mean score reaches a threshold. In its released code, an answer
+that cannot be read or a request that fails scores 1. Here neither is a vote, and each check needs a majority.
 """
 
 from collections.abc import Iterator
@@ -38,24 +38,24 @@ _COMPLETENESS = (
 
 class GraphChecksOptions(Options):
     roles: tuple[str, ...] = Field(default=THREE_JUDGES, min_length=1)
-    """Roles of the judges; a role that stands several times is asked with several seeds."""
+    """Roles of the judges; a role that is listed several times is asked with different seeds."""
     max_tokens: int = Field(default=1024, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
 
 
 class GraphQuestion(NamedTuple):
     """One question to the judges about a graph."""
 
     reason: str
-    """Reason of the rejection if they say no."""
+    """Reason of the rejection if the judges say no."""
     criterion: str
     shown: str
-    """What they read."""
+    """Text that the judges read, as JSON."""
 
 
 @check_step("graph_checks", options=GraphChecksOptions)
 def graph_checks(options: GraphChecksOptions) -> CheckStep:
-    """Passes a graph of which the majority of the judges says yes to each check, asked in both orders."""
+    """Passes a graph for which the majority of the judges, asked in both orders, says yes to each check."""
 
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
         for position, asked in enumerate(graph_questions(graph_of(draft, workshop))):
@@ -77,7 +77,7 @@ def graph_checks(options: GraphChecksOptions) -> CheckStep:
 
 
 def graph_questions(graph: QuestionGraph) -> Iterator[GraphQuestion]:
-    """What judges are asked: of each question that depends on others, and then of the whole graph."""
+    """The questions to the judges: about each question that depends on others, and then about the whole graph."""
     for each in graph.questions:
         if each.depends_on:
             known: list[Json] = [

@@ -1,7 +1,7 @@
-"""Steps `greedy_probe` and `borderline`: what a policy does at each labelled turn -> what is worth training on.
+"""Steps `greedy_probe` and `borderline`: a policy's action at each labelled turn -> turns that are worth training on.
 
-LoopTool (arXiv:2511.09148, section 3) calls it greedy capability probing. Its code samples at temperature 0.001 and
-records `exp(-mean log p)`; the rule by which right answers count as borderline is not in it, and is ours.
+LoopTool (arXiv:2511.09148, section 3) calls this greedy capability probing. Its code samples at temperature 0.001 and
+records `exp(-mean log p)`. It has no rule for which right answers count as borderline; the rule here is our own.
 """
 
 import math
@@ -29,37 +29,37 @@ from verl_pivot.validation import Options
 from verl_pivot.verifiers.scoring import score_message
 
 PROBE, PROBE_REASON = "probe", "probe_reason"
-"""Keys of a draft's values: how the policy did at its turn, and why the verifier says so."""
+"""Keys of draft values: the policy's result at the draft's turn, and the verifier's reason."""
 _PERPLEXITY, _ACTION = "perplexity", "policy_action"
 _LEAST_LOGPROB = -100.0
-"""Mean below which no model's own tokens are: one of a million tokens at random has -14."""
+"""Lower bound of a valid mean log-probability; even a random choice among a million tokens has -14."""
 _ROUNDING = 1e-3
-"""Mean above 0 that rounding may give."""
+"""Upper bound of a valid mean log-probability, which rounding may lift above 0."""
 _RIGHT_ANSWERS = "right answers"
 """Group of the drafts whose perplexities are compared."""
 
 
 class Probed(StrEnum):
-    """How a policy did at a labelled turn."""
+    """Result of a policy at a labelled turn."""
 
     RIGHT = "right"
     FAILED = "failed"
     UNDECIDED = "undecided"
-    """The verifier cannot tell, such as where the label itself cannot be run."""
+    """The verifier cannot decide, for example because the label itself cannot be run."""
     REPAIRED = "repaired"
-    """The policy was right where the label was wrong, and its action has taken the place of the label."""
+    """The policy was right and the label wrong, so the policy's action has replaced the label."""
 
 
 class GreedyProbeOptions(Options):
     max_tokens: int = Field(default=1024, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
     logprobs: bool = True
-    """Whether the policy is asked for them; without perplexities no right answer is borderline."""
+    """Whether to request log-probabilities from the policy's server; without them no right answer is borderline."""
 
 
 @make_step("greedy_probe", options=GreedyProbeOptions)
 class GreedyProbe:
-    """Makes a draft of each turn of the expert that makes calls, with what the policy does there at temperature 0."""
+    """Makes a draft from each expert turn with calls, and records the policy's action there at temperature 0."""
 
     def __init__(self, options: GreedyProbeOptions) -> None:
         self._options = options
@@ -99,10 +99,10 @@ _FOUND = {1.0: Probed.RIGHT, None: Probed.UNDECIDED}
 
 
 def perplexity(logprobs: Sequence[TokenLogprob]) -> float | None:
-    """exp(-mean log p) of an answer's tokens; None if there are none.
+    """exp(-mean log p) of an answer's tokens; None if there are no log-probabilities.
 
     Raises:
-        EngineError: If the server gives what no probabilities are.
+        EngineError: If the mean is no possible value of log-probabilities.
     """
     if not logprobs:
         return None
@@ -116,26 +116,26 @@ def perplexity(logprobs: Sequence[TokenLogprob]) -> float | None:
 
 
 def probed_turn(draft: Draft, *found: Probed) -> Turn | None:
-    """The labelled turn of a draft at which the policy was found to do so; None if it did else, or nobody asked it."""
+    """The labelled turn of a draft if the policy's result is one of `found`; None otherwise, or without a result."""
     if draft.trajectory is None or draft.values.get(PROBE) not in found:
         return None
     return turns(draft.trajectory)[-1]
 
 
 def policy_action(draft: Draft) -> Message | None:
-    """What the policy did at a draft's turn; None if that was no action."""
+    """The policy's action at a draft's turn; None if its answer was no valid action."""
     action = draft.values.get(_ACTION)
     return None if action is None else parse_message(action)
 
 
 class BorderlineOptions(Options):
     above: float = Field(default=0.8, ge=0.0, lt=1.0)
-    """Quantile of the perplexities of all right answers; those above it are borderline, the others are mastered."""
+    """Quantile of the perplexities of all right answers; answers above it are borderline, the others are mastered."""
 
 
 @choose_step("borderline", options=BorderlineOptions, across_items=True)
 def borderline(options: BorderlineOptions) -> ChooseStep:
-    """Keeps what the policy failed at, and of what it had right the answers of which it was least sure."""
+    """Keeps turns at which the policy failed, and those it got right with the highest perplexity."""
 
     async def choose(drafts: Sequence[Draft], workshop: Workshop) -> Sequence[Draft]:
         known = sorted(found for each in drafts if (found := _right_perplexity(each)) is not None)
@@ -146,7 +146,7 @@ def borderline(options: BorderlineOptions) -> ChooseStep:
 
 
 def quantile(ascending: Sequence[float], share: float) -> float:
-    """The smallest of the values that at least this share of them does not exceed; 0 for a share of 0."""
+    """The smallest value that at least this share of the values does not exceed; 0 for a share of 0."""
     return ascending[math.ceil(share * len(ascending)) - 1] if share else 0.0
 
 

@@ -1,7 +1,7 @@
-"""ToolGraph and a hard tool -> the path of calls that leads to it, each of which has its inputs from earlier ones.
+"""ToolGraph and a hard tool -> a path of calls that ends with it; each call gets its inputs from earlier calls.
 
-HardGen (arXiv:2601.01498, section 3) walks greedily to a tool that models fail at, over calls that are legal at their
-time, and takes the calls together for one advanced tool, of which alone the request speaks.
+HardGen (arXiv:2601.01498, section 3) walks greedily, over calls that are legal at their time, to a tool at which models
+fail. It treats all calls together as one advanced tool, and the request mentions only this advanced tool.
 """
 
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ from verl_pivot.synthesis.tool_paths import PathCall, PathTurn, ToolPath, ValueL
 def draw_path_to(graph: ToolGraph, target: str, rng: Random, length: int) -> ToolPath | None:
     """A path of one request whose last call is `target` and whose other calls the request does not mention.
 
-    It begins at one of the tools that are farthest from the target and goes the shortest way. Then calls are added that
-    give the target those required arguments which it has not yet, if they take a value from an earlier result.
+    It begins at one of the tools that are farthest from the target, and takes a shortest way. Then calls are added that
+    give the target its missing required arguments, if these calls can take a value from an earlier result.
 
     Args:
         graph: The tools.
         target: Tool of the last call.
-        rng: Source of all draws.
-        length: Most calls.
+        rng: Random generator of all draws.
+        length: Maximum number of calls.
 
     Returns:
         None if no other tool gives the target a value.
@@ -48,7 +48,7 @@ def draw_path_to(graph: ToolGraph, target: str, rng: Random, length: int) -> Too
 def _added(
     graph: ToolGraph, target: str, argument: str, calls: list[PathCall], rng: Random, length: int
 ) -> list[ValueLink]:
-    """The link of one more argument, from an earlier call or from one that is added to `calls`; none if no tool can."""
+    """[link] for one more argument, from an earlier call or a call that is added to `calls`; [] if impossible."""
     givers = {
         giver: edges
         for giver in graph.before(target)
@@ -67,5 +67,5 @@ def _added(
 
 
 def _number_before(graph: ToolGraph, tool: str, calls: Sequence[PathCall]) -> int | None:
-    """Number of the latest call whose result gives a tool a value."""
+    """Index of the latest call whose result gives a tool a value; None if there is none."""
     return next((at for at in reversed(range(len(calls))) if graph.fields(calls[at].tool, tool)), None)

@@ -1,4 +1,4 @@
-"""Turns that are given and a policy -> a rollout that takes these turns first, and in which the policy then goes on."""
+"""Given turns and a policy -> a rollout that begins with the given turns and is continued by the policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from verl_pivot.types import JsonObject, Malformed, Message, Role, Trajectory
 
 
 def prompt_of(trajectory: Trajectory) -> tuple[Message, ...] | Malformed:
-    """The messages up to the last one of the user, or why nobody can play the rest, in which nobody plays the user."""
+    """The messages up to the last user message; Malformed if calls precede it, as there is no user simulator."""
     messages = trajectory.messages
     begin = max((number for number, each in enumerate(messages, start=1) if each.role is Role.USER), default=0)
     prompt = messages[:begin]
@@ -25,7 +25,7 @@ def prompt_of(trajectory: Trajectory) -> tuple[Message, ...] | Malformed:
 
 
 def guided_row(draft: Draft, trajectory: Trajectory, prompt: Sequence[Message]) -> JsonObject:
-    """Columns of the task of a trajectory: those of the draft's task, if it has one, with this prompt."""
+    """Columns of a trajectory's task: the columns of the draft's task, if it has one, with the given prompt."""
     return {
         "metadata": encode_json(trajectory.metadata),
         **(draft.task or {}),
@@ -35,15 +35,15 @@ def guided_row(draft: Draft, trajectory: Trajectory, prompt: Sequence[Message]) 
 
 @dataclass(slots=True, kw_only=True)
 class _GuidedGate:
-    """Gate of one rollout that answers the first questions itself; they cost nothing, and no cache keeps them."""
+    """Gate of one rollout that answers the first questions with given turns, without cost and without the cache."""
 
     turns: Sequence[Message]
     num_before: int
-    """Assistant messages in the prompt."""
+    """Number of assistant messages in the prompt."""
     policy: Workshop | None
-    """Has the policy that goes on; None if nobody does."""
+    """Workshop of the policy that continues; None if only the given turns are played."""
     num_prompt_tokens: int | None = None
-    """Tokens before the policy's first turn, which are no part of its response; None before that."""
+    """Tokens before the policy's first turn, which do not count as response; None before that turn."""
 
     async def answer(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
         number = sum(each["role"] == Role.ASSISTANT for each in question.messages) - self.num_before
@@ -68,23 +68,23 @@ async def play_guided(
     number: int = 0,
     policy_goes_on: bool = True,
 ) -> PlayedProblem:
-    """Play one conversation whose first turns are given: their calls are run, and their results are read anew.
+    """Play one conversation whose first turns are given; the calls in these turns are run again.
 
-    `max_response_tokens` counts what follows the given turns, and `max_turns` counts all turns.
+    `max_response_tokens` counts only tokens after the given turns; `max_turns` counts all turns.
 
     Args:
         task: Columns of a row as training reads them.
-        turns: Actions from the first one on. Ids of their calls are replaced, so that no two calls share one.
-        workshop: Has the tools and the policy.
-        options: How it is played.
+        turns: Actions of the first turns. The ids of their calls are replaced, so that no two calls share an id.
+        workshop: Workshop with the tools and the policy.
+        options: Options of the rollout.
         name: Id of the task.
         number: Number of the rollout, for the seeds of the policy's turns.
-        policy_goes_on: Whether the policy takes the turns behind them. Without it the last of the given turns must end
-            the conversation, which is masked else.
+        policy_goes_on: Whether the policy takes the turns after the given ones. If not, the last given turn must end
+            the conversation; otherwise the conversation is masked.
 
     Raises:
         ConfigError: If there are no tools, or nothing decides the outcome.
-        DataError: If the row has no prompt, or no tool can run what it brings.
+        DataError: If the row has no prompt, or no tool supports its content.
         UserCodeError: If the code of the environment fails.
         EngineError: If the endpoint cannot be reached or keeps failing.
     """

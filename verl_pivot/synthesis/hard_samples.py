@@ -1,4 +1,4 @@
-"""Steps of HardGen (arXiv:2601.01498): paths to tools that a policy gets wrong, and what is still hard for it."""
+"""Steps of HardGen (arXiv:2601.01498): paths to tools at which a policy fails, and a check that samples are hard."""
 
 from collections.abc import Sequence
 from random import Random
@@ -21,23 +21,23 @@ from verl_pivot.types import Verdict
 from verl_pivot.validation import Options
 
 REFERENCE = "reference"
-"""Role of a second model, which must fail at a tool as well, if the file of --writers names one."""
+"""Role of a second model; if the file of --writers names one, a hard tool is one at which both models fail."""
 
 
 class HardPathOptions(GraphOptions):
     length: int = Field(default=7, ge=2)
-    """Most calls of a path."""
+    """Maximum number of calls of a path."""
     probes: int = Field(default=4, ge=1)
-    """Recorded turns of each tool at which the policy is asked."""
+    """Maximum number of recorded turns per tool at which the policy is probed."""
     wrong_from: float = Field(default=0.5, gt=0.0, le=1.0)
-    """Share of the probes of a tool from which on the model that is asked fails at it."""
+    """Minimum share of wrong answers among a tool's probes for which the model counts as failing at the tool."""
     max_tokens: int = Field(default=1024, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
 
 
 @make_step("hard_path", options=HardPathOptions)
 class HardPathStep:
-    """Gives each draft a path to one of the tools that the policy fails at, each in its turn."""
+    """Gives each draft a path to a randomly drawn tool among those at which the policy fails."""
 
     def __init__(self, options: HardPathOptions) -> None:
         self._options = options
@@ -76,12 +76,12 @@ class HardPathStep:
 
 class StillHardOptions(Options):
     max_tokens: int = Field(default=1024, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
 
 
 @check_step("still_hard", options=StillHardOptions)
 def still_hard(options: StillHardOptions) -> CheckStep:
-    """Passes a trajectory at one of whose calls the policy is wrong, by the row's verifier; greedy, as the probes."""
+    """Passes a trajectory if the row's verifier finds the policy, which samples greedily, wrong at one of its calls."""
 
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
         if draft.trajectory is None:

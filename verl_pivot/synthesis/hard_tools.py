@@ -1,4 +1,4 @@
-"""Recorded turns and a policy -> the tools that the policy gets wrong, and a reference too if one is named."""
+"""Recorded turns and a model -> the share of wrong answers of the model for each tool."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from verl_pivot.verifiers.scoring import score_message
 
 
 def probed_turns(trajectories: Iterable[Trajectory], per_tool: int) -> dict[str, list[Turn]]:
-    """{tool: the first turns whose only call is of it}, at most `per_tool` of each."""
+    """{tool: its first `per_tool` turns}, taken from turns whose only call is of this tool."""
     found: dict[str, list[Turn]] = defaultdict(list)
     for trajectory in trajectories:
         for turn in turns(trajectory):
@@ -33,9 +33,9 @@ async def wrong_shares(
 
     Args:
         probes: {tool: recorded turns}.
-        workshop: Has the model.
+        workshop: Workshop with the model.
         role: Role of the model.
-        max_tokens: Most tokens of one answer.
+        max_tokens: Maximum number of tokens of one answer.
     """
     names = list(probes)
     verdicts = await all_at_once(_verdicts(probes[name], workshop, role, max_tokens) for name in names)
@@ -52,7 +52,7 @@ async def _verdicts(probes: Sequence[Turn], workshop: Workshop, role: str, max_t
 
 
 async def probe(turn: Turn, workshop: Workshop, role: str, max_tokens: int) -> Verdict:
-    """Verdict of a turn's verifier about what a model does there, greedily; an answer that is no action is wrong."""
+    """Verdict of a turn's verifier on a model's greedy answer at that turn; an answer that is no action is wrong."""
     action = read_action(await workshop.answer(greedy_question(turn, workshop, max_tokens), role))
     if isinstance(action, Malformed):
         return Verdict.refuse(action.reason, action.detail)
@@ -60,7 +60,7 @@ async def probe(turn: Turn, workshop: Workshop, role: str, max_tokens: int) -> V
 
 
 def greedy_question(turn: Turn, workshop: Workshop, max_tokens: int, *, logprobs: bool = False) -> WriterQuestion:
-    """What a model is asked that takes a turn greedily, in place of the expert."""
+    """Question that asks a model to take a turn instead of the expert, with greedy sampling."""
     return WriterQuestion(
         messages=tuple(map(sent_message, turn.state)),
         seed=workshop.seed(0),

@@ -1,8 +1,8 @@
-"""Hindsight: a rollout that failed -> trajectories of the tasks that it solved on the way, in the fewest calls.
+"""Hindsight: a failed rollout -> trajectories of other tasks that it solved on the way, with as few calls as possible.
 
-ECHO (arXiv:2510.10304) asks a model which other goals a failed trajectory reached, and keeps the shorter text per goal,
-as a memory for prompts. Here the environment says what is solved (`Environment.achieved`), each cut is run again until
-its `score` is 1, and the fewest calls stay.
+ECHO (arXiv:2510.10304) asks a model which other goals a failed trajectory reached, and keeps the shorter text per goal
+as a memory for prompts. Here the environment says which tasks are solved (`Environment.achieved`). Turns are cut out
+as long as the rest, run again, has a `score` of 1.
 """
 
 from collections.abc import Sequence
@@ -26,18 +26,18 @@ from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Tra
 from verl_pivot.validation import Options
 
 _REQUEST, _ANSWER = 0, 1
-"""Numbers of the two questions about a goal, for their seeds."""
+"""Numbers of the two questions about a goal, from which their seeds derive."""
 
 
 class AchievedOptions(Options):
     max_per_trajectory: int = Field(default=2, ge=1)
-    """Most tasks of a trajectory; those that were solved last come first, since they take the most work."""
+    """Maximum number of tasks per trajectory; the tasks solved last are preferred, because they need the most work."""
     max_answer_tokens: int = Field(default=256, ge=1)
-    """Tokens of a request or an answer that a writer writes."""
+    """Maximum number of tokens of a request or an answer that a writer writes."""
 
 
 class _Solved(NamedTuple):
-    """A task that a trajectory solved, with its turns up to there."""
+    """A task that a trajectory solved, with the turns that led to it."""
 
     task: AchievedTask
     turns: tuple[tuple[ToolCall, ...], ...]
@@ -45,18 +45,18 @@ class _Solved(NamedTuple):
 
 
 class _Rerun(NamedTuple):
-    """Turns that were run in the environment of a task."""
+    """Results and score of turns that were run again in the environment of a task."""
 
     results: list[list[str]]
-    """[num_turns][num_calls]"""
+    """[num_turns][num_calls] texts of the results."""
     score: float | None
 
 
 @make_step("achieved", options=AchievedOptions)
 class Achieved:
-    """Makes a trajectory and a task of each task that a failed trajectory solved, whose calls then score 1.
+    """Makes a task and a trajectory with score 1 for each other task that a failed trajectory solved.
 
-    Calls stay, and what the policy said or thought beside them goes, since it was about another task.
+    The calls are kept. The policy's other text and thinking is removed, because it is about the original task.
     """
 
     def __init__(self, options: AchievedOptions) -> None:
@@ -77,7 +77,7 @@ class Achieved:
             return [draft.rejected("system_failed", str(error))]
 
     async def _solved(self, trajectory: Trajectory, workshop: Workshop) -> list[_Solved]:
-        """Tasks in the order in which they were first solved, without those that the beginning solves."""
+        """Tasks in the order in which they were first solved; tasks that are solved at the beginning are left out."""
         turns = [each.tool_calls for each in trajectory.messages if each.tool_calls]
         found: dict[str, _Solved] = {}
         async with _opened(trajectory.metadata, workshop) as tools:
@@ -92,7 +92,7 @@ class Achieved:
     async def _made(
         self, draft: Draft, trajectory: Trajectory, solved: _Solved, workshop: Workshop, number: int
     ) -> Draft:
-        """The draft with the shortest trajectory that solves the task, or why it has none."""
+        """The draft with a shortened trajectory that solves the task, or rejected with the reason."""
         task = solved.task
         request = task.request or await self._written(_request_question(solved), workshop, 2 * number + _REQUEST)
         if isinstance(request, Malformed):
@@ -129,12 +129,12 @@ class Achieved:
 
 @choose_step("fewest_calls_of_goal", options=FewestCallsOptions, across_items=True)
 def fewest_calls_of_goal(options: FewestCallsOptions) -> ChooseStep:
-    """Keeps of all trajectories of a goal those with the fewest calls; the others are those of `fewest_calls`."""
+    """Keeps, for each goal, the trajectories with the fewest calls; options as in `fewest_calls`."""
     return fewest_calls(options)
 
 
 def _goal(task: AchievedTask) -> str:
-    """Name of a goal, the same for the same task of any trajectory."""
+    """Name of a goal; it is the same whenever a trajectory solves the same task."""
     return f"goal-{sha256(encode_json(task.metadata, sort_keys=True).encode()).hexdigest()[:16]}"
 
 
@@ -165,7 +165,7 @@ async def _rerun(
 async def _shortened(
     turns: Sequence[tuple[ToolCall, ...]], whole: _Rerun, task: AchievedTask, answer: Message, workshop: Workshop
 ) -> tuple[tuple[tuple[ToolCall, ...], ...], _Rerun]:
-    """The turns without each that the outcome does not need, tried from the last to the first."""
+    """The turns that a score of 1 needs; each turn is left out on trial, from the last to the first."""
     left, rerun = tuple(turns), whole
     for number in reversed(range(len(turns))):
         shorter = left[:number] + left[number + 1 :]

@@ -1,7 +1,7 @@
 """Step `hinted_pairs`: a trajectory -> pairs of actions that a teacher wrote after a right and after a wrong hint.
 
-Magnet (arXiv:2503.07826, section 3) distils from contexts: the hints go, and a chosen and a rejected trajectory stay
-for preference optimization. Here the row's verifier decides that the one action is right and the other is wrong.
+Magnet (arXiv:2503.07826, section 3) distils the context: the hints are removed, and a chosen and a rejected trajectory
+are kept for preference optimization. Here the row's verifier confirms which action is right and which is wrong.
 """
 
 import re
@@ -27,7 +27,7 @@ from verl_pivot.validation import Options
 from verl_pivot.verifiers.scoring import score_message
 
 TEACHER = "teacher"
-"""Role of the writer that reads hints."""
+"""Role of the writer that writes actions after hints."""
 
 _HINT = (
     "You are an assistant with tools. Write the next turn of the conversation. Your next turn makes exactly this call: "
@@ -38,18 +38,18 @@ _TELLS = re.compile(r"\b(hint(s|ed)?|(I was|as) (told|instructed))\b", re.IGNORE
 
 class HintedPairsOptions(Options):
     num: int = Field(default=1, ge=1)
-    """Most pairs of a trajectory, each at a turn of its own that makes one call."""
+    """Maximum number of pairs per trajectory, each at a different turn that makes exactly one call."""
     attempts: int = Field(default=2, ge=1)
-    """Draws after a hint, of which the first one stays that does as it says."""
+    """Maximum number of draws after a hint; the first draw that follows the hint is used."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Sampling temperature of what is written."""
+    """Sampling temperature of the teacher."""
     max_tokens: int = Field(default=1024, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
 
 
 @make_step("hinted_pairs", options=HintedPairsOptions)
 class HintedPairs:
-    """Keeps the draft, and adds one with a pair for each chosen turn; only the last turn of a pair is the expert's."""
+    """Keeps the draft, and adds a draft with a pair for each chosen turn; only a pair's last turn is an expert turn."""
 
     def __init__(self, options: HintedPairsOptions) -> None:
         self._options = options
@@ -82,7 +82,7 @@ class HintedPairs:
         return replace(draft, trajectory=better, worse=worse)
 
     async def _hinted(self, turn: Turn, hinted: Message, workshop: Workshop, *, side: int) -> Message | Malformed:
-        """The teacher's action after a hint, which does what the hint says, by the row's verifier."""
+        """The teacher's action after a hint; the row's verifier must find that it follows the hint."""
         call = hinted.tool_calls[0]
         told: JsonObject = {
             "role": "system",
@@ -111,7 +111,7 @@ class HintedPairs:
 
 
 async def _refused_call(turn: Turn, rng: Random) -> ToolCall | None:
-    """A wrong call of the tools that the row's verifier refuses; None if it refuses none."""
+    """A wrong call that the row's verifier refuses; None if it refuses none of the candidates."""
     for call in wrong_calls(turn, rng):
         verdict = await score_message(replace(turn.expert, tool_calls=(call,)), turn)
         if verdict.score == 0.0:

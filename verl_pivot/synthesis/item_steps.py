@@ -1,4 +1,4 @@
-"""An item and the steps of a recipe -> its drafts: each goes on to the next step, or is rejected with a reason."""
+"""An item and the steps of a recipe -> drafts: each draft goes on to the next step, or is rejected with a reason."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -16,40 +16,40 @@ from verl_pivot.synthesis.writer import Writer
 from verl_pivot.types import Verdict
 
 OUT_OF_BUDGET = "out_of_budget"
-"""Reason of drafts that the budget did not cover."""
+"""Rejection reason of drafts that the budget did not cover."""
 
 
 class ItemRunner:
-    """The steps of a recipe that work on one item at a time, for any number of items at once."""
+    """Runs the steps of a recipe on single items; any number of items can run concurrently."""
 
     def __init__(
         self, recipe: Recipe, inputs: Inputs, writers: Mapping[str, Writer], gate: Gate, *, recipe_seed: int
     ) -> None:
-        """Keep what every workshop has.
+        """Keep what all workshops share.
 
         Args:
-            recipe: The steps.
+            recipe: Recipe with the steps.
             inputs: Files and tools of the command.
-            writers: {role: who plays it}.
-            gate: The way of every question.
+            writers: {role: the role's writer}.
+            gate: Gate that answers all questions.
             recipe_seed: Seed of the run.
         """
         self._recipe, self._inputs, self._writers, self._gate = recipe, inputs, writers, gate
         self._recipe_seed = recipe_seed
         self.worked: set[str] = set()
-        """Labels of the steps that have not failed by the user's own code at least once."""
+        """Labels of the steps that have run at least once without an error in the user's own code."""
         self.prepared: list[StepTrace] = []
-        """Traces of what steps did before the first draft."""
+        """Traces of the steps' preparation before the first draft."""
 
     def workshop(self, item: str, step: RecipeStep) -> Workshop:
-        """What a step works with at one draft; `item` is "" for what it does before the first."""
+        """The workshop of a step for one draft or group; `item` is "" for the step's preparation."""
         return Workshop(
             recipe_seed=self._recipe_seed, item=item, step=step.label, inputs=self._inputs, writers=self._writers,
             gate=self._gate,
         )  # fmt: skip
 
     async def prepare(self) -> None:
-        """Give the steps what they need of the whole input, before the first item."""
+        """Let the steps prepare before the first item, such as read the whole input."""
         for step in self._recipe.steps:
             if isinstance(step.step.run, PreparedStep):
                 workshop = self.workshop("", step)
@@ -57,11 +57,11 @@ class ItemRunner:
                 self.prepared.append(_trace(step, "", workshop, None))
 
     async def run(self, item: Draft) -> list[Draft]:
-        """All drafts that the steps leave of an item, the rejected ones included; at least one.
+        """All drafts of an item after the steps, at least one, including rejected drafts.
 
         Raises:
             EngineError: If an endpoint cannot be reached or keeps failing.
-            UserCodeError: If code of the user fails before it has worked once.
+            UserCodeError: If the user's own code fails before it has worked once.
         """
         drafts = [item]
         for step in self._recipe.item_steps:
@@ -72,7 +72,7 @@ class ItemRunner:
         return drafts
 
     async def _each(self, step: RecipeStep, drafts: Sequence[Draft]) -> list[Draft]:
-        """The drafts after a step that makes or checks, in their order, all worked on at once."""
+        """The drafts after a step that makes or checks; drafts run concurrently and keep their order."""
         left = [draft for made in await all_at_once(self._one(step, each) for each in drafts) for draft in made]
         if repeated := [name for name, count in Counter(draft.id for draft in left).items() if count > 1]:
             raise UserCodeError(f"step {step.label} made two drafts {repeated[0]}: give each `made` another number")
@@ -100,7 +100,7 @@ class ItemRunner:
         return [replace(_as_line(each, draft), traces=(*draft.traces, trace)) for each in made]
 
     async def _choose(self, step: RecipeStep, drafts: Sequence[Draft]) -> list[Draft]:
-        """The drafts in their order, those that a step does not keep as rejected."""
+        """The drafts in their order; the drafts that the step does not keep are rejected."""
         groups: dict[str, list[Draft]] = {}
         for draft in drafts:
             if draft.finding is None:
@@ -111,7 +111,7 @@ class ItemRunner:
         return [left.get(draft.id, draft) for draft in drafts]
 
     async def choose(self, step: RecipeStep, group: str, rivals: Sequence[Draft]) -> list[Draft]:
-        """[num_rivals] the drafts of one group, those that the step does not keep as rejected."""
+        """[num_rivals] the drafts of one group; the drafts that the step does not keep are rejected."""
         workshop = self.workshop(group, step)
         try:
             kept = {each.id: each for each in await cast(ChooseStep, step.step.run)(rivals, workshop)}
@@ -123,7 +123,7 @@ class ItemRunner:
 
 
 def _as_line(made: Draft, source: Draft) -> Draft:
-    """A draft that a step made, or what it was made from, rejected, if no line of JSON can hold the draft."""
+    """The draft that a step made; if JSON cannot hold it, the draft from which it was made, rejected."""
     try:
         encode_json(draft_as_dict(made))
     except BadRowError as error:
@@ -132,12 +132,12 @@ def _as_line(made: Draft, source: Draft) -> Draft:
 
 
 def _checked(draft: Draft, verdict: Verdict) -> Draft:
-    """The draft after a check: only a score of 1 passes, so that an undecided verdict never does."""
+    """The draft after a check: only a score of 1 passes; an undecided verdict does not pass."""
     return draft if verdict.score == 1.0 else draft.rejected(verdict.reason, verdict.detail)
 
 
 def _reason(error: OutOfBudgetError | QuestionRefusedError | DataError) -> str:
-    """Why there is no draft, as the report counts it."""
+    """Rejection reason for an error, under which the report counts the draft."""
     if isinstance(error, OutOfBudgetError):
         return OUT_OF_BUDGET
     if isinstance(error, QuestionRefusedError):

@@ -1,4 +1,4 @@
-"""ItemWorker: the steps of a recipe over items, in a worker process on one node: `verl-pivot synthesize --ray`."""
+"""ItemWorker: runs the steps of a recipe in a worker process on one node (`verl-pivot synthesize --ray`)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,21 +17,22 @@ from verl_pivot.workers.command_home import CommandHome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemWorkerSettings:
-    """Settings of the workers of a run, the same for all of them."""
+    """Settings that all workers of a run share."""
 
     home: CommandHome
     recipe_name: str
     recipe: list[object]
-    """`Recipe.content`."""
+    """The recipe's steps, from `Recipe.content`."""
     seed: int
     tasks: Path | None
+    """File of --tasks; steps that need the whole input read it on every node."""
     trajectories: Path | None
-    """Files of the command, which a step that needs the whole input reads on every node."""
+    """File of --trajectories; steps that need the whole input read it on every node."""
     tools: str | None
     modules: tuple[str, ...]
     """Modules that register steps, verifiers and filters."""
     writers: Mapping[str, Writer]
-    """{role: who passes its questions on to the desk}"""
+    """{role: writer that forwards the role's questions to the question desk}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +41,7 @@ class ItemTask:
 
     item: Draft
     worked: frozenset[str]
-    """Labels of the steps whose code of the user has worked in some process."""
+    """Labels of the steps in which the user's code has worked, in any process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,21 +50,21 @@ class MadeItem:
 
     drafts: list[Draft]
     worked: frozenset[str]
-    """Labels of the steps whose code of the user has worked in this process, or another one that it was told of."""
+    """Labels of the steps in which the user's code has worked, as far as this worker knows."""
 
 
 class OpenGate:
-    """Lets every question pass to its writer, since the desk holds the cache and the budget."""
+    """Gate that passes every question to its writer, because the question desk has the cache and the budget."""
 
     async def answer(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
         return await writer.answer(question)
 
 
 class ItemWorker:
-    """An ItemRunner in a process of its own, for one event loop."""
+    """An ItemRunner in its own process, for one event loop."""
 
     def __init__(self, settings: ItemWorkerSettings, number: int) -> None:
-        """Take over the home of the command; all workers are alike, whatever their numbers."""
+        """Take over the command's working directory and environment; `number` is not used."""
         settings.home.move_in()
         self._settings = settings
 
@@ -78,7 +79,7 @@ class ItemWorker:
         await self._runner.prepare()
 
     async def work(self, task: ItemTask) -> MadeItem:
-        """Make one item; raises as `ItemRunner.run`."""
+        """Make one item; raises the errors of `ItemRunner.run`."""
         self._runner.worked |= task.worked
         drafts = await self._runner.run(task.item)
         return MadeItem(drafts=drafts, worked=frozenset(self._runner.worked))

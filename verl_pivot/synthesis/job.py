@@ -1,4 +1,4 @@
-"""SynthesisJob: what one run of `verl-pivot synthesize` makes, from what, by whom, and within what."""
+"""SynthesisJob: the recipe, inputs, models, limits and output folder of one run of `verl-pivot synthesize`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -21,40 +21,40 @@ class SpreadOptions:
     address: str
     """Address of the cluster, host:port; "auto" is the cluster of this machine."""
     workers_per_node: int
-    """Processes on each node that has CPUs."""
+    """Number of worker processes on each node that has CPUs."""
     tools: str | None
-    """Tools file or environment of the command, which every worker opens."""
+    """Tools file or environment of the command; every worker opens it."""
     modules: tuple[str, ...]
-    """Modules that register steps, verifiers and filters, which every worker imports."""
+    """Modules that register steps, verifiers and filters; every worker imports them."""
     say: Callable[[str], None]
     """Called with a message for the user when a worker is lost."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SynthesisJob:
-    """What is made, and how."""
+    """Options of one run of `verl-pivot synthesize`."""
 
     recipe: Recipe
     inputs: Inputs
     writers: Mapping[str, Writer]
-    """{role: who plays it}"""
+    """{role: the role's writer}"""
     out: Path
     """Folder of the output."""
     identity: JsonObject
-    """Everything else that the output depends on, by which an interrupted run is known again."""
+    """Everything else that the output depends on; an interrupted run is resumed only if it is the same."""
     seed: int = 0
     limits: BudgetLimits
     retries: Retries
     concurrency: int = 32
-    """Questions at a time, and items at a time, of all workers together."""
+    """Maximum number of concurrent questions, and of concurrent items, over all workers together."""
     on_ray: SpreadOptions | None = None
-    """Use of a Ray cluster; None makes all items in this process. The output is the same."""
+    """Options of a Ray cluster; None makes all items in this process. The output is the same."""
 
     def gate_settings(self, folder: Path) -> GateSettings:
-        """What the gate of the job is made from.
+        """Settings of the job's gate.
 
         Args:
-            folder: Keeps what the budget has spent.
+            folder: Folder of the ledger, which records the spent budget.
         """
         return GateSettings(
             out=self.out, folder=folder, limits=self.limits, retries=self.retries, concurrency=self.concurrency

@@ -1,4 +1,4 @@
-"""Judges by majority: three models are asked in both orders, and what they do not agree on stays undecided."""
+"""Judges: several models are asked in both orders, and the majority decides; without a majority it is undecided."""
 
 from collections import Counter
 from collections.abc import Hashable, Sequence
@@ -21,7 +21,7 @@ THREE_JUDGES = (JUDGE, JUDGE, JUDGE)
 
 
 def majority(votes: Sequence[VoteT | None]) -> VoteT | None:
-    """The vote of more than half of all judges, those included that gave none; None if there is none."""
+    """The vote that more than half of all judges gave; None if there is none. Judges without a vote count as judges."""
     counts = Counter(vote for vote in votes if vote is not None)
     if not counts:
         return None
@@ -30,7 +30,7 @@ def majority(votes: Sequence[VoteT | None]) -> VoteT | None:
 
 
 class PairAnswer(Options):
-    """What a judge says of two texts."""
+    """A judge's answer about two texts."""
 
     reason: str
     first_is_right: bool
@@ -47,15 +47,15 @@ class PairVerdict(NamedTuple):
 async def judged_pair(
     workshop: Workshop, state: str, first: str, second: str, criterion: str, *, roles: Sequence[str] = THREE_JUDGES
 ) -> PairVerdict | None:
-    """Which of two texts are right, by the majority; a judge whose answers differ by the order has no vote.
+    """Which of two texts are right, by majority; a judge whose answers differ between the two orders has no vote.
 
     Args:
-        workshop: Asks the judges.
-        state: What both texts answer, such as the conversation so far.
-        first: One text.
-        second: The other.
-        criterion: What makes a text right.
-        roles: Who plays each judge; a role that stands several times is asked with several seeds.
+        workshop: Workshop that asks the judges.
+        state: Context that both texts answer, such as the conversation so far.
+        first: First text.
+        second: Second text.
+        criterion: Condition under which a text is right.
+        roles: [num_judges] role of each judge; a role that is listed several times is asked with different seeds.
 
     Returns:
         None if there is no majority.
@@ -93,7 +93,7 @@ async def _answer_to_pair(
 
 
 class FulfilledAnswer(Options):
-    """What a judge says of a trajectory."""
+    """A judge's answer whether a text fulfils its criterion."""
 
     reason: str
     fulfilled: bool
@@ -101,18 +101,18 @@ class FulfilledAnswer(Options):
 
 class JudgeCheckOptions(Options):
     criterion: str = Field(min_length=1)
-    """What a trajectory has to fulfil, such as "The request is natural and has one answer."."""
+    """Criterion that a trajectory has to fulfil, such as "The request is natural and has one answer."."""
     roles: tuple[str, ...] = Field(default=THREE_JUDGES, min_length=1)
-    """Roles of the judges; a role that stands several times is asked with several seeds."""
+    """Roles of the judges; a role that is listed several times is asked with different seeds."""
     max_tokens: int = Field(default=1024, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
 
 
 class JudgedText(NamedTuple):
-    """A text that either fulfils a criterion or does not."""
+    """A text, and the criterion that judges check."""
 
     task: str
-    """What the judge is told that it judges."""
+    """Sentence that tells the judge what it judges."""
     title: str
     """Line above the text."""
     text: str
@@ -122,14 +122,14 @@ class JudgedText(NamedTuple):
 async def fulfilled_votes(
     workshop: Workshop, judged: JudgedText, *, roles: Sequence[str], max_tokens: int, first_k: int = 0
 ) -> list[bool | None]:
-    """[num_judges] whether a text fulfils its criterion; None for a judge whose answers differ by the order.
+    """[num_judges] whether a text fulfils its criterion; None for a judge whose answers differ between the two orders.
 
     Args:
-        workshop: Asks the judges.
-        judged: The text.
-        roles: Who plays each judge; a role that stands several times is asked with several seeds.
-        max_tokens: Most tokens of one answer.
-        first_k: Number of the first of the two draws for each judge.
+        workshop: Workshop that asks the judges.
+        judged: The text and its criterion.
+        roles: [num_judges] role of each judge; a role that is listed several times is asked with different seeds.
+        max_tokens: Maximum number of tokens of one answer.
+        first_k: Number of the first draw; each judge takes two numbers, from which the seeds derive.
     """
 
     async def vote(role: str, k: int) -> bool | None:
@@ -152,7 +152,10 @@ async def fulfilled_votes(
 
 @check_step("judge", options=JudgeCheckOptions)
 def judge_check(options: JudgeCheckOptions) -> CheckStep:
-    """The majority of the judges on a trajectory, each asked with true first and with false first."""
+    """Passes a trajectory if the majority of the judges says that it fulfils the criterion.
+
+    Each judge is asked with true first and with false first.
+    """
 
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
         if draft.trajectory is None:
@@ -176,7 +179,7 @@ def _fulfilled_question(fence: Fence, judged: JudgedText, order: str) -> list[Js
 
 
 def _fence(workshop: Workshop, k: int) -> Fence:
-    """A fence whose word depends on the seeds alone, so that equal questions have equal texts."""
+    """A fence whose random word depends only on the seeds, so that equal questions have equal texts."""
     return Fence(f"{workshop.seed(k, 0):08x}{workshop.seed(k, 1):08x}")
 
 

@@ -1,9 +1,9 @@
-"""Step `verified_label`: where a policy and a label differ, execution and judges say which is wrong.
+"""Step `verified_label`: where a policy and a label differ, execution and judges decide which is wrong.
 
-LoopTool (arXiv:2511.09148, section 3) calls it judgement-guided label verification: a judge's majority says which of
-the two is right, and the policy's action takes the place of a label that is wrong. Here both are run in an environment
-before a judge is asked: the policy goes on behind each. A label is replaced only by an action that leads to an outcome
-of 1, in no more turns than the label does.
+LoopTool (arXiv:2511.09148, section 3) calls this judgement-guided label verification: a majority of judges decides
+which of the two is right, and the policy's action replaces a wrong label. Here both are run in an environment before a
+judge is asked: the policy continues after each. A label is replaced only by an action that leads to an outcome of 1,
+in no more turns than the label needs.
 """
 
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _CRITERION = (
 
 
 class LabelVerdict(StrEnum):
-    """Which of a label and the policy's action is right, in LoopTool's words."""
+    """Which of a label and the policy's action is right, in LoopTool's terms."""
 
     MODEL_INCORRECT = "model_incorrect"
     ORIGINAL_INCORRECT = "original_incorrect"
@@ -45,27 +45,28 @@ class LabelVerdict(StrEnum):
 
 class VerifiedLabelOptions(RolloutOptions):
     temperature: float = Field(default=0.0, ge=0.0)
-    """Temperature of the policy that goes on behind a label or an action."""
+    """Sampling temperature of the policy that continues after a label or an action."""
     roles: tuple[str, ...] = THREE_JUDGES
-    """Roles of the judges, as in `judge`; with none of them the outcomes alone decide."""
+    """Roles of the judges, as in `judge`; if the list is empty, the outcomes alone decide."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Continued:
-    """What came of an action when the policy went on behind it."""
+    """Result of an action after which the policy continued."""
 
     solves: bool | None
-    """Whether the outcome is 1; None if a system failed."""
+    """Whether the outcome is 1; None if the system failed."""
     detail: str
     num_turns: int = 0
-    """Turns of the whole conversation."""
+    """Number of turns of the whole conversation."""
 
 
 @make_step("verified_label", options=VerifiedLabelOptions)
 class VerifiedLabel:
-    """Replaces labels that are wrong, and rejects drafts whose label nothing can tell to be right.
+    """Replaces wrong labels, and rejects drafts whose label cannot be shown to be right.
 
-    A draft at which the policy was right passes as it is. Where the verifier is undecided, the label may be broken.
+    A draft at which the policy was right is not changed. If the verifier was undecided, the label may be broken, so it
+    is checked too.
     """
 
     def __init__(self, options: VerifiedLabelOptions) -> None:
@@ -111,7 +112,7 @@ class VerifiedLabel:
         return await judged_pair(workshop, state, first, second, _CRITERION, roles=self._options.roles)
 
     async def _outcome(self, draft: Draft, turn: Turn, action: Message, workshop: Workshop) -> _Continued:
-        """What comes of the policy that goes on behind an action, where the state is that of the label."""
+        """Result of the policy that continues after an action in the label's state."""
         trajectory = draft.trajectory
         assert trajectory is not None, draft.id
         if not trajectory.metadata.keys() - {PROVENANCE}:
@@ -139,7 +140,7 @@ _VERDICTS = {
 
 
 def _kept(draft: Draft) -> Draft:
-    """A draft whose label is right; rejected if the row's verifier cannot judge by it."""
+    """The draft with its label as it is; rejected if the row's verifier was undecided about the label."""
     draft = draft.with_values(label=LabelVerdict.MODEL_INCORRECT)
     if draft.values[PROBE] == Probed.UNDECIDED:
         return draft.rejected(str(draft.values[PROBE_REASON]), "the verifier cannot tell the label from other actions")
@@ -147,12 +148,12 @@ def _kept(draft: Draft) -> Draft:
 
 
 def _is_way(run: _Continued, other: _Continued) -> bool:
-    """Whether an action leads to an outcome of 1, and is no detour: the other one does not do so in fewer turns."""
+    """Whether an action leads to an outcome of 1, and the other action does not do so in fewer turns."""
     return run.solves is True and not (other.solves and other.num_turns < run.num_turns)
 
 
 def _is_state(played: PlayedProblem, state: Sequence[Message]) -> bool:
-    """Whether a conversation begins with the messages of a state: results may differ in their time and their spaces."""
+    """Whether a conversation begins with the messages of a state, with the same results by `is_same_result`."""
     found = played.played.messages[: len(state)]
     return len(found) == len(state) and all(
         each.role is known.role and (each.role is not Role.TOOL or is_same_result(each.content, known.content))

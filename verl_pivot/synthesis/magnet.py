@@ -1,4 +1,4 @@
-"""Step `magnet`: a path of calls -> a conversation, translated back to requests and forth to calls."""
+"""Step `magnet`: a path of calls -> a conversation, by back-translation to requests and translation to calls."""
 
 from collections.abc import Sequence
 
@@ -15,11 +15,11 @@ from verl_pivot.types import JsonObject, Message, Trajectory
 
 @make_step("magnet", options=MagnetOptions)
 class MagnetStep:
-    """Writes the conversation of a draft's path; a message that a program finds wrong is drawn again, a few times.
+    """Writes the conversation of a draft's path; a message that fails a program's check is drawn again, a few times.
 
-    Back: the user's writer turns the calls of each request into what the user says. Forth: the caller reads only the
-    conversation, and each of its turns has to be the path's (`path_calls.call_problem`). Magnet (arXiv:2503.07826,
-    section 3) lets a model compare the two translations; here a program does.
+    First, the user's writer translates the calls of each request back into a user message. Then the caller, which
+    reads only the conversation, must make the calls of the path (`path_calls.call_problem`). In Magnet
+    (arXiv:2503.07826, section 3), a model compares the two translations; here a program does.
     """
 
     def __init__(self, options: MagnetOptions) -> None:
@@ -60,14 +60,14 @@ class MagnetStep:
 
 
 async def conversation(path: ToolPath, cast: Cast) -> tuple[Message, ...]:
-    """The messages of a path's conversation, in which each request is answered by its calls and a text.
+    """The messages of a path's conversation, in which each request is answered by its calls and then a text.
 
     Args:
         path: A legal path.
-        cast: Who speaks.
+        cast: Writers of the messages.
 
     Raises:
-        BadRowError: If a message stays wrong, with the problem of its last draw.
+        BadRowError: If every draw of a message has a problem; the message is the problem of the last draw.
     """
     messages: list[Message] = []
     results: list[Message] = []

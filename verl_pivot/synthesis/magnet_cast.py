@@ -1,4 +1,4 @@
-"""Cast of a conversation: the user, the caller and the tools, each of whose messages a program checks."""
+"""Cast of a conversation: the user, the caller and the tools; a program checks each of their messages."""
 
 import re
 from collections.abc import Awaitable, Callable, Sequence
@@ -33,36 +33,37 @@ from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall
 from verl_pivot.validation import Options
 
 USER, CALLER_ROLE, TOOLS = "user", "caller", "tools"
-"""Roles of the writers; the role `writer` plays those that nobody is named for."""
+"""Roles of the writers; the role `writer` is used for roles without a model of their own."""
 
 _NOT_A_WORD = re.compile(r"[\W\d_]|[a-z][A-Z]")
-"""What a tool's name has if it cannot stand in a sentence by chance."""
+"""Part of a tool's name that shows that the name is no ordinary word of a sentence."""
 FormT = TypeVar("FormT", bound=BaseModel)
 
 
 class MagnetOptions(Options):
-    """How a path becomes a conversation."""
+    """Options for making a conversation from a path."""
 
     results: Literal["writer", "tools"] = "writer"
-    """Source of results: a writer in the role `tools`, or the tools of --tools, which run the calls."""
+    """Source of results: "writer" is a model in the role `tools`; "tools" runs the calls with the tools of --tools."""
     attempts: int = Field(default=3, ge=1)
-    """Draws of each message, of which the first one without a problem stays."""
+    """Maximum number of draws of each message; the first draw without a problem is used."""
     hints: bool = False
-    """Whether the caller reads what was wrong with its last draw; the conversation does not keep it (HardGen)."""
+    """Whether the caller is told the problem of its last draw; the conversation does not keep this hint (HardGen)."""
     may_write: Names = ()
     """Arguments, as tool.argument, whose text the caller composes itself, such as send_mail.body."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Sampling temperature of what is written."""
+    """Sampling temperature of all writers."""
     max_tokens: int = Field(default=1024, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
 
 
 class Cast:
     """Speakers of one conversation. Each method draws a message until it has no problem.
 
     Raises:
-        BadRowError: From each method, with the problem of the last draw, or if a tool refuses a call.
-        ToolFailureError: From `result`, if a system that a tool needs fails; UserCodeError if its code does.
+        BadRowError: From each method, if every draw has a problem, or if a tool refuses a call.
+        ToolFailureError: From `result`, if a system that a tool needs fails.
+        UserCodeError: From `result`, if a tool's own code fails.
     """
 
     def __init__(
@@ -74,13 +75,13 @@ class Cast:
         *,
         user_role: str = USER,
     ) -> None:
-        """Draw nothing yet.
+        """Keep the settings; nothing is drawn yet.
 
         Args:
-            options: How messages are drawn.
-            workshop: Has the writers.
+            options: Options of the draws.
+            workshop: Workshop with the writers.
             tools: Schemas of all tools that the caller has.
-            toolbox: Runs the calls; None if a writer gives the results.
+            toolbox: Tools that run the calls; None if a writer writes the results.
             user_role: Role of the writer that plays the user.
         """
         self._options, self._workshop, self._tools, self._toolbox = options, workshop, tools, toolbox
@@ -89,11 +90,11 @@ class Cast:
         self._telling_names = [name for tool in tools if _NOT_A_WORD.search(name := name_of(tool))]
 
     async def request(self, turn: PathTurn, path: ToolPath, messages: Sequence[Message]) -> Message:
-        """What the user wants, in the user's words."""
+        """The user's message with the request that the calls of a turn answer."""
         return await self._user(request_prompt(turn, path, messages, self._tools))
 
     async def answer(self, turn: PathTurn, messages: Sequence[Message]) -> Message:
-        """The value that the request left out."""
+        """The user's message with the value that the request left out."""
         return await self._user(answer_prompt(turn, messages, self._tools))
 
     async def call(
@@ -112,7 +113,7 @@ class Cast:
             messages: The conversation so far.
             results: [num_calls] results of the path's earlier calls.
             withheld: Argument for which the caller had to ask; None if there is none.
-            before: Messages before it asked.
+            before: Messages before the caller asked.
         """
 
         def problem(action: Message) -> Malformed | None:
@@ -132,11 +133,11 @@ class Cast:
         return replace(action, tool_calls=(replace(action.tool_calls[0], id=f"call_{len(results)}"),))
 
     async def text(self, messages: Sequence[Message], *, withheld: str | None) -> Message:
-        """The caller's next turn, which calls nothing, and asks for an argument if one is withheld."""
+        """The caller's next turn without calls; it asks for an argument if one is withheld."""
         return await self._caller(messages, lambda action: text_problem(action, withheld))
 
     async def result(self, call: ToolCall, fields: Sequence[str], messages: Sequence[Message]) -> Message:
-        """The result of a call, with the fields that later calls take values from."""
+        """The result of a call, which must have the fields from which later calls take values."""
         if self._toolbox is None:
             text = await self._written(call, fields, messages)
         else:

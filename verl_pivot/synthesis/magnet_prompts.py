@@ -1,4 +1,4 @@
-"""A path and the conversation so far -> what the writers of Magnet's user, caller and tools are asked."""
+"""A path and the conversation so far -> prompts for the writers of Magnet's user, caller and tools."""
 
 from collections.abc import Sequence
 
@@ -15,10 +15,10 @@ CALLER = (
     "from the conversation, letter for letter, and never make one up: where the user has to say a value that a tool "
     "requires, ask for it in one sentence. When everything is done that the user wants, answer in one or two sentences."
 )
-"""What the caller is told before the conversation; no trajectory has it."""
+"""System prompt of the caller; it is not part of the trajectory."""
 
 HINT = "\nYour last attempt at the next turn was wrong: {problem}. Write the turn again."
-"""What a caller that reads hints is told besides, after a wrong draw."""
+"""Text that is added to the caller's system prompt after a wrong draw, if hints are on."""
 _SAY_FOR_IMPLIED = (
     "The assistant finds out by itself that it has to call this tool first: do not ask for what it does, but let the "
     "message say, in passing, a made-up value for everything that it requires:\n{schema}"
@@ -26,13 +26,13 @@ _SAY_FOR_IMPLIED = (
 
 
 class UserMessage(Options):
-    """What the user says."""
+    """A user message in the format of the writer's answer."""
 
     text: str = Field(min_length=1)
 
 
 class ToolResult(Options):
-    """What a tool returns."""
+    """A tool's result in the format of the writer's answer."""
 
     result: JsonValue
 
@@ -40,7 +40,7 @@ class ToolResult(Options):
 def request_prompt(
     turn: PathTurn, path: ToolPath, messages: Sequence[Message], tools: Sequence[JsonObject]
 ) -> list[JsonObject]:
-    """Back: the calls of a turn -> the request that they answer, from somebody who knows no tools."""
+    """Prompt for the user's writer: the calls of a turn -> the request that they answer, without tool names."""
     mentioned = [call for call in turn.calls if not call.is_implied]
     implied = [call for call in turn.calls if call.is_implied]
     lines = [
@@ -57,7 +57,7 @@ def request_prompt(
 
 
 def answer_prompt(turn: PathTurn, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[JsonObject]:
-    """The value that a request left out -> the user's answer to the assistant's question for it."""
+    """Prompt for the user's writer: the value that a request left out -> the answer to the assistant's question."""
     lines = [
         "Write the next message of the user, who answers the assistant's question.",
         f"The message says a made-up value for {turn.withheld} of this tool, written exactly as the argument takes it, "
@@ -71,7 +71,7 @@ def answer_prompt(turn: PathTurn, messages: Sequence[Message], tools: Sequence[J
 def result_prompt(
     call: ToolCall, fields: Sequence[str], messages: Sequence[Message], tools: Sequence[JsonObject]
 ) -> list[JsonObject]:
-    """A call -> its result, with the fields that later calls of the path need."""
+    """Prompt for the tools' writer: a call -> its result, with the fields that later calls of the path need."""
     needed = ", ".join(field or "a text alone" for field in fields)
     lines = [
         "You play a tool, and return the result of one call as JSON, as the tool of a real service would:",

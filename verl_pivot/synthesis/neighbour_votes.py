@@ -1,4 +1,4 @@
-"""Tools and a writer's votes -> FieldEdge: which results give arguments that neither recordings nor schemas show."""
+"""Tools and a writer's votes -> FieldEdges between results and arguments that recordings and schemas do not show."""
 
 import heapq
 import math
@@ -21,7 +21,7 @@ VOTER = "voter"
 """Role of the writer that votes."""
 _MAX_TOKENS = 2048
 _COMMON = 10
-"""A word that more than one of so many tools have tells too little, unless only MAX_NEIGHBOURS have it."""
+"""A word counts as too common if more than one in 10 tools has it, and more than MAX_NEIGHBOURS tools."""
 _WORD = re.compile(r"[^\W\d_]{3,}")
 
 
@@ -33,7 +33,7 @@ class FieldVote(Options):
 
 
 class VoterAnswer(Options):
-    """Arguments that one tool's result gives to others."""
+    """Arguments of other tools that one tool's result gives."""
 
     edges: tuple[FieldVote, ...] = Field(max_length=100)
 
@@ -41,17 +41,18 @@ class VoterAnswer(Options):
 async def voted_edges(
     tools: Sequence[JsonObject], known: Sequence[FieldEdge], workshop: Workshop, num_votes: int, most: int
 ) -> list[FieldEdge]:
-    """The edges for which more than half of the votes are; an answer that cannot be read is a vote for none.
+    """The edges that more than half of the votes support; an answer that cannot be read supports no edge.
 
-    Each tool's writer sees the tools that share the most telling words with it and that it has no edge to, as Magnet
-    (arXiv:2503.07826, section 3) shows 30 neighbours. Of several fields for an argument the one with most votes stays.
+    For each tool, the writer sees the tools without an edge from it that share the most distinctive words with it; in
+    Magnet (arXiv:2503.07826, section 3) it sees 30 neighbours. If the votes name several fields for an argument, the
+    field with the most votes is taken.
 
     Args:
-        tools: Schemas in OpenAI's form.
-        known: Edges that recordings and schemas give.
-        workshop: Has the writer.
-        num_votes: Answers for each tool.
-        most: Most neighbours that a tool's writer sees.
+        tools: Schemas in OpenAI's format.
+        known: Edges from recordings and schemas.
+        workshop: Workshop with the writer.
+        num_votes: Number of answers for each tool.
+        most: Maximum number of neighbours that the writer sees for each tool.
     """
     shown = neighbours(tools, {(edge.source, edge.target) for edge in known}, most)
     by_name = {name_of(tool): tool for tool in tools}
@@ -63,12 +64,12 @@ async def voted_edges(
 
 
 def neighbours(tools: Sequence[JsonObject], linked: Collection[tuple[str, str]], most: int) -> dict[str, list[str]]:
-    """{tool: the tools that share the most telling words with it}, the nearest first; tools without any are left out.
+    """{tool: its neighbours, nearest first}; neighbours share distinctive words. Tools without any are left out.
 
     Args:
-        tools: Schemas in OpenAI's form.
-        linked: Pairs of a tool and another that are no neighbours.
-        most: Most neighbours of a tool.
+        tools: Schemas in OpenAI's format.
+        linked: Pairs (tool, other tool) that do not count as neighbours, because they have an edge.
+        most: Maximum number of neighbours of a tool.
     """
     words = {name_of(tool): _words(tool) for tool in tools}
     havers: dict[str, list[str]] = defaultdict(list)
@@ -102,7 +103,7 @@ def _words(tool: JsonObject) -> set[str]:
 async def _votes(
     source: JsonObject, others: Sequence[JsonObject], workshop: Workshop, numbers: tuple[int, int]
 ) -> list[set[FieldVote]]:
-    """[num_votes] the edges of each answer that name a tool that was shown, its argument and a field."""
+    """[num_votes] valid edges of each answer, which name a shown tool, one of its arguments, and a field."""
     number, num_votes = numbers
     shown = "\n".join(encode_json(other["function"]) for other in others)
     prompt: list[JsonObject] = [

@@ -24,9 +24,9 @@ from verl_pivot.types import Json, JsonObject, Trajectory
 _TRAJECTORIES, _PAIRS, _REJECTED = "trajectories.jsonl", "pairs.jsonl", "rejected.jsonl"
 _TASKS, _REPORT, _PICTURE = "tasks.parquet", "report.json", "synthesis.png"
 OUTPUTS = (_TRAJECTORIES, _PAIRS, _REJECTED, _TASKS, _REPORT, _PICTURE)
-"""Names of the files of an output folder; one without rows is not written."""
+"""Names of the files of an output folder; a file without rows is not written."""
 _READING = "reading"
-"""What rejects a row that cannot be read."""
+"""Name in place of a step for rows that are rejected because they cannot be read."""
 _FILTER = "quality: {label}"
 _TASK_LINES = "tasks.jsonl"
 _CANDIDATES = "candidates.jsonl"
@@ -39,12 +39,12 @@ class SynthesisReport:
 
     recipe: str
     steps: list[Json]
-    """The list of the recipe, with what `--set` changed."""
+    """Steps of the recipe, including the changes by `--set`."""
     seed: int
     num_items: int = 0
-    """Rows, lines or numbers that the recipe worked on."""
+    """Number of items (rows, lines or numbers) that the recipe worked on."""
     num_drafts: int = 0
-    """Drafts that the items became; each item became at least one."""
+    """Number of drafts that were made from the items, at least one from each."""
     num_kept: int = 0
     num_trajectories: int = 0
     num_pairs: int = 0
@@ -52,12 +52,12 @@ class SynthesisReport:
     rejected: dict[str, dict[str, int]] = field(default_factory=dict)
     """{step: {reason: number of drafts}}"""
     examples: dict[str, str] = field(default_factory=dict)
-    """{reason: id and detail of the first draft that was rejected for it}"""
+    """{reason: id and detail of the first draft that was rejected for this reason}"""
     asked: dict[str, dict[str, int]] = field(default_factory=dict)
-    """{step: calls and tokens of its answers, those from the cache included}"""
+    """{step: number of its calls and tokens, including answers from the cache}"""
     models: list[str] = field(default_factory=list)
     pass_rates: list[int] = field(default_factory=lambda: [0] * _BINS)
-    """[10] kept drafts by their policy's pass rate: below 0.1, below 0.2, ..., up to 1."""
+    """[10] number of kept drafts by the policy's pass rate: below 0.1, below 0.2, ..., up to 1."""
 
     @property
     def num_rejected(self) -> int:
@@ -83,17 +83,19 @@ def is_finished(out: Path) -> bool:
 def write_outputs(
     recipe: Recipe, seed: int, journal: Journal, store: DraftStore, prepared: Iterable[StepTrace]
 ) -> None:
-    """Write every file into the journal; memory holds one item, and of each trajectory what the filters need.
+    """Write all output files into the journal.
+
+    Memory holds one item at a time, and for each trajectory the values that the filters need.
 
     Args:
-        recipe: The method, with its filters.
+        recipe: Recipe of the run, with its filters.
         seed: Seed of the run.
         journal: Journal that gets the files.
-        store: The drafts.
-        prepared: Traces of what steps did before the first draft.
+        store: Store with the drafts.
+        prepared: Traces of the steps' preparation before the first draft.
 
     Raises:
-        DataError: If a filter cannot decide, such as for shares that no selection has.
+        DataError: If a filter cannot decide, such as for shares that no selection can reach.
     """
     folder = journal.folder
     outcome = None if recipe.filters is None else _filtered(recipe, folder, store)
@@ -113,7 +115,7 @@ def write_outputs(
 
 
 def _labels(recipe: Recipe) -> list[str]:
-    """Whatever rejects drafts, in the order in which it works."""
+    """Labels of everything that rejects drafts (reading, steps, filters), in the order of execution."""
     filters = () if recipe.filters is None else recipe.filters.labels
     return [_READING, *(step.label for step in recipe.steps), *(_FILTER.format(label=label) for label in filters)]
 
@@ -125,7 +127,7 @@ def _candidates(store: DraftStore) -> Iterator[tuple[Draft, Trajectory]]:
 
 
 def _filtered(recipe: Recipe, folder: Path, store: DraftStore) -> FilterOutcome | None:
-    """What the filters say of the trajectories that are left, in their order; None if there is none."""
+    """Decisions of the filters about the trajectories that the steps kept; None if there are no trajectories."""
     assert recipe.filters is not None, recipe.name
     totals: dict[str, TrajectoryTotals] = {}
     num_candidates = 0
@@ -142,7 +144,7 @@ def _filtered(recipe: Recipe, folder: Path, store: DraftStore) -> FilterOutcome 
 
 
 def _totals(pass_rate: float) -> TrajectoryTotals:
-    """A task's pass rate as that of a profile with one turn."""
+    """A task's pass rate in the form of a profile with one turn."""
     return TrajectoryTotals(num_turns=1, num_decided_turns=1, reward_mean_sum=pass_rate, pass_rate_sum=pass_rate)
 
 
@@ -150,11 +152,11 @@ class _Decided(NamedTuple):
     draft: Draft
     finding: Finding | None
     step: str
-    """Label of the step that rejected it; "" if none did."""
+    """Label of the step or filter that rejected the draft; "" if it is kept."""
 
 
 def _decided(store: DraftStore, outcome: FilterOutcome | None) -> Iterator[_Decided]:
-    """Every draft with the reason of its rejection."""
+    """Every draft, with the reason for its rejection if it is rejected."""
     position = -1
     for draft in store.drafts():
         if draft.finding is not None:
@@ -175,12 +177,12 @@ class _Writer:
         self._files, self._recipe, self._report = files, recipe, report
         self._item = ""
         self._counted: set[tuple[str, str]] = set()
-        """Runs of steps whose answers are counted already, of the item that is written."""
+        """{(step, made_from)} of the current item whose answers are already counted."""
         self._across = {step.label for step in recipe.cross_steps}
         self._counted_across: set[tuple[str, str]] = set()
-        """The same of steps that choose among drafts of several items."""
+        """{(step, made_from)} of steps across items whose answers are already counted."""
         self._tasks: set[str] = set()
-        """Tasks of that item that are written."""
+        """Tasks of the current item that are already written."""
 
     def add(self, draft: Draft, finding: Finding | None, step: str) -> None:
         if draft.item != self._item:
@@ -214,7 +216,7 @@ class _Writer:
         self._files[name].write(encode_json(row).encode() + b"\n")
 
     def count_answers(self, traces: Iterable[StepTrace]) -> None:
-        """Count the answers of each run of a step once, although all drafts of it carry its trace."""
+        """Count the answers of each run of a step once, although all drafts of the run have a copy of its trace."""
         for trace in traces:
             counted = self._counted_across if trace.step in self._across else self._counted
             if (trace.step, trace.made_from) in counted or not trace.num_calls:
@@ -226,7 +228,7 @@ class _Writer:
             self._report.models += [name for name in trace.models if name not in self._report.models]
 
     def _provenance(self, draft: Draft) -> JsonObject:
-        """By what a row was made, from what, with which models, seeds and tokens, and what checked it."""
+        """Provenance of a row: recipe, seed, and the traces and values of the steps that made and checked it."""
         return {
             "recipe": self._recipe.name,
             "seed": self._report.seed,

@@ -1,4 +1,4 @@
-"""A turn of the assistant and the call that a path has next -> what is wrong with the turn, by a program alone."""
+"""An assistant turn and the next call of a path -> the problem of the turn, found by a program alone."""
 
 from collections.abc import Sequence
 
@@ -19,10 +19,10 @@ def call_problem(
     tools: Sequence[JsonObject],
     may_write: Sequence[str] = (),
 ) -> Malformed | None:
-    """Why an action is not the call that the path has next; None if it is.
+    """Why an action is not the next call of the path; None if it is.
 
-    It is, if the path has its name, the schema takes its arguments, each linked argument has its value from the result
-    that gives it, and every other value was said by somebody.
+    It must be a single call of the path's tool, its arguments must match the schema, each linked argument must have its
+    value from the linked result, and every other value must occur in a message or the schema.
 
     Args:
         action: Turn of the assistant.
@@ -50,11 +50,11 @@ def call_problem(
 
 
 def text_problem(action: Message, withheld: str | None) -> Malformed | None:
-    """Why an action is not the text that comes next; None if it is.
+    """Why an action is not the text that is due now; None if it is.
 
     Args:
         action: Turn of the assistant.
-        withheld: Argument that the text has to ask for; None where all calls are made.
+        withheld: Argument for which the text has to ask; None if all calls of the request are made.
     """
     if action.tool_calls:
         names = ", ".join(call.name for call in action.tool_calls)
@@ -65,7 +65,7 @@ def text_problem(action: Message, withheld: str | None) -> Malformed | None:
 
 
 def withheld_problem(call: ToolCall, argument: str, before: Sequence[Message]) -> Malformed | None:
-    """Why a value was not withheld: the messages before the question have it, or the call lacks it; None if it was."""
+    """Why a value was not withheld: earlier messages have it, or the call lacks it; None if it was withheld."""
     if argument not in call.arguments:
         return Malformed(reason="withheld_value_unused", detail=f"the call has no {argument}")
     values = [each.value for each in scalars(call.arguments[argument])]
@@ -75,7 +75,7 @@ def withheld_problem(call: ToolCall, argument: str, before: Sequence[Message]) -
 
 
 def schema_problem(call: ToolCall, tools: Sequence[JsonObject]) -> Malformed | None:
-    """Why the schema of a call's tool, which is one of the tools, does not take its arguments; None if it does."""
+    """Why a call's arguments do not match the schema of its tool, which must be in `tools`; None if they do."""
     if is_too_deep(call.arguments):
         return Malformed(reason="bad_arguments", detail=f"{call.name}: the arguments are nested too deeply")
     schema = schemas_by_name(encode_json(list(tools)))[call.name]
@@ -90,7 +90,7 @@ def schema_problem(call: ToolCall, tools: Sequence[JsonObject]) -> Malformed | N
 def invented_problem(
     call: ToolCall, messages: Sequence[Message], tools: Sequence[JsonObject], may_write: Sequence[str]
 ) -> Malformed | None:
-    """Which values of a call no message and no schema has; None if there are none. Arguments as in `call_problem`."""
+    """The values of a call that occur in no message and no schema; None if there are none. See `call_problem`."""
     tool = next(tool for tool in tools if name_of(tool) == call.name)
     unsourced = unsourced_values(call, messages, tool, may_write)
     return Malformed(reason="invented_value", detail="; ".join(unsourced)) if unsourced else None

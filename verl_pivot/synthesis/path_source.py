@@ -21,34 +21,34 @@ from verl_pivot.types import JsonObject, Trajectory
 from verl_pivot.validation import Options
 
 PATH = "path"
-"""Key of a draft's values that holds its path."""
+"""Key of the draft value that holds the draft's path."""
 USER_ROLE = "user_role"
-"""Key of a draft's values that names the writer which translates its path back, if that is not `user`."""
+"""Key of the draft value with the role that writes the user's messages; without it, the role is `user`."""
 
 
 class GraphOptions(Options):
-    """How the graph is made, and which tools of it a conversation has."""
+    """Options of the tool graph, and of the tools that a conversation gets."""
 
     min_calls: int = Field(default=MIN_CALLS, ge=1)
-    """Recorded calls that an edge between two fields takes."""
+    """Minimum number of recorded calls for an edge between two fields."""
     max_neighbours: int = Field(default=MAX_NEIGHBOURS, ge=1)
-    """Tools that may follow one tool."""
+    """Maximum number of tools that may follow one tool."""
     votes: int = Field(default=0, ge=0)
-    """Answers for each tool by which a writer in the role `voter` adds edges; 0 asks nobody."""
+    """Number of answers for each tool with which a writer in the role `voter` adds edges; 0 adds no edges."""
     num_other_tools: int = Field(default=10, ge=0)
-    """Tools that the conversation has beside those of its path, drawn at random."""
+    """Number of randomly drawn tools that the conversation gets in addition to those of its path."""
 
 
 class ToolPathOptions(PathOptions, GraphOptions):
-    """How the graph is made, and paths are drawn from it."""
+    """Options of the tool graph, and of the paths that are drawn from it."""
 
 
 @make_step("tool_path", options=ToolPathOptions)
 class ToolPathStep:
-    """Gives each draft a path in `values`, and a trajectory that has tools and no messages yet.
+    """Gives each draft a path in `values`, and a trajectory that has tools but no messages yet.
 
-    Edges come from recorded data flow (--trajectories), then from schemas of results (those tools, and --tools), then
-    from votes, if they are asked for.
+    Edges come first from recorded data flow (--trajectories), then from result schemas of these tools and of --tools,
+    then from votes if `votes` is set.
     """
 
     def __init__(self, options: ToolPathOptions) -> None:
@@ -67,13 +67,13 @@ class ToolPathStep:
 
 
 def with_path(draft: Draft, path: ToolPath, tools: Sequence[JsonObject], *, number: int = 0) -> Draft:
-    """A draft with a path, and a trajectory that has tools and no messages yet."""
+    """A draft with a path, and a trajectory that has tools but no messages yet."""
     made = draft.made(number, trajectory=Trajectory(id=draft.id, messages=(), tools=tuple(tools)))
     return made.with_values(**{PATH: path.model_dump(mode="json")})
 
 
 def drawn_tools(graph: ToolGraph, path: ToolPath, rng: Random, num_others: int) -> list[JsonObject]:
-    """Schemas of a path's tools among others, in the order of the graph, which says nothing of the path."""
+    """Schemas of a path's tools and of other tools, in the order of the graph, which does not show the path."""
     needed = {call.tool for call in path.calls}
     others = sorted(graph.tools.keys() - needed)
     chosen = needed.union(rng.sample(others, min(len(others), num_others)))
@@ -81,14 +81,14 @@ def drawn_tools(graph: ToolGraph, path: ToolPath, rng: Random, num_others: int) 
 
 
 async def read_graph(workshop: Workshop, options: GraphOptions) -> ToolGraph:
-    """The graph of a command's trajectories and tools; where two schemas have one name, that of --tools counts.
+    """The graph of a command's trajectories and tools; if two schemas have the same name, the one of --tools is used.
 
     Args:
-        workshop: Names the files, and the writer that votes.
-        options: How the graph is made.
+        workshop: Workshop with the input files and the writer that votes.
+        options: Options of the graph.
 
     Raises:
-        ConfigError: If there is neither, or no value passes from one tool to another.
+        ConfigError: If there are neither trajectories nor tools, or no value passes from one tool to another.
         DataError: If a line is no trajectory.
     """
     inputs, step = workshop.inputs, workshop.step
@@ -114,7 +114,7 @@ async def read_graph(workshop: Workshop, options: GraphOptions) -> ToolGraph:
 
 
 def _collecting(path: Path, tools: dict[str, JsonObject]) -> Iterator[Trajectory]:
-    """The trajectories of a file, whose tools are added to `tools` as they pass."""
+    """The trajectories of a file; their tools are added to `tools` as the trajectories are read."""
     for trajectory in read_trajectories(path):
         for tool in trajectory.tools:
             tools.setdefault(name_of(tool), tool)

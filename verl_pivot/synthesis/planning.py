@@ -1,4 +1,4 @@
-"""SynthesisJob -> SynthesisPlan: what all items will take, from some of them, whose answers the run then finds."""
+"""SynthesisJob -> SynthesisPlan: estimated cost of all items from a sample, whose answers the real run can reuse."""
 
 import asyncio
 import math
@@ -19,29 +19,31 @@ from verl_pivot.synthesis.running import Runner, opened_runner
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ItemCost:
-    """What one item took."""
+    """Cost of one item."""
 
     calls: int
     tokens: int
     seconds: float
-    """Seconds from its first step to its last, with the other items of the sample at the same time."""
+    """Seconds from its first step to its last, while other items of the sample run concurrently."""
     num_kept: int
+    """Number of drafts that the steps keep."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SynthesisPlan:
-    """What all items will take, by those of a sample."""
+    """Costs of sampled items, from which the cost of all items is estimated."""
 
     num_items: int
     costs: tuple[ItemCost, ...]
-    """[num_sampled]"""
+    """[num_sampled] costs of the sampled items."""
     calls_before: int
     """Model calls before the first item, such as probes of the policy."""
     tokens_before: int
+    """Tokens of these model calls."""
     concurrency: int
 
     def lines(self) -> list[str]:
-        """The plan for people: each total with its 95 % interval by the normal approximation."""
+        """The plan as text for the user: each total with its 95 % interval by the normal approximation."""
         costs, number = self.costs, self.num_items
         if not costs:
             return ["There is no item."]
@@ -56,7 +58,7 @@ class SynthesisPlan:
 
 
 def _total(values: Sequence[float], number: int, before: int = 0) -> str:
-    """The total over all items, from the values of some and what came before the first."""
+    """The estimated total over all items, as text, from the values of sampled items and a fixed cost `before` them."""
     mean = fmean(values)
     text = f"{before + mean * number:,.0f}"
     if len(values) == number or len(values) < 2:
@@ -67,10 +69,10 @@ def _total(values: Sequence[float], number: int, before: int = 0) -> str:
 
 
 def plan_synthesis(job: SynthesisJob, num_sampled: int, on_items: Callable[[int], object]) -> SynthesisPlan:
-    """Make some of the items, drawn by the seed, and write nothing but their answers.
+    """Make some of the items, drawn by the seed; only the models' answers are written.
 
     Args:
-        job: What would be made.
+        job: Job of the real run.
         num_sampled: Number of items to make.
         on_items: Called with 1 for each item that is done.
 

@@ -1,4 +1,4 @@
-"""Checks by programs, which come before any judge: a filter of `verl-pivot filter`, and the calls run again."""
+"""Checks by programs, which run before any judge: a filter of `verl-pivot filter`, and a replay of the calls."""
 
 from collections.abc import Mapping
 
@@ -20,14 +20,14 @@ from verl_pivot.validation import Options
 
 class FilterCheckOptions(Options):
     name: str
-    """Name of a filter that judges each trajectory alone, such as coherence."""
+    """Name of a filter that judges each trajectory on its own, such as coherence."""
     options: dict[str, object] = Field(default_factory=dict)
     """Options of the filter."""
 
 
 @check_step("filter", options=FilterCheckOptions)
 def filter_check(options: FilterCheckOptions) -> CheckStep:
-    """The finding of a filter, as soon as there is a trajectory, instead of at the end of the recipe."""
+    """Rejects trajectories that a filter drops, at this step instead of at the end of the recipe."""
     found = make_filter(options.name, options.options)  # type: ignore[arg-type]  # the recipe is JSON
     if not isinstance(found, TrajectoryFilter):
         raise ConfigError(
@@ -45,14 +45,14 @@ def filter_check(options: FilterCheckOptions) -> CheckStep:
 
 class ReplayOptions(Options):
     same_results: bool = True
-    """Whether each call must be answered as in the trajectory; false asks for the score alone."""
+    """Whether each call must give the result in the trajectory; false checks only the outcome."""
     max_calls_per_turn: int = Field(default=16, ge=1)
-    """Calls of a turn that are run."""
+    """Maximum number of calls of one turn that are run."""
 
 
 @check_step("replay", options=ReplayOptions)
 def replay(options: ReplayOptions) -> CheckStep:
-    """Runs the calls of a trajectory in fresh tools: the results must be the same, and the outcome 1."""
+    """Runs the calls of a trajectory in fresh tools: the results must be the same, and the outcome must be 1."""
 
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
         if draft.trajectory is None:
@@ -76,11 +76,11 @@ async def replayed(
     """The verdict of fresh tools on the calls and the last message of a trajectory.
 
     Args:
-        trajectory: The calls, with their results.
-        task: Columns that the tools are made from; without `metadata`, that of the trajectory.
-        workshop: Has the tools.
-        same_results: Whether another result than the recorded one, as a text or as JSON, is refused.
-        max_calls_per_turn: Calls of a turn that are run.
+        trajectory: Trajectory with the calls and their results.
+        task: Columns from which the tools are made; if `metadata` is missing, the trajectory's metadata is used.
+        workshop: Workshop with the tools.
+        same_results: Whether a result that differs from the recorded one, as text or as JSON, is refused.
+        max_calls_per_turn: Maximum number of calls of one turn that are run.
 
     Returns:
         The score of the environment; undecided if nothing scores the outcome, or the system failed.
@@ -105,7 +105,7 @@ async def replayed(
 
 
 async def _difference(trajectory: Trajectory, tools: RolloutTools, *, same_results: bool) -> Verdict | None:
-    """Why the calls do not go as recorded; None if they do."""
+    """Run the calls again; returns a verdict on the first result that differs from the recorded one, or None."""
     for answered in answered_calls(trajectory.messages):
         found = (await tools.toolbox.run_one(answered.call, answered.number)).observed().text
         if answered.result is None or not same_results:

@@ -1,4 +1,4 @@
-"""QuestionDesk: the one process of a run on a cluster that asks models and programs, with the cache and the budget."""
+"""QuestionDesk: the only process of a cluster run that asks models and programs; it has the cache and the budget."""
 
 import asyncio
 import fcntl
@@ -17,20 +17,21 @@ from verl_pivot.workers.command_home import CommandHome
 
 _LOCK: Final = "desk.lock"
 _PATIENCE_SECONDS: Final = 60.0
-"""Seconds that the desk of a command which was killed gets to end."""
+"""Timeout in seconds until the desk of an earlier, killed command must have ended."""
 _LOOK_SECONDS: Final = 0.1
+"""Seconds between two attempts to get the lock."""
 
 
 class QuestionDesk:
-    """Answers the questions of all workers; on the machine of the command, whose files keep answers and the budget."""
+    """Answers the questions of all workers; runs on the command's machine, which has the cache and the budget."""
 
     def __init__(self, home: CommandHome, settings: GateSettings, writers: bytes) -> None:
-        """Ask nothing yet.
+        """Keep settings and writers; nothing is asked yet.
 
         Args:
-            home: Where the command runs.
-            settings: What the gate is made from.
-            writers: {role: who plays it}, pickled, since programs are found in the home alone.
+            home: Working directory and environment of the command.
+            settings: Settings of the gate.
+            writers: {role: the role's writer}, pickled, because programs can be imported only after `home.move_in()`.
         """
         home.move_in()
         self._settings = settings
@@ -38,10 +39,10 @@ class QuestionDesk:
         self._exits = AsyncExitStack()
 
     async def open(self) -> None:
-        """Open the cache and the budget, once the desk of an earlier command has ended, if there is one.
+        """Open the cache and the budget; waits until the desk of an earlier command has ended.
 
         Raises:
-            ConfigError: If it does not end, or the folders cannot be written.
+            ConfigError: If the earlier desk does not end in time, or the folders cannot be written.
         """
         path = self._settings.folder / _LOCK
         lock = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
@@ -50,11 +51,11 @@ class QuestionDesk:
         self._gate = await self._exits.enter_async_context(opened_gate(self._settings, self._writers))
 
     async def answer(self, role: str, question: WriterQuestion) -> ChatAnswer:
-        """The answer of whoever plays a role; raises as `AnswerGate.answer`."""
+        """The answer of a role's writer; raises the errors of `AnswerGate.answer`."""
         return await self._gate.answer(self._writers[role], question)
 
     async def close(self) -> None:
-        """Settle the budget, and close the writers."""
+        """Close the budget and the writers."""
         await self._exits.aclose()
 
 

@@ -1,6 +1,7 @@
-"""Step `question_graph`: a topic -> a request with the questions that answer it, of which some need others' answers.
+"""Step `question_graph`: a topic -> a request, and questions that answer it together; some depend on others' answers.
 
-ASTRA (arXiv:2601.21558, section 3) calls it a decomposition trace; the length of its longest chain are its hops.
+ASTRA (arXiv:2601.21558, section 3) calls this a decomposition trace; its number of hops is the length of its longest
+chain.
 """
 
 from collections.abc import Sequence
@@ -20,24 +21,24 @@ from verl_pivot.types import JsonObject, Malformed
 from verl_pivot.validation import Options
 
 GRAPH = "question_graph"
-"""Key of a draft's values that holds its graph."""
+"""Key of the draft value that holds the draft's graph."""
 
 
 class AskedQuestion(Options):
     """One question of a graph."""
 
     id: int
-    """Number of the question, from 1, in an order in which they can be answered."""
+    """Number of the question, counted from 1; questions can be answered in the order of their numbers."""
     question: str = Field(min_length=1)
     answer: JsonValue
     depends_on: tuple[int, ...]
-    """Numbers of the questions whose answers it needs."""
+    """Numbers of the questions whose answers this question needs."""
     needs_tool: bool
-    """Whether it takes a tool; without one, it can be answered from the others' answers."""
+    """Whether the question needs a tool; otherwise it can be answered from the answers of other questions."""
 
 
 class QuestionGraph(Options):
-    """A request, and the questions whose answers answer it."""
+    """A request, and the questions whose answers together answer it."""
 
     request: str = Field(min_length=1)
     answer: str = Field(min_length=1)
@@ -50,13 +51,13 @@ class QuestionGraph(Options):
 
     @property
     def with_tools(self) -> tuple[AskedQuestion, ...]:
-        """Questions that get a tool: those that need one, and all that others need."""
+        """Questions that get a tool: those that need one, and those whose answers other questions need."""
         needed = {number for each in self.questions for number in each.depends_on}
         return tuple(each for each in self.questions if each.needs_tool or each.id in needed)
 
     @property
     def num_hops(self) -> int:
-        """Questions in the longest chain."""
+        """Number of questions in the longest chain."""
         hops: list[int] = []
         for each in self.questions:
             hops.append(1 + max((hops[number - 1] for number in each.depends_on), default=0))
@@ -65,19 +66,19 @@ class QuestionGraph(Options):
 
 class QuestionGraphOptions(Options):
     topics: tuple[str, ...] = Field(min_length=1)
-    """What requests are about; each draft draws one."""
+    """Topics of the requests; one is drawn for each draft."""
     min_hops: int = Field(default=3, ge=2)
-    """Fewest questions in the longest chain; each draft draws its number."""
+    """Minimum number of questions in the longest chain; the number is drawn for each draft."""
     max_hops: int = Field(default=5, ge=2)
-    """Most questions in the longest chain."""
+    """Maximum number of questions in the longest chain."""
     max_questions: int = Field(default=8, ge=2)
-    """Most questions of a request."""
+    """Maximum number of questions of a request."""
     attempts: int = Field(default=2, ge=1)
-    """Draws of a graph, of which the first one without a problem stays."""
+    """Maximum number of draws of a graph; the first draw without a problem is used."""
     temperature: float = Field(default=1.0, ge=0.0)
-    """Sampling temperature of what is written."""
+    """Sampling temperature of the writer."""
     max_tokens: int = Field(default=4096, ge=16)
-    """Most tokens of one answer."""
+    """Maximum number of tokens of one answer."""
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
@@ -91,7 +92,7 @@ class QuestionGraphOptions(Options):
 
 @make_step("question_graph", options=QuestionGraphOptions)
 class QuestionGraphStep:
-    """Gives each draft a graph in `values`, written about a topic and with a number of hops that are drawn."""
+    """Gives each draft a graph in `values`; its topic and its number of hops are drawn at random."""
 
     def __init__(self, options: QuestionGraphOptions) -> None:
         self._options = options
@@ -128,15 +129,15 @@ def graph_of(draft: Draft, workshop: Workshop) -> QuestionGraph:
 
 
 def graph_problem(graph: QuestionGraph, num_hops: int, max_questions: int) -> Malformed | None:
-    """What a program finds wrong with a graph; None if it finds nothing.
+    """The problem of a graph that a program can find; None if there is none.
 
     Args:
-        graph: Any graph.
-        num_hops: Questions that its longest chain must have.
-        max_questions: Most questions.
+        graph: The graph.
+        num_hops: Number of questions that its longest chain must have.
+        max_questions: Maximum number of questions.
 
     Raises:
-        BadRowError: If it has text that JSON cannot hold.
+        BadRowError: If the graph has text that JSON cannot hold.
     """
     whole = encode_json(graph.model_dump(mode="json"))
     if without_chat_tokens(whole) != whole or not graph.request.strip():

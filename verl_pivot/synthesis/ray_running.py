@@ -1,4 +1,4 @@
-"""SynthesisJob -> its items, made by workers on a Ray cluster, whose questions one desk asks: `synthesize --ray`."""
+"""SynthesisJob -> its items, made by workers on a Ray cluster; one desk asks the models (`synthesize --ray`)."""
 
 import asyncio
 import pickle
@@ -27,16 +27,16 @@ from verl_pivot.workers.ray_workers import MAX_CONCURRENT_CALLS, STOP_SECONDS, R
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeskWriter:
-    """A writer in a worker, whose questions the desk asks."""
+    """A writer in a worker, which forwards its questions to the question desk."""
 
     role: str
     name: str
     answer_format: AnswerFormat
     desk: Any
-    """Ray's handle."""
+    """Ray's handle of the QuestionDesk."""
 
     def most_tokens(self, question: WriterQuestion) -> int:
-        """Nothing is set aside here, but at the desk."""
+        """0, because the budget is reserved at the desk."""
         return 0
 
     async def answer(self, question: WriterQuestion) -> ChatAnswer:
@@ -44,7 +44,7 @@ class DeskWriter:
         return answer
 
     async def close(self) -> None:
-        """The desk closes the real one."""
+        """Do nothing: the desk closes the real writer."""
 
 
 @asynccontextmanager
@@ -53,8 +53,8 @@ async def runner_on_ray(job: SynthesisJob, on_ray: SpreadOptions, folder: Path) 
 
     Args:
         job: The job.
-        on_ray: The cluster.
-        folder: Keeps what the budget has spent.
+        on_ray: Options of the cluster.
+        folder: Folder of the ledger, which records the spent budget.
 
     Raises:
         ConfigError: If there is no cluster, or the settings do not fit one of its nodes.
@@ -73,7 +73,7 @@ async def runner_on_ray(job: SynthesisJob, on_ray: SpreadOptions, folder: Path) 
                 for role, each in job.writers.items()
             }
             here = ItemRunner(job.recipe, job.inputs, writers, OpenGate(), recipe_seed=job.seed)
-            await here.prepare()  # first, so that workers find the answers
+            await here.prepare()  # before the workers, so that they find the answers in the cache
             settings = ItemWorkerSettings(
                 home=home,
                 recipe_name=f"{job.recipe.name}.yaml",
@@ -111,12 +111,13 @@ async def _opened_desk(
 
 
 async def close_desk(desk: Any, say: Callable[[str], None]) -> None:
-    """Let the desk settle the budget and close the writers; if it does not, say what is lost.
+    """Let the desk close the budget and the writers; if it fails, tell the user what is lost.
 
-    Every answer and every call's price is written as it comes, so that only the time since the last price can be lost.
+    Every answer and the cost of every call are written immediately, so that only the time since the last written cost
+    can be lost.
 
     Args:
-        desk: Ray's handle.
+        desk: Ray's handle of the QuestionDesk.
         say: Called with a message for the user.
     """
     try:
@@ -134,11 +135,11 @@ async def close_desk(desk: Any, say: Callable[[str], None]) -> None:
 
 
 async def answered(reference: Any) -> Any:
-    """What the desk answers.
+    """Result of a call to the desk.
 
     Raises:
-        PivotError: What it raised, as the same error.
-        EngineError: If the process of the desk is lost.
+        PivotError: The error that the desk raised.
+        EngineError: If the desk's process is lost.
     """
     try:
         return await reference

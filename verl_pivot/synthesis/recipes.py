@@ -1,4 +1,4 @@
-"""YAML of a recipe -> Recipe: where its items come from, the steps over them, and the filters at the end."""
+"""YAML of a recipe -> Recipe: the source of its items, the steps over them, and the filters at the end."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ _QUALITY = "quality"
 
 
 class ItemSource(StrEnum):
-    """What a recipe works on; it stands first in its list."""
+    """Source of a recipe's items; it is the first entry of the recipe's list."""
 
     TASKS = "tasks"
     """Each row of --tasks is a draft with a task."""
     TRAJECTORIES = "trajectories"
     """Each line of --trajectories is a draft with a trajectory."""
     NUMBERS = "numbers"
-    """Drafts with an id alone, for steps that make something of the whole input, such as walks in a graph."""
+    """Drafts with only an id, for steps that make drafts from the whole input, such as walks in a graph."""
 
 
 _SOURCES = frozenset(source.value for source in ItemSource)
@@ -49,26 +49,26 @@ class RecipeStep:
     """One step of a recipe."""
 
     label: str
-    """Name of the step, with a number where it is used again: judge, judge 2."""
+    """Name of the step, with a number if the recipe uses it again: judge, judge 2."""
     options: JsonObject
     step: RegisteredStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """A method: items, the steps over each, and filters over everything that they leave."""
+    """A synthesis method: items, steps over each item, and filters over all remaining trajectories."""
 
     name: str
-    """Name of the file without its ending."""
+    """Name of the recipe's file without its extension."""
     source: ItemSource
     num_numbered: int
-    """Number of items, for those that are numbers alone."""
+    """Number of items if the source is `numbers`; 0 otherwise."""
     steps: tuple[RecipeStep, ...]
-    """Steps over the drafts of an item; then those that choose across items."""
+    """Steps over the drafts of one item, then steps that choose across items."""
     filters: FilterRules | None
-    """Filters of the trajectories that are left; None runs none."""
+    """Filters over the trajectories that the steps keep; None runs no filter."""
     content: list[object]
-    """The list as it was read, with what `--set` changed."""
+    """The recipe's list, including the changes by `--set`."""
 
     @property
     def item_steps(self) -> tuple[RecipeStep, ...]:
@@ -81,12 +81,12 @@ class Recipe:
 
 
 def shipped_recipes() -> dict[str, Path]:
-    """{name of a method: its file} of the recipes that the package has."""
+    """{name of a method: its file} for the recipes in this package."""
     return {path.stem: path for path in sorted((configs_dir() / "synthesis").glob("*.yaml"))}
 
 
 def read_recipe(name: str, changes: Mapping[str, object], modules: Iterable[str] = ()) -> Recipe:
-    """The recipe of a method, or that in a YAML file.
+    """The recipe of a shipped method, or the recipe in a YAML file.
 
     Args:
         name: Name of a shipped recipe, or path of a file that ends in .yaml.
@@ -94,7 +94,7 @@ def read_recipe(name: str, changes: Mapping[str, object], modules: Iterable[str]
         modules: Modules that register the user's own steps and filters.
 
     Raises:
-        ConfigError: If there is no such recipe, or it breaks its format; the message names the place and what is known.
+        ConfigError: If there is no such recipe, or its format is wrong; the message names the place and known names.
     """
     load_step_modules(modules)
     shipped = shipped_recipes()
@@ -111,22 +111,23 @@ def read_recipe(name: str, changes: Mapping[str, object], modules: Iterable[str]
 
 
 def recipe_of(content: list[object], path: Path, changes: Mapping[str, object], modules: Iterable[str]) -> Recipe:
-    """The recipe that a list describes, such as `Recipe.content` in another process; the modules are imported.
+    """The recipe that a list describes, such as `Recipe.content` in another process; raises as `read_recipe`.
 
     Args:
-        content: The list.
-        path: Its file, which messages name.
-        changes: As for `read_recipe`, which names the errors too.
-        modules: Modules that register filters of the user.
+        content: List of steps.
+        path: File of the recipe, for error messages.
+        changes: {"step.option": value} that replace or add options.
+        modules: Modules that register the user's own filters; they are imported.
     """
     return _recipe(path, _changed(_entries(content, path), changes), modules)
 
 
 @dataclass(frozen=True, slots=True)
 class _RecipeEntry:
-    """One item of the list."""
+    """One entry of the recipe's list."""
 
     place: str
+    """File and number of the entry, for error messages."""
     label: str
     name: str
     options: dict[str, object]
@@ -196,7 +197,7 @@ def _step(entry: _RecipeEntry) -> RecipeStep:
     if entry.name in _SOURCES:
         raise ConfigError(f"{entry.place}: {entry.name} names the items, and stands first alone")
     try:
-        encode_json(entry.options)  # type: ignore[arg-type]  # raises for what YAML has beyond JSON
+        encode_json(entry.options)  # type: ignore[arg-type]  # raises for YAML values that JSON lacks
         step = get_step(entry.name, entry.options)  # type: ignore[arg-type]
     except BadRowError as error:
         raise ConfigError(f"{entry.place}: an option of {entry.name} is no plain value ({error})") from error
@@ -206,10 +207,10 @@ def _step(entry: _RecipeEntry) -> RecipeStep:
 
 
 def num_items(recipe: Recipe, inputs: Inputs) -> int | None:
-    """Number of the recipe's items; None if it is not known before the end.
+    """Number of the recipe's items; None if it is unknown until the file is read to its end.
 
     Raises:
-        ConfigError: If the command does not name their file.
+        ConfigError: If the command does not name the items' file.
         DataError: If there is no such file.
     """
     if recipe.source is ItemSource.NUMBERS:
@@ -220,10 +221,10 @@ def num_items(recipe: Recipe, inputs: Inputs) -> int | None:
 
 
 def items(recipe: Recipe, inputs: Inputs) -> Iterator[Draft]:
-    """The recipe's items in order, read as they are needed; one that cannot be read is a rejected draft.
+    """The recipe's items in order, read one by one; an item that cannot be read is a rejected draft.
 
     Raises:
-        ConfigError: If the command does not name their file.
+        ConfigError: If the command does not name the items' file.
         DataError: If the file cannot be read.
     """
     if recipe.source is ItemSource.NUMBERS:

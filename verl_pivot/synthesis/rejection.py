@@ -1,7 +1,7 @@
-"""Rejection sampling: rollouts of the policy at a task -> those that solved it, the shortest of different ones.
+"""Rejection sampling: rollouts of the policy at a task -> the shortest distinct rollouts that solved it.
 
-RFT (Yuan et al., arXiv:2308.01825) keeps every distinct right answer of n; here a task may also stop at its s-th
-success, and what is distinct is the sequence of actions.
+RFT (Yuan et al., arXiv:2308.01825) keeps every distinct right answer of n. Here rollouts of a task can also stop at the
+s-th success, and rollouts are distinct if their sequences of actions differ.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from verl_pivot.validation import Options
 
 class RepeatedRollouts(RolloutOptions):
     num: int = Field(default=8, ge=1)
-    """Most rollouts of a task (n)."""
+    """Maximum number of rollouts of a task (n)."""
     stop_at: int | None = Field(default=None, ge=2)
-    """Successes after which a task gets no more rollouts (s); None plays all of them, at the same time."""
+    """Number of successes after which a task gets no more rollouts (s); None plays all n rollouts concurrently."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -35,19 +35,19 @@ class RepeatedRollouts(RolloutOptions):
 
 
 def pass_rate(num_solved: int, num_played: int, stop_at: int | None) -> float | None:
-    """Unbiased estimate of the chance that a rollout solves the task, also where the s-th success ended the draws.
+    """Unbiased estimate of the probability that a rollout solves the task, even if the s-th success ended the draws.
 
-    At the s-th success it is (s - 1) / (N - 1) (Haldane, Biometrika 33, 1945), for which s must be at least 2; where
-    the rollouts ran out before, c / n. Both are the share of paths to the end that begin with a success (Girshick,
+    If the s-th success ended the draws, it is (s - 1) / (N - 1) (Haldane, Biometrika 33, 1945), for which s must be at
+    least 2. Otherwise it is c / N. Both are the share of paths to the end that begin with a success (Girshick,
     Mosteller and Savage, Annals of Mathematical Statistics 17, 1946), so that their mixture is unbiased, too.
 
     Args:
-        num_solved: Successes (c).
-        num_played: Rollouts that have an outcome (N).
-        stop_at: Successes that end the draws (s); None: nothing does.
+        num_solved: Number of successes (c).
+        num_played: Number of rollouts that have an outcome (N).
+        stop_at: Number of successes that ends the draws (s); None if no number of successes does.
 
     Returns:
-        None without any rollout.
+        The estimate, or None if no rollout has an outcome.
     """
     if not num_played:
         return None
@@ -58,7 +58,7 @@ def pass_rate(num_solved: int, num_played: int, stop_at: int | None) -> float | 
 
 @make_step("rollouts", options=RepeatedRollouts)
 class TaskRollouts:
-    """Plays a task several times: a draft for each rollout, of which those that did not solve it are rejected."""
+    """Plays a task several times and makes a draft from each rollout; rollouts that did not solve it are rejected."""
 
     def __init__(self, options: RepeatedRollouts) -> None:
         self._options = options
@@ -72,7 +72,7 @@ class TaskRollouts:
         return [self._rollout(draft, each, rate, len(outcomes)) for each in played]
 
     async def _played(self, draft: Draft, workshop: Workshop) -> list[PlayedProblem]:
-        """Rollouts in the order of their numbers, one after the other where the s-th success ends them."""
+        """Rollouts in the order of their numbers; they are played one after the other if `stop_at` is set."""
         options = self._options
         if options.stop_at is None:
             return await all_at_once(self._play(draft, workshop, number) for number in range(options.num))
@@ -103,18 +103,18 @@ class TaskRollouts:
 
 
 def _is_decided(played: PlayedProblem) -> bool:
-    """Whether a rollout counts as a draw: the system did not fail, and somebody could tell the outcome."""
+    """Whether a rollout counts as a draw: the system did not fail, and the outcome is decided."""
     return not played.outcome.is_masked and played.outcome.reward is not None
 
 
 class FewestCallsOptions(Options):
     max_per_task: int = Field(default=2, ge=1)
-    """Most trajectories of a task (m)."""
+    """Maximum number of trajectories that are kept per task (m)."""
 
 
 @choose_step("fewest_calls", options=FewestCallsOptions)
 def fewest_calls(options: FewestCallsOptions) -> ChooseStep:
-    """Keeps trajectories of a task whose actions differ, those with the fewest calls first, then the earlier ones."""
+    """Keeps trajectories of a task with different actions; fewer calls are preferred, then earlier rollouts."""
 
     async def choose(drafts: Sequence[Draft], workshop: Workshop) -> Sequence[Draft]:
         kept: dict[str, str] = {}
@@ -138,7 +138,7 @@ def _num_calls(draft: Draft) -> int:
 
 
 def _actions(trajectory: Trajectory) -> str:
-    """Names and arguments of the calls, turn by turn."""
+    """Names and arguments of the calls, turn by turn, as JSON text."""
     turns = [
         [[call.name, call.arguments] for call in each.tool_calls] for each in trajectory.messages if each.tool_calls
     ]

@@ -1,4 +1,4 @@
-"""Tools' schemas of their results -> FieldEdge: a field of a result that has the name and type of an argument."""
+"""Schemas of tools' results -> FieldEdges: a field of a result has the name and the type of an argument."""
 
 import re
 from collections import defaultdict, deque
@@ -12,19 +12,19 @@ from verl_pivot.types import Json, JsonObject
 from verl_pivot.verifiers.tool_call_schemas import resolved
 
 RETURNS = ("returns", "response", "outputSchema", "output_schema")
-"""Keys of a function under which toolsets write the schema of its result; OpenAI's form has none."""
+"""Keys of a function under which toolsets write the schema of its result; OpenAI's format has no such key."""
 
 _MAX_SCHEMAS = 500
-"""Schemas that are looked at in one result, whose schema may refer to itself."""
+"""Maximum number of nested schemas that are read in one result, because a schema may refer to itself."""
 _SAY_LITTLE = frozenset(
     {"code", "count", "date", "id", "key", "name", "number", "status", "text", "time", "type", "value"}
 )
-"""Names that say what a value is only together with the object that has it: "id" in "user" is a "user_id"."""
+"""Names that identify a value only together with the object that has it: "id" in "user" is a "user_id"."""
 _SEPARATORS = re.compile(r"[\W_]+")
 
 
 class SchemaField(NamedTuple):
-    """Field of a result, as its schema names it."""
+    """Field of a result, as its schema describes it."""
 
     path: str
     type: Json
@@ -34,12 +34,12 @@ class SchemaField(NamedTuple):
 def schema_edges(tools: Sequence[JsonObject]) -> list[FieldEdge]:
     """The edges between fields that tools' schemas show, in the order of the tools.
 
-    A field gives an argument if both have the same type, and the same name without case and separators. A name such as
-    "id" counts with the object before it, so that `user.id` gives `user_id`. A name that more than MAX_NEIGHBOURS tools
-    take says too little, and gives no edge.
+    There is an edge from a field to an argument if both have the same type, and the same name regardless of case and
+    separators. A name such as "id" is combined with the object that has it, so that `user.id` gives `user_id`. A name
+    that is an argument of more than MAX_NEIGHBOURS tools is too common, and gives no edge.
 
     Args:
-        tools: Schemas in OpenAI's form; those without a schema of the result give nothing, only take.
+        tools: Schemas in OpenAI's format; a tool without a result schema gets edges only to its arguments.
     """
     takers: dict[tuple[str, str], list[tuple[str, str]]] = defaultdict(list)
     for tool in tools:
@@ -55,7 +55,7 @@ def schema_edges(tools: Sequence[JsonObject]) -> list[FieldEdge]:
 
 
 def result_fields(tool: JsonObject) -> list[SchemaField]:
-    """The fields of a tool's result that hold one value, from the outermost on; none if no schema names them."""
+    """The fields of a tool's result that hold a single value, outermost first; [] if the result has no schema."""
     function = tool["function"]
     assert isinstance(function, dict), tool
     schema = next((function[key] for key in RETURNS if isinstance(function.get(key), dict)), None)
@@ -78,7 +78,7 @@ def _inner(schema: JsonObject, path: str) -> Iterator[tuple[str, Json]]:
     properties = schema.get("properties")
     if isinstance(properties, dict):
         for name, child in properties.items():
-            if not is_name(name):  # results are read as if such a key were data
+            if not is_name(name):  # such a key counts as data when results are read
                 continue
             yield f"{path}.{name}".lstrip("."), child
     if "items" in schema:
@@ -95,7 +95,7 @@ def _arguments(tool: JsonObject) -> Iterator[tuple[str, Json]]:
 
 
 def _label(path: str) -> str:
-    """What a field's value is called as an argument: "userid" for `users.id`."""
+    """Normalized name of an argument that takes a field's value: "userid" for `users.id`."""
     *objects, name = path.split(".")
     if _folded(name) in _SAY_LITTLE and objects:
         name = objects[-1].removesuffix("s") + name

@@ -1,4 +1,4 @@
-"""Task and policy -> a played conversation and its trajectory, by the loop of `verl-pivot play`, without verl."""
+"""Task and policy -> a played conversation and its trajectory, with the loop of `verl-pivot play`, without verl."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,30 +23,30 @@ from verl_pivot.types import JsonObject, Message, Trajectory
 from verl_pivot.validation import Options
 
 POLICY = "policy"
-"""Role of the model that plays."""
+"""Role of the model that plays rollouts."""
 
 
 class RolloutOptions(Options):
-    """How conversations are played; the limits have the names and defaults of pivot.rollout."""
+    """Options of played conversations; the limits have the names and defaults of pivot.rollout."""
 
     temperature: float = Field(default=1.0, ge=0.0)
     """Sampling temperature of the policy."""
     max_turns: int = Field(default=10, ge=1)
-    """Most turns of the assistant."""
+    """Maximum number of assistant turns."""
     max_turn_tokens: int | None = Field(default=1024, ge=1)
-    """Tokens of one turn, which the budget sets aside for each; None: all that are left of the response."""
+    """Maximum number of tokens of one turn, which the budget reserves; None allows the rest of the response."""
     max_response_tokens: int = Field(default=8192, ge=1)
-    """Tokens after the prompt, observations included."""
+    """Maximum number of tokens after the prompt, including observations."""
     max_observation_tokens: int = Field(default=1024, ge=16)
-    """Tokens of one observation, at 4 characters each."""
+    """Maximum number of tokens of one observation; 4 characters count as one token."""
     max_wall_seconds: float = Field(default=1800.0, gt=0.0)
     """Seconds after which a conversation ends."""
     max_calls_per_turn: int = Field(default=16, ge=1)
-    """Calls of a turn that are run."""
+    """Maximum number of calls of one turn that are run."""
     parallel_calls: bool = False
-    """Whether the calls of one turn run at once."""
+    """Whether the calls of one turn run concurrently."""
     reward_function: str | None = None
-    """Reward function of verl, as file.py:name, for tasks that no environment decides."""
+    """Reward function in verl's format, given as file.py:name, for tasks that no environment decides."""
 
     def limits(self) -> RolloutLimits:
         return RolloutLimits(
@@ -90,7 +90,7 @@ class WorkshopPlayer:
         raise ConfigError("synthesis plays conversations with calls of tools, not those in a notebook")
 
     async def close(self) -> None:
-        """The run closes its writers."""
+        """Do nothing: the run closes its writers."""
 
 
 async def play_task(
@@ -100,14 +100,14 @@ async def play_task(
 
     Args:
         task: Columns of a row as training reads them.
-        workshop: Has the tools and the policy.
-        options: How it is played.
+        workshop: Workshop with the tools and the policy.
+        options: Options of the rollout.
         name: Id of the task.
-        number: Number of the rollout among those of the task, for its seeds.
+        number: Number of the rollout among those of the task, from which its seeds derive.
 
     Raises:
         ConfigError: If there are no tools, or nothing decides the outcome.
-        DataError: If the row has no prompt, or no tool can run what it brings.
+        DataError: If the row has no prompt, or no tool supports its content.
         UserCodeError: If the code of the environment fails.
         EngineError: If the endpoint cannot be reached or keeps failing.
     """
@@ -136,7 +136,7 @@ async def play_task(
 
 
 def trajectory_of(played: PlayedProblem, draft: Draft) -> Trajectory:
-    """The conversation as `verl-pivot import` writes it; it is split into training and validation by its task."""
+    """The conversation as a trajectory; all trajectories of a task are in the same split (training or validation)."""
     row = played.problem.columns
     metadata = row.get("metadata") or {}
     given = as_object(decode_json(metadata) if isinstance(metadata, str) else metadata, "metadata")

@@ -1,6 +1,6 @@
-"""Rounds of `synthesize --rounds`: what a round works on, and the training between two of them.
+"""Rounds of `synthesize --rounds`: the input of each round, and the training between two rounds.
 
-LoopTool (arXiv:2511.09148, section 3) trains the policy on what a round made, and gives both to the next round.
+LoopTool (arXiv:2511.09148, section 3) trains the policy on the output of a round, and gives both to the next round.
 """
 
 from collections.abc import Mapping
@@ -17,26 +17,26 @@ from verl_pivot.synthesis.writer_settings import WriterSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopRound:
-    """One round, whose output is a folder of its own."""
+    """One round, with its own output folder."""
 
     number: int
-    """Number of the round, from 1."""
+    """Number of the round, counted from 1."""
     out: Path
     trajectories: Path | None
-    """Rows that it works on; None in the first round, which takes those of the command."""
+    """Trajectories of the previous round; None in the first round, which reads the trajectories of the command."""
     model: Path | None
-    """Policy that the training before it made; None in the first round."""
+    """Policy from the previous training; None in the first round."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingBetween:
-    """The training that a loop waits for."""
+    """The training between two rounds, for which the loop waits."""
 
     number: int
-    """Number of the round before it."""
+    """Number of the round before the training."""
     trajectories: Path
     pivots: Path
-    """Rows of the training."""
+    """File of the training rows."""
     checkpoints: Path
     """Folder in which verl saves the policy (`trainer.default_local_dir`)."""
     model: str
@@ -44,13 +44,13 @@ class TrainingBetween:
 
 
 def next_of_loop(out: Path, num_rounds: int, policy: WriterSettings) -> LoopRound | TrainingBetween | None:
-    """What a loop does next; None if all of its rounds are done.
+    """The next round or training of a loop; None if all rounds are done.
 
-    The policy that a training saved is written to the folder `model` of the round before it, unless that is there.
+    The policy that a training saved is written to the folder `model` of the round before it, unless the folder exists.
 
     Args:
         out: Folder of the loop.
-        num_rounds: Rounds of the loop.
+        num_rounds: Number of rounds of the loop.
         policy: Policy of the first round.
 
     Raises:
@@ -87,7 +87,7 @@ def check_loop(recipe: Recipe, writers: Mapping[str, WriterSettings]) -> WriterS
     """The policy of a loop's first round.
 
     Raises:
-        ConfigError: If the recipe does not work on trajectories, or no checkpoint is named that could be trained.
+        ConfigError: If the recipe does not work on trajectories, or the policy is not given as a checkpoint to train.
     """
     if recipe.source is not ItemSource.TRAJECTORIES:
         raise ConfigError(

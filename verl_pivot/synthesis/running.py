@@ -1,4 +1,4 @@
-"""SynthesisJob -> the files of `verl-pivot synthesize`: items in turn, resumable after kill -9, within a budget."""
+"""SynthesisJob -> the output files of `verl-pivot synthesize`: made item by item within a budget, and resumable."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from verl_pivot.synthesis.outputs import OUTPUTS, SynthesisReport, write_outputs
 from verl_pivot.synthesis.recipes import RecipeStep, items
 
 _COMMIT_SECONDS: Final = 1.0
-"""Seconds of finished items that are made again after kill -9, out of the cache."""
+"""Interval of commits in seconds; items that finish after the last commit before a kill -9 are made again."""
 
 
 class Runner(Protocol):
@@ -27,30 +27,30 @@ class Runner(Protocol):
 
     @property
     def prepared(self) -> Sequence[StepTrace]:
-        """Traces of what steps did before the first draft."""
+        """Traces of the steps' preparation before the first draft."""
         ...
 
     async def run(self, item: Draft) -> Sequence[Draft]:
-        """All drafts that the steps leave of an item, the rejected ones included; at least one."""
+        """All drafts of an item after the steps, at least one, including rejected drafts."""
         ...
 
     async def choose(self, step: RecipeStep, group: str, rivals: Sequence[Draft]) -> Sequence[Draft]:
-        """[num_rivals] the drafts of one group, those that the step does not keep as rejected."""
+        """[num_rivals] the drafts of one group; the drafts that the step does not keep are rejected."""
         ...
 
 
 def run_synthesis(job: SynthesisJob, on_items: Callable[[int], object]) -> SynthesisReport:
-    """Make all items and write the output; after kill -9 the same call goes on.
+    """Make all items and write the output; after an interruption, even by kill -9, the same call resumes the run.
 
     Args:
-        job: What is made.
-        on_items: Called with the number of items that are done since the call before.
+        job: Options of the run.
+        on_items: Called with the number of items that are done since the last call.
 
     Raises:
-        EngineError: If an endpoint cannot be reached or keeps failing; what was made stays for the next call.
+        EngineError: If an endpoint cannot be reached or keeps failing; finished items are kept for the next call.
         ConfigError: If a setting is wrong, or the output cannot be written.
         DataError: If the input cannot be read, or the filters at the end leave nothing.
-        UserCodeError: If code of the user fails before it has worked once.
+        UserCodeError: If the user's own code fails before it has worked once.
     """
     with open_journal(job.out, job.settings()) as journal:
         store = DraftStore(journal)
@@ -65,7 +65,7 @@ def run_synthesis(job: SynthesisJob, on_items: Callable[[int], object]) -> Synth
 async def _make_all(
     job: SynthesisJob, journal: Journal, store: DraftStore, on_items: Callable[[int], object]
 ) -> Sequence[StepTrace]:
-    """Make all items; gives back the traces of what steps did before the first."""
+    """Make all items; returns the traces of the steps' preparation before the first item."""
     async with opened_runner(job, journal.folder) as runner:
         on_items(store.num_items)
         await _make_items(job, journal, store, runner, on_items)
@@ -81,7 +81,7 @@ async def opened_runner(job: SynthesisJob, folder: Path) -> AsyncIterator[Runner
 
     Args:
         job: The job.
-        folder: Keeps what the budget has spent.
+        folder: Folder of the ledger, which records the spent budget.
 
     Raises:
         ConfigError: If there is no Ray cluster, or the settings do not fit one of its nodes.
@@ -102,7 +102,7 @@ async def opened_runner(job: SynthesisJob, folder: Path) -> AsyncIterator[Runner
 async def _make_items(
     job: SynthesisJob, journal: Journal, store: DraftStore, runner: Runner, on_items: Callable[[int], object]
 ) -> None:
-    """Make the items that are not finished, several at once; the first error ends all of them."""
+    """Make the unfinished items, several concurrently; the first error ends all of them."""
     waiting = ((number, item) for number, item in enumerate(items(job.recipe, job.inputs)) if not store.has(number))
     committed_at = time.monotonic()
 
@@ -120,12 +120,12 @@ async def _make_items(
 
 
 def is_cut_short(drafts: Iterable[Draft]) -> bool:
-    """Whether the budget did not cover some of an item."""
+    """Whether the budget did not cover all of an item."""
     return any(draft.finding is not None and draft.finding.reason == OUT_OF_BUDGET for draft in drafts)
 
 
 async def _choose_across(step: RecipeStep, store: DraftStore, runner: Runner) -> None:
-    """Note what a step does to the drafts of each group, whichever items they are of."""
+    """Run a step that chooses on each group of drafts across items, and record its decisions."""
     for group in store.groups():
         name = group[0].draft.group or group[0].draft.item
         left = await runner.choose(step, name, [each.draft for each in group])

@@ -1,17 +1,19 @@
-"""The seed rule: recipe seed, item, step and numbers -> the seed of one draw, whatever else runs at the same time."""
+"""The seed rule: recipe seed, item, step and numbers -> the seed of one draw, regardless of concurrency."""
 
 from hashlib import sha256
 
 _BITS = 31
-"""Bits of a seed: every server and library takes a signed integer of 32 bits."""
+"""Bits of a seed, so that it fits into a signed 32-bit integer, which every server and library accepts."""
 
 
 def seed_of(recipe_seed: int, item: str, step: str, *numbers: int) -> int:
-    """The first bits of sha256(recipe seed, item, step, k), so that equal answers give equal bytes at any concurrency.
+    """Seed of one draw: the first bits of sha256(recipe seed, item, step, numbers).
+
+    It does not depend on concurrency, so that runs with equal answers have byte-identical outputs.
 
     Args:
         recipe_seed: Seed of the whole run.
-        item: Id of the draft that the step got.
+        item: Id of the draft, or name of the group, that the step got.
         step: Label of the step.
         numbers: Numbers of the draw within the step, such as the rollout and its turn.
 

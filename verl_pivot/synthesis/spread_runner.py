@@ -1,4 +1,4 @@
-"""SpreadRunner: items -> their drafts, by the workers of a cluster, as one process would make them."""
+"""SpreadRunner: items -> their drafts, made by the workers of a cluster; they are the same as those of one process."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from verl_pivot.workers.worker_pool import WorkerPool
 
 
 class SpreadRunner:
-    """The steps of a job by workers on a cluster; steps across items work in this process."""
+    """Runs the steps of a job on the workers of a cluster; steps across items run in this process."""
 
     def __init__(self, here: ItemRunner, workers: WorkerPool[ItemTask, MadeItem]) -> None:
         self._here, self._workers = here, workers
@@ -21,9 +21,10 @@ class SpreadRunner:
         return self._here.prepared
 
     async def run(self, item: Draft) -> Sequence[Draft]:
-        """All drafts of an item, by a worker.
+        """All drafts of an item, made by a worker.
 
-        Code of the user that fails ends the run as long as it has not worked in any process, and else rejects a draft.
+        If the user's own code fails, the run ends as long as the code has not worked in any process; later, the draft
+        is rejected.
         """
         while True:
             task = ItemTask(item=item, worked=frozenset(self._here.worked))
@@ -32,7 +33,7 @@ class SpreadRunner:
             except UserCodeError:
                 if self._here.worked <= task.worked:
                     raise
-                continue  # it has worked elsewhere meanwhile
+                continue  # the code has worked in another process meanwhile
             self._here.worked |= made.worked
             return made.drafts
 

@@ -1,10 +1,10 @@
-"""The algebra: three kinds of steps over drafts, and the registry in which recipes find them by name.
+"""Steps of recipes: three kinds of steps over drafts, and the registry in which recipes find them by name.
 
-    make     Draft -> Drafts               writes, plays or cuts something
-    check    Draft -> Verdict              passes with score 1 alone: an undecided verdict never passes
-    choose   Drafts of a group -> Drafts   keeps the best of those that compete
+    make     Draft -> Drafts               writes, plays or cuts new drafts
+    check    Draft -> Verdict              passes a draft only with score 1; an undecided verdict does not pass
+    choose   Drafts of a group -> Drafts   keeps the best drafts of the group
 
-No draft is lost: what a step does not give back goes to rejected.jsonl with a reason.
+No draft is lost: a draft that a step does not return goes to rejected.jsonl with a reason.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,10 +22,11 @@ SourceT = TypeVar("SourceT", bound=Callable[..., Any])
 
 
 class MakeStep(Protocol):
-    """Makes drafts of a draft, which they replace.
+    """Makes new drafts from a draft, which they replace.
 
-    Return `draft.made(number, ...)` for each; one that failed as `.rejected(reason, detail)`. If nothing is returned,
-    the draft itself is rejected as `nothing_made`. What a model got wrong is a rejected draft; raise for a bug alone.
+    Return `draft.made(number, ...)` for each new draft; for one that failed, add `.rejected(reason, detail)`. If you
+    return nothing, the draft itself is rejected as `nothing_made`. If a model made a mistake, return a rejected draft;
+    raise an exception only for a bug.
 
     Example:
         class Shout(Options):
@@ -44,13 +45,13 @@ class MakeStep(Protocol):
 
 
 class CheckStep(Protocol):
-    """Judges a draft. Only a score of 1 passes; the reason of any other verdict becomes that of the rejection."""
+    """Judges a draft. Only a score of 1 passes; otherwise the draft is rejected with the reason of the verdict."""
 
     async def __call__(self, draft: Draft, workshop: Workshop) -> Verdict: ...
 
 
 class ChooseStep(Protocol):
-    """Gives back those drafts of a group that stay. Those that are missing are rejected as `not_chosen`.
+    """Returns the drafts of a group that are kept. Drafts that are not returned are rejected as `not_chosen`.
 
     To give another reason, return a draft as `.rejected(reason, detail)`.
     """
@@ -60,10 +61,10 @@ class ChooseStep(Protocol):
 
 @runtime_checkable
 class PreparedStep(Protocol):
-    """A step that needs something of the whole input, such as a graph of all tools, before the first draft."""
+    """A step that prepares something from the whole input, such as a graph of all tools, before the first draft."""
 
     async def prepare(self, workshop: Workshop) -> None:
-        """Called once per process, before any draft; draws depend on `workshop.seed` alone, so that they repeat."""
+        """Called once per process, before any draft; draws must depend only on `workshop.seed`, to be reproducible."""
         ...
 
 
@@ -102,7 +103,7 @@ _SHIPPED = {
     "tool_path": "path_source",
     "verified_label": "label_verification",
 }
-"""{name of a step: its module here}"""
+"""{name of a step: its module in this package}"""
 _steps: Registry[RegisteredStep] = Registry(
     "step",
     shipped={name: f"verl_pivot.synthesis.{module}" for name, module in _SHIPPED.items()},
@@ -111,31 +112,33 @@ _steps: Registry[RegisteredStep] = Registry(
 
 
 def make_step(name: str, *, options: type[BaseModel]) -> Callable[[SourceT], SourceT]:
-    """Decorator of what makes a `MakeStep` from its options, such as a class with `__init__` and `__call__`.
+    """Decorator for a function or class that makes a `MakeStep` from its options.
+
+    A class takes the options in `__init__` and is the step by its `__call__`.
 
     Args:
         name: A name that no other step has.
-        options: Type of the options, whose instance the decorated function or class gets.
+        options: Type of the options; the decorated function or class gets an instance of it.
 
     Raises:
-        ConfigError: If another step has the name already.
+        ConfigError: If another step already has the name.
     """
     return _register(name, StepKind.MAKE, options)
 
 
 def check_step(name: str, *, options: type[BaseModel]) -> Callable[[SourceT], SourceT]:
-    """Decorator of what makes a `CheckStep` from its options; arguments and errors are those of `make_step`."""
+    """Decorator for a function or class that makes a `CheckStep`; arguments and errors are those of `make_step`."""
     return _register(name, StepKind.CHECK, options)
 
 
 def choose_step(name: str, *, options: type[BaseModel], across_items: bool = False) -> Callable[[SourceT], SourceT]:
-    """Decorator of what makes a `ChooseStep` from its options; the other arguments and errors are those of `make_step`.
+    """Decorator for a function or class that makes a `ChooseStep` from its options; raises as `make_step`.
 
     Args:
         name: A name that no other step has.
-        options: Type of the options.
-        across_items: Whether groups hold drafts of several items, those with the same `Draft.group`. Such a step
-            waits for all items, so that it stands behind all others in a recipe.
+        options: Type of the options; the decorated function or class gets an instance of it.
+        across_items: Whether groups hold drafts of several items, namely all drafts with the same `Draft.group`. Such a
+            step waits for all items, so it must come after all other steps in a recipe.
     """
     return _register(name, StepKind.CHOOSE, options, across_items=across_items)
 
@@ -154,10 +157,10 @@ def _register(
 
 
 def get_step(name: str, options: JsonObject) -> RegisteredStep:
-    """The step of that name with these options.
+    """The step with the given name and options.
 
     Raises:
-        ConfigError: If no step has that name, or it does not take the options; the message lists what it takes.
+        ConfigError: If no step has that name, or the options are invalid; the message lists the known ones.
     """
     return _steps.make(name, options)
 

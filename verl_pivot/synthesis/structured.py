@@ -1,4 +1,4 @@
-"""Messages and a form -> messages that ask for it; an answer -> the form, or what is wrong with the answer."""
+"""Messages and a form -> messages that ask for this form; an answer -> an instance of the form, or Malformed."""
 
 import json
 import re
@@ -20,7 +20,7 @@ _FENCED = re.compile(r"^```(?:json)?[ \t]*\n(.*?)^```[ \t]*$", re.DOTALL | re.MU
 
 @cache
 def schema_of(form: type[BaseModel]) -> JsonObject:
-    """JSON schema of a form, made once."""
+    """JSON schema of a form, which is cached."""
     return form.model_json_schema()
 
 
@@ -33,14 +33,14 @@ def _order(form: type[BaseModel]) -> str:
 def asked_for(
     form: type[BaseModel], messages: Sequence[JsonObject], answer_format: AnswerFormat
 ) -> tuple[JsonObject, ...]:
-    """The messages; if the endpoint takes no JSON schema, the form stands at the end of the last one."""
+    """The messages; unless the endpoint gets the JSON schema in the request, it is added to the last message."""
     if answer_format == "json_schema" or not messages:
         return tuple(messages)
     return (*messages[:-1], {**messages[-1], "content": f"{messages[-1].get('content') or ''}{_order(form)}"})
 
 
 def read_form(form: type[AnswerFormT], answer: ChatAnswer) -> AnswerFormT | Malformed:
-    """The answer as its form; several fenced blocks are refused, since nobody knows which one is meant."""
+    """The answer as an instance of the form; several fenced blocks are refused, because they are ambiguous."""
     if answer.finish_reason == "length":
         return Malformed(reason="truncated_answer", detail=f"cut off after {answer.num_completion_tokens} tokens")
     text = answer.text.rpartition(_THINKING_END)[2].strip()

@@ -1,4 +1,4 @@
-"""Lines of tasks -> tasks.parquet: rows for `+method=tool_rollout`, with the columns of all of them."""
+"""Lines of tasks -> tasks.parquet: rows for `+method=tool_rollout`; each row has the columns of all tasks."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -14,11 +14,11 @@ from verl_pivot.types import Json, JsonObject
 
 _ROWS_PER_GROUP = 512
 _NESTED = frozenset({"prompt", "reward_model", "extra_info"})
-"""Columns that verl reads as lists and objects; other ones of that kind are JSON texts, as training reads them."""
+"""Columns that verl reads as lists and objects; lists and objects in other columns are written as JSON text."""
 
 
 def write_tasks(lines: Path, out: Path) -> None:
-    """Write the parquet file, a row group at a time; an empty file of lines gives an empty file.
+    """Write the parquet file, one row group at a time; if there are no lines, the file is empty.
 
     Raises:
         DataError: If a column has values of different types, which parquet cannot hold.

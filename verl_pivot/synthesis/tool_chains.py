@@ -1,6 +1,6 @@
 """Step `tool_chain`: the graph of all recorded trajectories and tools -> a chain of calls, for each of several writers.
 
-ASTRA (arXiv:2601.21558, section 3) draws chains over a graph of tools, and writers translate each back to a request.
+ASTRA (arXiv:2601.21558, section 3) draws chains over a graph of tools, and writers translate each chain to a request.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,14 @@ from verl_pivot.synthesis.workshop import Workshop
 
 
 class ToolChainOptions(GraphOptions):
-    """How the graph is made, and chains are drawn from it."""
+    """Options of the tool graph, and of the chains that are drawn from it."""
 
     min_length: int = Field(default=2, ge=2)
-    """Fewest calls of a chain; each draft draws its number."""
+    """Minimum number of calls of a chain; the number is drawn for each draft."""
     max_length: int = Field(default=5, ge=2)
-    """Most calls of a chain."""
+    """Maximum number of calls of a chain."""
     writers: tuple[str, ...] = Field(default=("writer_1", "writer_2", "writer_3"), min_length=1)
-    """Roles of the writers, each of which translates the chain back to a request of its own."""
+    """Roles of the writers; each of them writes its own request for the chain."""
 
     @model_validator(mode="after")
     def _check_length(self) -> Self:
@@ -38,7 +38,7 @@ class ToolChainOptions(GraphOptions):
 
 @make_step("tool_chain", options=ToolChainOptions)
 class ToolChainStep:
-    """Gives each draft a chain in `values`, in a draft for each writer, of which `magnet` makes a conversation."""
+    """Draws a chain for each draft, and makes a draft with it for each writer; `magnet` then writes conversations."""
 
     def __init__(self, options: ToolChainOptions) -> None:
         self._options = options

@@ -1,4 +1,4 @@
-"""ToolGraph and a seed -> ToolPath: which calls a conversation has to make, by a walk and Magnet's three operations."""
+"""ToolGraph and a seed -> ToolPath: the calls that a conversation has to make, by a walk and Magnet's operations."""
 
 from collections.abc import Iterator, Sequence
 from random import Random
@@ -11,35 +11,35 @@ from verl_pivot.validation import Options
 
 
 class PathOptions(Options):
-    """How paths are drawn.
+    """Options for drawing paths.
 
-    Magnet (arXiv:2503.07826, section 3) walks 7 calls and merges with probability 0.3; it names no probabilities of the
-    other two operations, so that those are ours.
+    Magnet (arXiv:2503.07826, section 3) walks 7 calls and merges with probability 0.3. It gives no probabilities for
+    the other two operations, so their defaults are our own.
     """
 
     length: int = Field(default=7, ge=2)
-    """Most calls of a walk, before calls are inserted; a walk is shorter where no new tool follows."""
+    """Maximum number of calls of a walk, before calls are inserted; a walk is shorter if no new tool can follow."""
     merge: float = Field(default=0.3, ge=0.0, le=1.0)
-    """Probability that a request and the next one become one, with the calls of both."""
+    """Probability that two successive requests are merged into one request with the calls of both."""
     insert: float = Field(default=0.2, ge=0.0, le=1.0)
-    """Probability that a request needs one more call, which it does not mention, for a value of its first call."""
+    """Probability that a request needs one more call, which it does not mention, to get a value for its first call."""
     split: float = Field(default=0.2, ge=0.0, le=1.0)
-    """Probability that a request leaves out a required value, which the assistant then has to ask for."""
+    """Probability that a request leaves out a required value, so that the assistant has to ask for it."""
 
 
 class ValueLink(Options):
     """An argument that gets its value from the result of an earlier call."""
 
     call: int
-    """Number of the earlier call among all calls of the path, from 0."""
+    """Number of the earlier call among all calls of the path, counted from 0."""
     result: str
-    """Keys to the value in that call's result, as in `FieldEdge`."""
+    """Path of keys to the value in that call's result, as in `FieldEdge`."""
     argument: str
-    """Keys to the argument, as in `FieldEdge`."""
+    """Path of keys to the argument, as in `FieldEdge`."""
 
     @property
     def argument_name(self) -> str:
-        """Name of the tool's argument that has the value in it."""
+        """Name of the tool's argument that contains the value."""
         return self.argument.partition(".")[0]
 
 
@@ -48,9 +48,9 @@ class PathCall(Options):
 
     tool: str
     links: tuple[ValueLink, ...] = ()
-    """Arguments that earlier results give; the others come from what the user says."""
+    """Arguments whose values come from earlier results; the other values come from the user's messages."""
     is_implied: bool = False
-    """Whether the request does not mention the call, whose result a later call for it needs."""
+    """Whether the request does not mention the call; a later call of the same request needs its result."""
 
 
 class PathTurn(Options):
@@ -58,7 +58,7 @@ class PathTurn(Options):
 
     calls: tuple[PathCall, ...]
     withheld: str | None = None
-    """Required argument of the last call whose value the user says only when asked; None if there is none."""
+    """Required argument of the last call whose value the user gives only when asked; None if there is none."""
 
 
 class ToolPath(Options):
@@ -72,11 +72,11 @@ class ToolPath(Options):
 
     @property
     def calls(self) -> tuple[PathCall, ...]:
-        """All calls in order; links count them from 0."""
+        """All calls of the path in order; `ValueLink.call` is an index into them."""
         return tuple(call for turn in self.turns for call in turn.calls)
 
     def needed_fields(self, number: int) -> list[str]:
-        """Keys that the result of a call must have, since later calls take values from them."""
+        """Paths of the fields that a call's result must have, because later calls take values from them."""
         return sorted({link.result for call in self.calls for link in call.links if link.call == number})
 
 
@@ -89,7 +89,7 @@ class WalkStep(NamedTuple):
 
 
 def draw_path(graph: ToolGraph, rng: Random, options: PathOptions) -> ToolPath | None:
-    """Draw a legal path; None if no tool of the graph gives another one anything."""
+    """Draw a legal path; None if the graph has no edges."""
     walk = draw_walk(graph, rng, options.length)
     if len(walk) < 2:
         return None
@@ -98,7 +98,7 @@ def draw_path(graph: ToolGraph, rng: Random, options: PathOptions) -> ToolPath |
     """[num_steps] number of each step of the walk among all calls of the path."""
     num_calls = 0
     known: set[str] = set()
-    """Required arguments of the requests so far, which a later request does not withhold: it may be the same value."""
+    """Required arguments of earlier requests; later ones do not withhold them, as the value may already be known."""
     turns: list[PathTurn] = []
     for steps in _merged(walk, rng, options.merge):
         calls: list[PathCall] = []
@@ -120,14 +120,14 @@ def draw_path(graph: ToolGraph, rng: Random, options: PathOptions) -> ToolPath |
 
 
 def draw_walk(graph: ToolGraph, rng: Random, length: int) -> list[WalkStep]:
-    """[num_calls] a random walk in which each tool takes a value from the one before; no tool occurs twice.
+    """[num_calls] a random walk in which each tool takes a value from an earlier one; no tool occurs twice.
 
-    Where nothing new follows the last tool, the walk goes on from the latest one that something follows.
+    If no new tool can follow the last tool, the walk continues from the latest tool that a new tool can follow.
 
     Args:
         graph: The tools.
-        rng: Source of all draws.
-        length: Most tools of the walk.
+        rng: Random generator of all draws.
+        length: Maximum number of tools of the walk.
 
     Returns:
         An empty list if the graph has no edges.
@@ -148,14 +148,14 @@ def draw_walk(graph: ToolGraph, rng: Random, length: int) -> list[WalkStep]:
 
 
 def draw_chain(graph: ToolGraph, rng: Random, length: int) -> ToolPath | None:
-    """A path of one request whose calls each take a value from the one before; no tool occurs twice.
+    """A path of one request in which each call takes a value from the previous call; no tool occurs twice.
 
-    ASTRA (arXiv:2601.21558, section 3) takes chains of 2 to 5 calls; in its released code a tool may come again.
+    ASTRA (arXiv:2601.21558, section 3) uses chains of 2 to 5 calls; in its released code a tool may occur again.
 
     Args:
         graph: The tools.
-        rng: Source of all draws.
-        length: Most calls; a chain ends earlier where no new tool follows.
+        rng: Random generator of all draws.
+        length: Maximum number of calls; a chain ends earlier if no new tool can follow.
 
     Returns:
         None if the graph has no edges.
@@ -174,7 +174,7 @@ def draw_chain(graph: ToolGraph, rng: Random, length: int) -> ToolPath | None:
 
 
 def drawn_link(edges: Sequence[FieldEdge], call: int, rng: Random) -> ValueLink:
-    """One of the edges from a call, in proportion to the recorded calls; edges without recordings count as one call."""
+    """A link by a random edge, drawn in proportion to recorded calls; an edge without recordings counts as one call."""
     edge = rng.choices(edges, [max(1, edge.num_calls) for edge in edges])[0]
     return ValueLink(call=call, result=edge.result, argument=edge.argument)
 
@@ -182,9 +182,9 @@ def drawn_link(edges: Sequence[FieldEdge], call: int, rng: Random) -> ValueLink:
 def path_problem(path: ToolPath, graph: ToolGraph) -> str | None:
     """Why a path is not legal; None if it is.
 
-    In a legal path each link is an edge of the graph, from an earlier call; every call but the first takes a value from
-    an earlier one, or is implied; an implied call gives a later one of its request a value; and a withheld argument is
-    required and not linked.
+    In a legal path, each link is an edge of the graph from an earlier call. Every call except the first takes a value
+    from an earlier call, or is implied. An implied call gives a value to a later call of its request. A withheld
+    argument is required and not linked.
     """
     calls = path.calls
     for number, call in enumerate(calls):
@@ -223,7 +223,7 @@ def _turn_problem(turn: PathTurn, first: int, graph: ToolGraph) -> str | None:
 
 
 def _merged(walk: Sequence[WalkStep], rng: Random, probability: float) -> list[list[WalkStep]]:
-    """Requests of one or two calls: each is merged with the one before, if that has one call, with this probability."""
+    """Requests of one or two calls: each call joins a previous request of one call with this probability."""
     merged: list[list[WalkStep]] = []
     for step in walk:
         if merged and len(merged[-1]) == 1 and rng.random() < probability:
@@ -236,7 +236,7 @@ def _merged(walk: Sequence[WalkStep], rng: Random, probability: float) -> list[l
 def _inserted(
     graph: ToolGraph, tool: str, links: tuple[ValueLink, ...], used: Sequence[str], number: int, rng: Random
 ) -> tuple[list[PathCall], tuple[ValueLink, ...]]:
-    """A call before `tool` that gives it a value, and the links of `tool` with it; nothing new if no tool can."""
+    """([new call that gives `tool` a value], links of `tool` with it); ([], unchanged links) if no tool can."""
     linked = {link.argument_name for link in links}
     for giver in rng.sample(graph.before(tool), len(graph.before(tool))):
         edges = [edge for edge in graph.fields(giver, tool) if edge.argument_name not in linked]

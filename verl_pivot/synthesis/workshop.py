@@ -1,4 +1,4 @@
-"""Workshop: what a step works with at one draft: writers, seeds, tools and inputs."""
+"""Workshop: the writers, seeds, tools and inputs that a step uses for one draft."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,19 +20,19 @@ FormT = TypeVar("FormT", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What the command gives to every step."""
+    """Inputs of the command, which every step can read."""
 
     tasks: Path | None = None
-    """Rows as for training; None if there are none."""
+    """File of rows as for training; None without --tasks."""
     trajectories: Path | None = None
-    """What `verl-pivot import` wrote; None if there is none."""
+    """File of trajectories in the format of `verl-pivot import`; None without --trajectories."""
     toolset: Toolset | None = None
-    """Tools or environment of rollouts; None if --tools was not given."""
+    """Tools or environment of rollouts; None without --tools."""
 
 
 @dataclass(slots=True)
 class Spending:
-    """Answers that a step got for one draft, from the cache or not."""
+    """Counts of the answers that a step got for one draft, including answers from the cache."""
 
     models: list[str] = field(default_factory=list)
     """Names of the models, each once, in the order of their first answers."""
@@ -49,7 +49,7 @@ class Spending:
 
 
 class Gate(Protocol):
-    """What a question passes on its way: the budget, and the bound on questions at a time."""
+    """Sends a question to its writer, within the budget and the limit of concurrent questions."""
 
     async def answer(self, writer: Writer, question: WriterQuestion) -> ChatAnswer: ...
 
@@ -60,24 +60,24 @@ class Workshop:
 
     recipe_seed: int
     item: str
-    """Id of the draft; "" while steps are prepared."""
+    """Id of the draft, or name of the group; "" while steps are prepared."""
     step: str
     """Label of the step."""
     inputs: Inputs
     writers: Mapping[str, Writer]
-    """{role: who plays it}; the role `writer` plays every other one that is not named."""
+    """{role: the role's writer}; the writer of the role `writer` is used for every role that is not named."""
     gate: Gate
     spending: Spending = field(default_factory=Spending)
 
     def seed(self, *numbers: int) -> int:
-        """Seed of the draw with these numbers at this draft; `random.Random(workshop.seed(k))` for one's own draws."""
+        """Seed of a draw by its numbers, at this draft; a step draws with `random.Random(workshop.seed(k))`."""
         return seed_of(self.recipe_seed, self.item, self.step, *numbers)
 
     def writer(self, role: str = WRITER) -> Writer:
-        """The writer that plays a role.
+        """The writer of a role.
 
         Raises:
-            ConfigError: If nobody does.
+            ConfigError: If the role has no writer.
         """
         found = self.writers.get(role) or self.writers.get(WRITER)
         if found is None:
@@ -91,17 +91,17 @@ class Workshop:
         """The tools of the command.
 
         Args:
-            purpose: What the step does with them, for the message, such as "plays rollouts".
+            purpose: What the step does with the tools, for the error message, such as "plays rollouts".
 
         Raises:
-            ConfigError: If there are none.
+            ConfigError: If the command has no tools.
         """
         if self.inputs.toolset is None:
             raise ConfigError(f"step {self.step} {purpose}: give --tools, a tools file or an environment")
         return self.inputs.toolset
 
     async def answer(self, question: WriterQuestion, role: str = WRITER) -> ChatAnswer:
-        """The answer to a question that the step put together itself; counted, cached and within the budget.
+        """The answer to a question that the step itself built; it is counted, cached and within the budget.
 
         Raises:
             EngineError: If the endpoint cannot be reached or keeps failing.
@@ -124,9 +124,9 @@ class Workshop:
 
         Args:
             messages: The conversation so far, in OpenAI's format.
-            role: Who is asked.
-            k: Number of the draw within the step, for its seed.
-            max_tokens: Most tokens of the answer.
+            role: Role of the writer that is asked.
+            k: Number of the draw within the step, from which its seed derives.
+            max_tokens: Maximum number of tokens of the answer.
             temperature: Sampling temperature.
         """
         question = WriterQuestion(
@@ -144,9 +144,9 @@ class Workshop:
         max_tokens: int = 1024,
         temperature: float = 1.0,
     ) -> FormT | Malformed:
-        """A structured answer, or what is wrong with it; the other arguments are those of `ask`.
+        """A structured answer, or Malformed if it cannot be read; the other arguments are those of `ask`.
 
-        The endpoint is told the form by its JSON schema or by the last message, as its `answer_format` says.
+        The writer's `answer_format` decides whether the JSON schema is sent in the request or in the last message.
 
         Args:
             form: Type of the answer.

@@ -1,4 +1,4 @@
-"""Writer: what writes text for synthesis, a model behind an endpoint or a function of Python."""
+"""Writer: writes text for synthesis; a model behind an endpoint, or a Python function."""
 
 import inspect
 import os
@@ -16,13 +16,13 @@ from verl_pivot.user_code import code_error
 from verl_pivot.user_modules import load_object
 
 _MARKERS_OF_MESSAGE: Final = 16
-"""Tokens that a chat template may put around one message or tool."""
+"""Upper bound of the tokens that a chat template puts around one message or tool."""
 _REMEDY: Final = "if the context is too long, lower the max_tokens of the step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterQuestion:
-    """One request to a writer; equal questions have equal answers, of which one is asked for.
+    """One request to a writer; equal questions have equal answers and are asked only once.
 
     Example:
         WriterQuestion(messages=({"role": "user", "content": "Write a request."},), seed=7, max_tokens=512)
@@ -32,19 +32,20 @@ class WriterQuestion:
     """The conversation so far, in OpenAI's format."""
     seed: int
     max_tokens: int
-    """Most tokens of the answer."""
+    """Maximum number of tokens of the answer."""
     temperature: float = 1.0
     tools: tuple[JsonObject, ...] = ()
-    """Schemas of the tools that the writer may call, where it plays the policy."""
+    """Schemas of the tools that the writer may call, for example as the policy."""
     schema: JsonObject | None = None
     """JSON schema of the answer; None for an answer in free text."""
     logprobs: bool = False
+    """Whether the answer must have the log-probabilities of its tokens."""
 
 
 class Writer(Protocol):
-    """Model or function that answers questions, each by itself: an equal question gets an equal answer at any time.
+    """Model or function that answers questions independently of each other, so that equal questions get equal answers.
 
-    `EndpointWriter` asks a model, `ProgramWriter` calls a function of the user.
+    `EndpointWriter` asks a model; `ProgramWriter` calls a function of the user.
     """
 
     @property
@@ -54,21 +55,21 @@ class Writer(Protocol):
 
     @property
     def answer_format(self) -> AnswerFormat:
-        """How it is told the form of a structured answer."""
+        """How the writer is told the form of a structured answer."""
         ...
 
     def most_tokens(self, question: WriterQuestion) -> int:
-        """Upper bound of the tokens of a question with its answer, which the budget sets aside; 0 if it costs none."""
+        """Upper bound of the tokens of question and answer, which the budget reserves; 0 if the answer is free."""
         ...
 
     async def answer(self, question: WriterQuestion) -> ChatAnswer:
-        """The answer to one question, by one attempt.
+        """The answer to one question, with one attempt only.
 
         Raises:
-            UnavailableError: If another attempt is worth it.
-            EngineError: If the endpoint answers something else than a chat completion.
-            QuestionRefusedError: If it refuses this question and has answered others.
-            ConfigError: If it refuses the first question.
+            UnavailableError: If the failure may be temporary, so that a retry can succeed.
+            EngineError: If the endpoint's answer is no chat completion.
+            QuestionRefusedError: If the endpoint refuses this question, but has answered others.
+            ConfigError: If the endpoint refuses a question before it has answered any.
             UserCodeError: If the user's function raises or returns no answer.
         """
         ...
@@ -83,11 +84,11 @@ class EndpointWriter:
         """Keep the address; nothing is sent yet.
 
         Args:
-            url: Address of the server, with or without /v1. Its key is the environment variable OPENAI_API_KEY.
+            url: Address of the server, with or without /v1. Its API key is the environment variable OPENAI_API_KEY.
             model: Name under which the server offers the model.
-            answer_format: How it is told the form of a structured answer. SGLang without a GPU cannot take
-                "json_schema", which ends its scheduler.
-            retries: Time-out of an attempt.
+            answer_format: How the server is told the form of a structured answer. Do not use "json_schema" with SGLang
+                on a CPU: it ends SGLang's scheduler.
+            retries: Timeout of an attempt; its number of attempts is not used.
         """
         self.name = model
         self.answer_format = answer_format
@@ -96,7 +97,7 @@ class EndpointWriter:
         self._has_answered = False
 
     def most_tokens(self, question: WriterQuestion) -> int:
-        """Tokens of the longest answer, and one for each byte of the request, which byte-level BPE never exceeds."""
+        """Maximum tokens of the answer, plus one per byte of the request, an upper bound for byte-level BPE."""
         sent = [question.messages, question.tools, question.schema]
         num_markers = _MARKERS_OF_MESSAGE * (len(question.messages) + len(question.tools) + 1)
         return len(msgspec.json.encode(sent)) + num_markers + question.max_tokens
@@ -128,7 +129,7 @@ class EndpointWriter:
 
 
 class ProgramWriter:
-    """A function of the user, so that every method also runs without a language model.
+    """A function of the user that replaces a language model.
 
     Example:
         def clerk(question: WriterQuestion) -> str:  # or async, or a message of the assistant as a dict
@@ -141,7 +142,7 @@ class ProgramWriter:
         """Import the function.
 
         Args:
-            name: Its place, as `package.module:name` or `folder/file.py:name`.
+            name: Place of the function, as `package.module:name` or `folder/file.py:name`.
 
         Raises:
             ConfigError: If there is no such function.
@@ -152,7 +153,7 @@ class ProgramWriter:
             raise ConfigError(f"program {name} is no function, but {self._function!r:.80}")
 
     def __reduce__(self) -> tuple[type["ProgramWriter"], tuple[str]]:
-        """By its name, since the user's file is no module that another process could import."""
+        """Pickle the writer by its name, because another process cannot import the user's file as a module."""
         return ProgramWriter, (self.name,)
 
     def most_tokens(self, question: WriterQuestion) -> int:
@@ -184,8 +185,8 @@ class ProgramWriter:
         return ChatAnswer(message=message, finish_reason="stop", num_prompt_tokens=0, num_completion_tokens=0)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: there is nothing to close."""
 
 
 WRITER = "writer"
-"""Role that plays every other role for which no writer is named."""
+"""Role whose writer is used for every other role without a writer."""

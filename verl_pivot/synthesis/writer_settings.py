@@ -1,4 +1,4 @@
-"""What a user says of writers, checked -> the writers of a run, by the roles that they play."""
+"""The user's settings of writers, checked -> the writers of a run by role."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from verl_pivot.validation import Options, validated
 
 
 class WriterSettings(Options):
-    """Writer of one role: a model behind an endpoint, one that SGLang serves for the run, or a function.
+    """Writer of one role: a model behind an endpoint, a model that SGLang serves for the run, or a function.
 
     Example:
         WriterSettings(openai="http://gpu1:8000", model="qwen", answer_format="json_schema")
@@ -29,13 +29,13 @@ class WriterSettings(Options):
     openai: str | None = None
     """URL of an OpenAI-compatible server. Its API key is the environment variable OPENAI_API_KEY."""
     model: str | None = None
-    """Name of the model on that server, by default its only one; without `openai` a checkpoint that SGLang serves."""
+    """Name of the model on the server, by default its only model; without `openai`, a checkpoint that SGLang serves."""
     program: str | None = None
-    """Function that answers instead, as `package.module:name` or `folder/file.py:name`."""
+    """Function that answers instead of a model, as `package.module:name` or `folder/file.py:name`."""
     answer_format: AnswerFormat = "text"
-    """How the endpoint is told the form of structured answers. SGLang on a CPU cannot take "json_schema"."""
+    """How the endpoint is told the form of structured answers. Do not use "json_schema" with SGLang on a CPU."""
     server_flags: tuple[str, ...] = ()
-    """More flags of the server that is started."""
+    """Extra flags of the server that is started for `model`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -50,7 +50,7 @@ class WriterSettings(Options):
         return self
 
     def serving(self, model: Path) -> Self:
-        """These settings with another checkpoint that SGLang serves."""
+        """A copy of these settings with another checkpoint for SGLang to serve."""
         return self.model_copy(update={"model": str(model)})
 
 
@@ -73,13 +73,13 @@ def read_writers(path: Path) -> dict[str, WriterSettings]:
 def open_writers(
     settings: Mapping[str, WriterSettings], retries: Retries, *, logs: Path, seed: int
 ) -> Iterator[dict[str, Writer]]:
-    """The writers; servers that are started run until the block ends, one for each checkpoint and its flags.
+    """{role: writer}; servers are started as needed, one per checkpoint and flags, and run until the block ends.
 
     Args:
-        settings: {role: who plays it}.
-        retries: How an endpoint is asked for its models.
-        logs: File whose name the logs of servers begin with.
-        seed: Seed of servers that are started.
+        settings: {role: settings of its writer}.
+        retries: Retries and timeouts of requests to endpoints.
+        logs: Path whose name is the prefix of the servers' log files.
+        seed: Seed of the started servers.
 
     Raises:
         ConfigError: If an endpoint has no such model, or there is no such function.

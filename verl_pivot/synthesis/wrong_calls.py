@@ -11,15 +11,15 @@ from verl_pivot.types import Json, JsonObject, Role, ToolCall, Turn
 
 
 def wrong_calls(turn: Turn, rng: Random) -> list[ToolCall]:
-    """Calls that differ from the expert's, the most tempting first, and otherwise in random order.
+    """Calls that differ from the expert's, the most plausible first, otherwise in random order.
 
-    Those that the schemas take come first, and a value from elsewhere comes before another tool. Values come from
-    earlier results and from the call's other arguments, and have the same JSON type. Other tools get those of the
-    arguments that they name.
+    Calls that match a schema come first; among them, a wrong value comes before a wrong tool. Wrong values have the
+    same JSON type, and come from earlier results and the call's other arguments. A wrong tool gets the arguments whose
+    names it shares.
 
     Args:
         turn: A turn whose expert makes one call.
-        rng: Source of all draws.
+        rng: Random generator of all draws.
     """
     (call,) = turn.expert.tool_calls
     schemas = schemas_by_name(encode_json(list(turn.tools)))
@@ -48,7 +48,7 @@ def _of_other_tool(turn: Turn, call: ToolCall, rng: Random) -> Iterator[ToolCall
 
 
 def _other_values(turn: Turn, arguments: JsonObject, name: str) -> list[Json]:
-    """Values of an argument's JSON type that results and the other arguments have, each once, in their order."""
+    """Distinct values of an argument's JSON type, from earlier results and then from the other arguments."""
     results = [message.content for message in turn.state if message.role is Role.TOOL]
     read = [each.value for result in results for each in scalars(result_value(result))]
     own = [value for other, value in arguments.items() if other != name]

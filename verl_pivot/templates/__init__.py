@@ -1,1 +1,1 @@
-"""Templates of `verl-pivot init`: files that run, and that each user changes into their own."""
+"""Templates of `verl-pivot init`: working files, which users change into their own."""

@@ -30,10 +30,10 @@ class MyEnvironment(Environment):
         return f"{self._stock[item]} left"
 
     async def score(self, answer: Message | None) -> Verdict:
-        """The outcome; without an answer a limit has ended the trajectory."""
+        """The outcome; `answer` is None if a limit has ended the trajectory."""
         if answer is None:
             return Verdict.refuse("no_answer")
         return Verdict.accept() if self._ordered == self._wanted else Verdict.refuse("other_order", str(self._ordered))
 
     async def close(self) -> None:
-        """Let go of what the state holds, such as connections; called once, however the trajectory ended."""
+        """Release the resources of the state, such as connections; called once, however the trajectory ended."""

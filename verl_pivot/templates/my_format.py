@@ -8,10 +8,10 @@ from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
 @register_format("my_format", detect=lambda row: "steps" in row)
 def read_my_format(row: JsonObject) -> Conversation:
-    """One conversation; a row that breaks the format is refused with a reason, and nothing of it is guessed.
+    """One conversation; a row that breaks the format is refused with a reason, and nothing is guessed.
 
     Raises:
-        BadRowError: If a step is of nobody known, or a call has no name or arguments.
+        BadRowError: If a step is by an unknown speaker, or a call has no name or arguments.
     """
     solved = row.get("solved")
     return Conversation(

@@ -1,4 +1,4 @@
-"""Tool `my_tool`: puts something from the stock into the basket that each trajectory has of its own."""
+"""Tool `my_tool`: puts an item from the stock into a basket; each trajectory has its own basket."""
 
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -13,7 +13,7 @@ STOCK = {"tea": 3, "coffee": 1}
 
 @dataclass
 class Basket:
-    """What one trajectory has taken; `workspace.state(Basket)` makes it at the first call."""
+    """Items that one trajectory has taken; `workspace.state(Basket)` makes the basket at the first call."""
 
     taken: dict[str, int] = field(default_factory=dict)
 

@@ -6,7 +6,7 @@ from verl_pivot.verifiers.registry import register
 
 
 class MyVerifierOptions(Options):
-    """What a row, or --verifier-options, may set."""
+    """Options that a row, or --verifier-options, may set."""
 
     ignored: tuple[str, ...] = ()
     """Arguments whose values do not matter, such as the text of a note."""

@@ -1,4 +1,4 @@
-"""Trajectories in `MyEnvironment`: what the policy reads, and how each of them is scored."""
+"""Tests of `MyEnvironment`: what the policy reads, and how trajectories are scored."""
 
 import asyncio
 import json

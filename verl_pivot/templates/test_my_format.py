@@ -1,4 +1,4 @@
-"""What the reader of `my_format` finds in a row, and what it refuses."""
+"""Tests of the reader of `my_format`: what it finds in a row, and what it refuses."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the policy reads when it calls `my_tool`, with right and with wrong arguments."""
+"""Tests of `my_tool`: what the policy reads after calls with right and with wrong arguments."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from verl_pivot.types import ErrorKind, Json, ToolCall
 
 
 def read(*calls: dict[str, Json]) -> list[tuple[str, ErrorKind | None]]:
-    """What the calls of one trajectory give back, in their order, as in training."""
+    """Results of the calls of one trajectory, in their order, as in training."""
     toolbox = Toolbox(tools={"my_tool": FunctionTool(my_tool)})
     outcomes = asyncio.run(toolbox.run([ToolCall(name="my_tool", arguments=arguments) for arguments in calls]))
     assert [outcome.failure for outcome in outcomes] == [""] * len(calls)  # the tool itself never breaks

@@ -1,4 +1,4 @@
-"""What `my_verifier` accepts and refuses."""
+"""Tests of `my_verifier`: what it accepts, and what it refuses."""
 
 import asyncio
 

@@ -1,6 +1,6 @@
-"""Environment `Arena`: tools that a row brings as Python code, and a reward by the questions that their calls solve.
+"""Environment `Arena`: tools that a row brings as Python code, and a reward for the questions that their calls solve.
 
-The rows are those of `verl-pivot synthesize arenas`. The code is a model's, and runs in the sandbox alone.
+The rows come from `verl-pivot synthesize arenas`. The code was written by a model, and runs only in the sandbox.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from verl_pivot.verifiers.verdicts import Reason, graded
 ARENA = "arena"
 """Key of a row's metadata that holds the list of its tools."""
 NO_RESULT, CALL_REFUSED = "no_result", "call_refused"
-"""Failures of a call beside those of the program: it returned nothing that JSON holds, or raised a ValueError."""
+"""Failures of a call besides those of the program: it returned nothing that JSON can hold, or raised a ValueError."""
 _TOOL, _CALL, _RESULT = "tool.py", "call.json", "result.json"
 _LIMITS = Limits(
     wall_seconds=2.0, cpu_seconds=2, memory_bytes=256 * MIB, output_bytes=4096, num_processes=16, tmp_bytes=16 * MIB
@@ -51,7 +51,7 @@ class ToolCode(Options):
     parameters: dict[str, JsonValue]
     """JSON schema of the arguments."""
     code: str = Field(min_length=1, max_length=65_536)
-    """Python that needs the standard library alone."""
+    """Python code that needs only the standard library."""
 
     @property
     def schema_for_policy(self) -> JsonObject:
@@ -76,7 +76,7 @@ _TOOLS = TypeAdapter(Annotated[list[ArenaTool], Field(min_length=1)])
 
 
 class ToolOutcome(NamedTuple):
-    """What came of one call of a tool."""
+    """Outcome of one call of a tool."""
 
     value: Json
     """What the function returned; None if it failed."""
@@ -113,7 +113,7 @@ def tool_program(tool: ToolCode, arguments: JsonObject) -> Program:
 
 
 def read_outcome(result: Result) -> ToolOutcome:
-    """What a call's program did; what the code prints is no result."""
+    """Outcome of a call, from the result of its program; text that the code prints on stdout does not count."""
     if result.status is not Status.OK:
         lines = result.stderr.strip().splitlines()
         return ToolOutcome(None, REASONS[result.status].value, lines[-1] if lines else result.status.value)
@@ -132,8 +132,8 @@ def read_outcome(result: Result) -> ToolOutcome:
 class Arena(Environment):
     """Tools of one row, each of which answers a question; its question is solved when a call returns the answer.
 
-    The policy is not told what was solved. Only calls that reach a tool count: one that names no tool, or whose
-    arguments do not fit the schema, is refused before.
+    The policy is not told which questions it solved. Only calls that reach a tool count: a call that names no tool, or
+    whose arguments do not fit the schema, is refused earlier.
     """
 
     def __init__(self, metadata: JsonObject) -> None:
@@ -153,7 +153,7 @@ class Arena(Environment):
         return [tool.schema_for_policy for tool in self._tools.values()]
 
     async def call(self, call: ToolCall) -> Json:
-        """Run a call in the sandbox; its result comes back.
+        """Run a call in the sandbox and return its result.
 
         Raises:
             ToolError: If the tool fails at these arguments.

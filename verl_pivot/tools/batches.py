@@ -1,4 +1,4 @@
-"""Batcher: what concurrent callers ask for -> batches, each of which is answered at once."""
+"""Batcher: items of concurrent callers -> batches, each of which one call answers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,9 +17,9 @@ class _Gathered(Generic[ItemT, AnswerT]):
 
 
 class Batcher(Generic[ItemT, AnswerT]):
-    """Gathers what callers of one event loop ask for while earlier batches are answered.
+    """Gathers the items of callers of one event loop while earlier batches are being answered.
 
-    A caller that gives up takes its answer from nobody else. An error of a batch reaches all callers in it.
+    A caller that is cancelled does not disturb the others of its batch. An error of a batch reaches all its callers.
 
     Example:
         batcher = Batcher(search_all, max_items=64)
@@ -29,7 +29,7 @@ class Batcher(Generic[ItemT, AnswerT]):
     def __init__(
         self, answer: Callable[[list[ItemT]], Awaitable[Sequence[AnswerT]]], *, max_items: int, max_running: int = 1
     ) -> None:
-        """Gather nothing yet.
+        """Make a batcher without items.
 
         Args:
             answer: Answers a batch: one answer for each item, in order.
@@ -63,6 +63,6 @@ class Batcher(Generic[ItemT, AnswerT]):
 
 
 def _take_error(task: asyncio.Task[Sequence[AnswerT]]) -> None:
-    """Look at a batch's error, which asyncio would report where every caller has given up."""
+    """Retrieve a batch's error, which asyncio would report if every caller was cancelled."""
     if not task.cancelled():
         task.exception()

@@ -39,10 +39,10 @@ class CallOutcome:
     failure: str = ""
     """Description of a failure of the system; "" if nothing failed."""
     is_bug: bool = False
-    """Whether the code of the tool failed, which its author can mend, and not a system that it needs."""
+    """Whether the tool's own code failed, which its author can fix, and not a system that the tool needs."""
 
     def observed(self) -> Observation:
-        """The observation, for whoever runs calls outside of a rollout.
+        """The observation, for callers outside of a rollout.
 
         Raises:
             ToolFailureError: If a system that the tool needs failed.
@@ -61,7 +61,7 @@ class Toolbox:
     """{name: tool}"""
     workspace: Workspace = field(default_factory=Workspace)
     max_calls_per_turn: int = 16
-    """Calls of one turn that are run; for each further call the policy reads an error."""
+    """Most calls of one turn that are run; for each further call the policy reads an error."""
     parallel_calls: bool = False
     """Whether the calls of one turn run at once, instead of one after the other."""
 
@@ -122,7 +122,7 @@ def _problem(call: ToolCall, tool: Tool) -> ArgumentProblem | None:
         return ArgumentProblem("the arguments are nested too deeply")
     try:
         encode_json(call.arguments)
-    except BadRowError as error:  # NaN, or half of a surrogate pair
+    except BadRowError as error:  # NaN, or a lone surrogate
         return ArgumentProblem(str(error))
     return schemas_by_name(encode_json([tool.schema]))[call.name].problem(call.arguments)
 
@@ -144,7 +144,7 @@ async def _observation(call: ToolCall, tool: Tool, workspace: Workspace) -> Obse
 
     Raises:
         ToolError: If the call cannot be done, through the policy's fault.
-        SandboxRequestError: If the call asks the sandbox for what is not allowed.
+        SandboxRequestError: If the call asks the sandbox for something that is not allowed.
         ToolFailureError: If the tool failed in any other way; SandboxError if the sandbox did.
     """
     place = f"tool {call.name}"
@@ -188,7 +188,7 @@ def _within(seconds: float | None) -> str:
 
 
 class _UnansweredCallError(ToolFailureError):
-    """A tool did not answer in time. Such a call is not retried, since the first one may still run."""
+    """A tool did not answer in time. Such a call is not retried, since the first attempt may still run."""
 
 
 def _may_be_retried(error: BaseException) -> bool:

@@ -56,7 +56,7 @@ class CodeToolOptions(Options):
     max_characters: Annotated[int, Field(ge=16)] = 4096
     """Most characters of stdout and of stderr each; `pivot.rollout.max_observation_tokens` limits the text further."""
     tell_seconds: bool = True
-    """Whether the policy reads how long its code ran; without it equal programs give equal texts."""
+    """Whether the policy reads how long its code ran; if it does not, equal programs give equal texts."""
 
     @property
     def limits(self) -> Limits:
@@ -136,7 +136,8 @@ class Bash(_CodeTool):
 def _command_result(result: Result) -> Result:
     """Result of the command that a cell ran; stderr of the cell itself is left out.
 
-    The command shares the session with the cell, and so can forge its value: one that is no exit code is an error.
+    The command shares the session with the cell, so it can forge the cell's value. A value that is no exit code is an
+    error.
     """
     is_exit_code = _EXIT_CODE.fullmatch(result.value or "") is not None
     if result.status is not Status.OK or not is_exit_code:

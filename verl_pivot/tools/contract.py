@@ -1,4 +1,4 @@
-"""Interfaces of tools and environments: arguments of a call -> an Observation, or an error that says whose fault."""
+"""Interfaces of tools and environments: a call's arguments -> an Observation, or an error that says who is at fault."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -36,7 +36,7 @@ class Observation:
     error: ErrorKind | None = None
     """Kind of the policy's mistake; None if the call succeeded."""
     reward: float | None = None
-    """Reward that an environment gives for the call, for the record of the rollout; `score` says what is paid."""
+    """Reward of an environment for the call. It is recorded, and is paid only if the verdict of `score` says so."""
     end: StopReason | None = None
     """ENDED_BY_TOOL, or the end of an environment, if the rollout ends with this call; None if it goes on.
     In a notebook only a submitted answer ends it."""
@@ -118,7 +118,7 @@ def tool_methods(environment: type["Environment"]) -> list[Callable[..., Any]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AchievedTask:
-    """A task that a state solves, whatever the task was that the policy was given.
+    """A task that a state solves, whatever task the policy was given.
 
     Example:
         AchievedTask(metadata={"stock": {"tea": 3}, "wanted": {"tea": 1}}, request="Order a pack of tea.")
@@ -127,7 +127,7 @@ class AchievedTask:
     metadata: JsonObject
     """Column `metadata` of a row with the task: in an environment made from it, the same calls score 1."""
     request: str | None = None
-    """What a user says who has the task; None leaves the words to others."""
+    """Words in which a user asks for the task; None: the caller finds the words."""
 
 
 class Environment:
@@ -149,7 +149,7 @@ class Environment:
     """
 
     has_own_limits: ClassVar[bool] = False
-    """Whether each call ends in time by itself. A tools file may then give no `timeout_seconds`, and none counts."""
+    """Whether calls limit their own time. If so, a tools file must not give `timeout_seconds`, and none applies."""
 
     def __init__(self, metadata: JsonObject) -> None:
         """Make the state for a row.
@@ -183,25 +183,25 @@ class Environment:
         return None
 
     def progress(self) -> float | None:
-        """How far the state is on the way to the outcome: a number, of which a greater one is nearer; None if unknown.
+        """How close the state is to the desired outcome, as a number; larger is closer, and None means unknown.
 
-        States of one row are compared by it, those of other rows never. It changes nothing.
+        Only states of the same row are compared by it. The method must not change the state.
         """
         return None
 
     def achieved(self) -> Sequence[AchievedTask]:
-        """Tasks that this state solves, for making tasks of rollouts that failed at theirs; it changes nothing."""
+        """Tasks that this state solves, to make new tasks from failed rollouts; it must not change the state."""
         return ()
 
     def fork(self) -> "Environment | None":
         """A copy with a state of its own, for the verifier `state` and for searches.
 
-        Without one, the calls so far are run again in a new environment of the row.
+        Without this method, the calls so far are run again in a new environment of the row.
         """
         return None
 
     def state(self) -> Json:
-        """The state as a JSON value, by which the verifier `state` compares; None leaves it to results of calls."""
+        """The state as a JSON value, which the verifier `state` compares; None: it compares results of calls alone."""
         return None
 
     async def close(self) -> None:

@@ -23,9 +23,9 @@ from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse, undecided
 
 _MAX_KEPT = 256
-"""Environments that are kept, each as it is before one turn, to make copies of it."""
+"""Most environments in the cache, each in its state before one turn, from which copies are made."""
 _MAX_ATTEMPTS = 2
-"""Runs of an action at which the environment fails, before it is asked whether it fails at the expert's too."""
+"""Failed runs of an action, after which the expert's action is run to see whether the environment fails there, too."""
 
 
 class StateOptions(Options):
@@ -40,7 +40,7 @@ class StateOptions(Options):
 
 
 class ActionEffect(NamedTuple):
-    """What the calls of one action do."""
+    """Observations of the calls of one action, and the state after them."""
 
     observations: tuple[Observation, ...]
     """[num_calls]"""
@@ -63,8 +63,9 @@ class _ForkedEnvironment(NamedTuple):
 class StateVerifier:
     """Runs the action's calls and the expert's on copies of the environment, and compares results and states.
 
-    The environment is made from the row's metadata and taken to the turn by the recorded calls. Where the expert writes
-    a message, the environment's `score` decides on it, and if it decides nothing, any message is right.
+    The environment is made from the row's metadata, and the recorded calls bring it into the state before the turn. If
+    the expert writes a message, the environment's `score` judges the message; if `score` gives None, any message is
+    right.
     """
 
     def __init__(self, options: StateOptions) -> None:
@@ -117,7 +118,7 @@ class StateVerifier:
             )
 
     async def _action_effect(self, action: Message, turn: Turn) -> ActionEffect | Verdict:
-        """What the action does; it is refused if the environment fails at it alone, each time.
+        """Effect of the action, which is refused if the environment fails at it every time, and not at the expert's.
 
         Raises:
             ToolFailureError: If the environment fails at the expert's action, too.
@@ -217,7 +218,7 @@ class StateVerifier:
 
 
 class _Originals:
-    """Environments that copies are made of, each as it is before a turn; callers of one key share one replay."""
+    """Cache of environments to copy, each in its state before a turn; callers with equal keys share one replay."""
 
     def __init__(self) -> None:
         self._tasks: OrderedDict[str, asyncio.Task[_ForkedEnvironment | Verdict]] = OrderedDict()
@@ -273,7 +274,7 @@ def _first_error(effect: ActionEffect) -> str | None:
 
 
 def _first_other(effect: ActionEffect, expert: ActionEffect) -> str | None:
-    """The first result that is none of the expert's, each of which is found once; independent calls have no order."""
+    """The first result that the expert's lack. Each of these is matched once; independent calls have no order."""
     wanted = [each.text for each in expert.observations]
     for given in effect.observations:
         found = next((text for text in wanted if equal_texts(given.text, text)), None)

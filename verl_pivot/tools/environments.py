@@ -29,7 +29,7 @@ class OpenedEnvironment(Protocol):
     def tools(self) -> Sequence[Tool]: ...
 
     async def begin(self) -> str:
-        """Begin, before the policy reads its prompt; the first observation comes back, or "" if there is none.
+        """Begin before the policy reads its prompt, and return the first observation, or "" if there is none.
 
         Raises:
             ToolFailureError: If the environment cannot begin; the rollout is masked.
@@ -45,7 +45,7 @@ class OpenedEnvironment(Protocol):
         ...
 
     def progress(self) -> float | None:
-        """How far the state is on the way to the outcome; None if it cannot tell."""
+        """How close the state is to the desired outcome; None if unknown."""
         ...
 
     async def close(self) -> None:
@@ -79,7 +79,7 @@ class EnvironmentSource(Protocol):
             row: All columns of the row.
 
         Raises:
-            DataError: If the row has what the environment cannot be made from.
+            DataError: If the environment cannot be made from the row.
         """
         ...
 
@@ -127,17 +127,17 @@ class EnvironmentKind:
 
     @property
     def can_fork(self) -> bool:
-        """Whether the class makes copies of its state by itself."""
+        """Whether the class defines `fork`, which copies its state."""
         return self.environment.fork is not Environment.fork
 
     @property
     def gives_progress(self) -> bool:
-        """Whether the class says how far a state is."""
+        """Whether the class defines `progress`."""
         return self.environment.progress is not Environment.progress
 
     @property
     def gives_score(self) -> bool:
-        """Whether the class decides outcomes."""
+        """Whether the class defines `score`."""
         return self.environment.score is not Environment.score
 
 
@@ -178,7 +178,7 @@ class RunningEnvironment:
         self.tools: tuple[Tool, ...] = (*methods, *others)
 
     async def begin(self) -> str:
-        """Nothing to show: the row's prompt says what the policy must know."""
+        """No first observation: the row's prompt says what the policy must know."""
         return ""
 
     async def score(self, answer: Message | None) -> Verdict | None:
@@ -197,7 +197,7 @@ class RunningEnvironment:
         return _as_verdict(outcome, f"{self._place}.score")
 
     def progress(self) -> float | None:
-        """How far the state is on the way to the outcome; None if it cannot tell.
+        """How close the state is to the desired outcome; None if unknown.
 
         Raises:
             UserCodeError: If `progress` raises, or returns neither a finite number nor None.
@@ -227,7 +227,7 @@ class RunningEnvironment:
 
     @property
     def can_fork(self) -> bool:
-        """Whether the environment makes copies of its state by itself."""
+        """Whether the environment defines `fork`, which copies its state."""
         return type(self._environment).fork is not Environment.fork
 
     def fork(self) -> "RunningEnvironment":

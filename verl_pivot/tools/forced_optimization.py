@@ -1,17 +1,17 @@
-"""Forced Optimization: scores of a draft and its revisions -> which of them counts (ReLook)."""
+"""Forced Optimization: scores of a draft and its revisions -> the draft that counts (ReLook)."""
 
 from dataclasses import dataclass
 
 MAX_REVISIONS = 3
-"""Revisions of the first draft that are looked at, as ReLook has at inference."""
+"""Most revisions of the first draft, as ReLook has at inference."""
 
 
 @dataclass(slots=True)
 class BestRevision:
-    """The best of what was tried. A revision counts only if its score is strictly greater than all before it.
+    """The best draft so far. A revision replaces it only if its score is strictly greater.
 
     Source: ReLook (arXiv:2510.11498), abstract and method. There a revision that is not better is rejected and sampled
-    again; here it costs one of the `MAX_REVISIONS`, and the policy reads that the page before stays.
+    again; here it costs one of the `MAX_REVISIONS`, and the policy reads that the earlier page stays.
 
     Example:
         best = BestRevision()
@@ -30,7 +30,7 @@ class BestRevision:
         return 1 + MAX_REVISIONS - self.num_tried
 
     def add(self, score: float) -> bool:
-        """Whether a further draft, with this score, takes the place of the best.
+        """Count a further draft, and say whether its score makes it the best.
 
         Raises:
             ValueError: If no revision is left.

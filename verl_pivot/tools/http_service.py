@@ -1,4 +1,4 @@
-"""What our HTTP services share: decoded requests, refusals in one sentence, and serving until they are told to end."""
+"""Parts that our HTTP services share: decoding requests, refusing them in one sentence, serving until cancelled."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -23,7 +23,7 @@ class UnanswerableRequestError(Exception):
 
 
 def make_app() -> web.Application:
-    """A web application that answers a UnanswerableRequestError with its sentence, and takes bodies of up to 8 MiB."""
+    """A web application that answers an UnanswerableRequestError with its text, and accepts bodies of up to 8 MiB."""
     return web.Application(client_max_size=_MAX_BODY_BYTES, middlewares=[_refusals])
 
 
@@ -40,7 +40,7 @@ async def decoded_body(request: web.Request, form: type[BodyT]) -> BodyT:
 
 
 def json_answer(value: Any) -> web.Response:
-    """An answer of what JSON can hold."""
+    """A response with a value as JSON."""
     return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
@@ -75,7 +75,7 @@ async def serve(app: web.Application, host: str, port: int, on_ready: Callable[[
 async def _refusals(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Answers a request that cannot be answered with its sentence, in the form of FastAPI."""
+    """Turn an UnanswerableRequestError into a response with its text, in the form of FastAPI."""
     try:
         return await handler(request)
     except UnanswerableRequestError as error:

@@ -19,14 +19,15 @@ _MOST_LINE_CHARS = 300
 
 
 class LookEnvironment(Environment):
-    """Page of one rollout in the making. `metadata.render` holds the options of `render`, and `metadata.task` the task
-    for its judge.
+    """The page that one rollout develops.
+
+    `metadata.render` holds the options of the verifier `render`, and `metadata.task` the task for its judge.
     """
 
-    has_own_limits = True  # of the page and of the judge; what waits for its turn at the browser has none
+    has_own_limits = True  # of the page and of the judge; waiting for the browser has no limit
 
     def __init__(self, metadata: JsonObject) -> None:
-        """Read what the row asks of the page.
+        """Read the row's options for the page.
 
         Raises:
             ConfigError: If the row has no such options.
@@ -57,7 +58,7 @@ class LookEnvironment(Environment):
         return Observation(_observation(critique, before, self._best, is_kept=is_kept), reward=verdict.score)
 
     async def score(self, answer: Message | None) -> Verdict:
-        """The verdict on the best page; without a look, that on the last code block of the answer."""
+        """Verdict on the best page; if no page was rendered, on the last code block of the answer."""
         if self._outcome is not None:
             return self._outcome
         if answer is None:

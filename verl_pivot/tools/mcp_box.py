@@ -1,4 +1,4 @@
-"""Command of an MCP server -> the same command inside bubblewrap, and what of the machine the server sees there."""
+"""Command of an MCP server -> the same command inside bubblewrap, with the files that the server sees there."""
 
 import functools
 import os
@@ -14,7 +14,7 @@ from verl_pivot.sandbox.lane.seccomp import filter_bytes
 from verl_pivot.tools.row_places import split_at_place
 
 _OWN = tuple(map(Path, ("/", "/dev", "/etc", "/proc", "/tmp")))
-"""Folders that a sandbox has of its own; what lies in them can be shown, but not they themselves."""
+"""Folders that every sandbox has of its own; paths below them can be shown, but not these folders themselves."""
 
 
 def boxed(
@@ -23,12 +23,12 @@ def boxed(
     """Put a server's command into a sandbox.
 
     Args:
-        words: Whole path of the program, and its arguments with places as the tools file has them. Paths of the machine
-            among these are shown, but none that only a value of the row names.
-        fill: Fills the places of an argument.
-        show: Files and folders that the server can read, beside its own installation and what its arguments name.
-        folder: Folder that it can change, where it starts; SERVER_FOLDER is its path inside.
-        has_network: Whether it shares the machine's network.
+        words: Absolute path of the program, and its arguments as in the tools file, with placeholders. Paths of the
+            machine among these are shown, but no path that only a value of the row names.
+        fill: Fills the placeholders of an argument.
+        show: Files and folders that the server can read, besides its own installation and the paths in its arguments.
+        folder: Folder that the server can change, and in which it starts; SERVER_FOLDER is its path inside.
+        has_network: Whether the server shares the machine's network.
 
     Raises:
         ConfigError: If this machine has no sandbox, or something cannot be shown.
@@ -64,7 +64,7 @@ def _seccomp() -> bytes:
 
 @functools.cache
 def _probed() -> Probe:
-    """Tier of this machine, tried once in a process."""
+    """Sandbox tier of this machine, probed once in a process."""
     return probe(PythonView.of())
 
 
@@ -72,11 +72,11 @@ class _NamedPath(NamedTuple):
     """An argument that may name a path, in its parts."""
 
     option: str
-    """What stands before the path, up to the last `=`."""
+    """Text before the path, up to and with the last `=`."""
     path: str
-    """The path, or what stands before its first place."""
+    """The path, or the folders before its first placeholder."""
     rest: str
-    """What stands behind that."""
+    """Text after `path`."""
 
 
 def _named(word: str) -> _NamedPath:
@@ -85,9 +85,9 @@ def _named(word: str) -> _NamedPath:
 
 
 def _absolute(word: str) -> str:
-    """An argument whose path, also behind `=`, does not depend on the working directory.
+    """An argument with its path, which may follow a `=`, made absolute.
 
-    A word is taken for a path if it names a file, or if it has a slash and names a folder.
+    A word counts as a path if it names a file, or if it has a slash and names a folder.
     """
     option, text, rest = _named(word)
     path = Path(text)
@@ -97,7 +97,7 @@ def _absolute(word: str) -> str:
 
 @functools.cache
 def _installation(program: Path) -> frozenset[Path]:
-    """What a program needs beside /usr: its file, and the Python or Node.js that it belongs to."""
+    """Paths that a program needs besides /usr: its file, and the Python or Node.js that it belongs to."""
     seen = {program, program.resolve()}
     for place in (program, program.resolve()):
         prefix, python = place.parent.parent, place.with_name("python3")

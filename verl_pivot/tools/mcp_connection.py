@@ -26,21 +26,22 @@ with extra("mcp"):
 
 
 class McpConnection:
-    """The way to one session with the server of an entry, to be opened once."""
+    """Connection for one session with the server of an entry; it is opened once."""
 
     def __init__(self, entry: McpEntry, metadata: JsonObject) -> None:
-        """Hold what the session is opened with.
+        """Keep what is needed to open the session.
 
         Args:
             entry: Entry of the server.
-            metadata: Metadata of the row that it starts from; only the values for which the entry has places are read.
+            metadata: Metadata of the row that the session starts from; only values with a placeholder in the entry are
+                read.
         """
         self._entry, self._metadata = entry, metadata
         self._process, self._http = ServerOutput(), HttpSession()
         self._has_started = False
 
     def describe(self) -> str:
-        """What is known of the server beside its messages, for the description of a failure."""
+        """What is known about the server besides its messages, to describe a failure."""
         if self._process.exit_code and self._entry.sandbox and not self._has_started:
             hint = "in its sandbox it reads its installation, what `command` names, and what `show` adds"
             return f"{self._process.describe()}; {hint}"
@@ -52,7 +53,7 @@ class McpConnection:
 
         Raises:
             ConfigError: If this machine lacks what the entry names, or the server gives no session of its own.
-            DataError: If the row lacks a value for which the entry has a place.
+            DataError: If the row lacks a value for which the entry has a placeholder.
         """
         self._entry.check_machine()
         target = self._entry.mcp
@@ -97,7 +98,7 @@ class McpConnection:
         max_bytes = entry.max_message_mib * MIB
         async with http_client(headers, max_bytes=max_bytes, session=self._http) as http:
             transport = streamable_http_client(url, http_client=http, max_sse_event_size=max_bytes)
-            # Since the protocol of 2026-07-28 a connection has no session; the handshake before it makes one.
+            # Since protocol version 2026-07-28 a connection has no session; the handshake of older versions makes one.
             mode: Literal["legacy", "auto"] = "legacy" if entry.needs_own_http_session else "auto"
             async with Client(transport, mode=mode, cache=None) as client:
                 if entry.needs_own_http_session and not self._http.has_session_id:

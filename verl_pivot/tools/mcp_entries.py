@@ -1,4 +1,4 @@
-"""Entry `- mcp:` of a tools file: what a user writes, checked, and filled with the values of a row."""
+"""Entry `- mcp:` of a tools file: its options, checked and filled with the values of a row."""
 
 import os
 import shutil
@@ -27,23 +27,23 @@ from verl_pivot.validation import Options
 
 
 class SessionRule(StrEnum):
-    """Rule by which trajectories share a session with a server, or do not."""
+    """Whether trajectories share a session with a server."""
 
     TRAJECTORY = "trajectory"
     """Each trajectory has a session of its own: a process, or an HTTP session."""
     SHARED = "shared"
-    """All trajectories of a worker share one; for servers without state."""
+    """All trajectories of a worker share one session; for servers without state."""
 
 
 class McpTarget(Options):
-    """How a server is reached: exactly one of the two."""
+    """How a server is reached: by exactly one of the two fields."""
 
     command: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
-    """Program and arguments of a server that speaks on stdin and stdout; in an argument `{folder}` becomes the
-    session's folder, in the sandbox /folder, and `{metadata.seed}` that value of the row."""
+    """Program and arguments of a server that communicates over stdin and stdout. In an argument, `{folder}` is replaced
+    by the session's folder (/folder in the sandbox), and `{metadata.seed}` by that value of the row."""
     url: Annotated[str, Field(pattern=r"^https?://")] | None = None
-    """Address of a server that speaks streamable HTTP; behind the host `{metadata.seed}` becomes that value of the
-    row."""
+    """Address of a server that speaks streamable HTTP; after the host, `{metadata.seed}` is replaced by that value of
+    the row."""
 
     @model_validator(mode="after")
     def _check_one(self) -> "McpTarget":
@@ -64,34 +64,34 @@ class McpEntry(Options):
     mcp: McpTarget
     session: SessionRule = SessionRule.TRAJECTORY
     only: tuple[str, ...] = ()
-    """Names of the tools to take, as the server gives them; none takes all."""
+    """Names of the tools to take, as the server gives them; if empty, all are taken."""
     prefix: str = ""
-    """Put before the name of each tool, where two servers have tools of one name."""
+    """Text put before the name of each tool, for servers whose tools have equal names."""
     variables: tuple[Annotated[str, Field(pattern="^[^=]")], ...] = ()
-    """Names of the environment variables that the process gets, or `NAME=text`, with the places of `command` in the
-    text; it gets no other."""
+    """Names of the environment variables that the process inherits, or `NAME=text`, whose text may have the
+    placeholders of `command`. The process gets no other variables."""
     headers: Mapping[str, str] = {}
     """{HTTP header: name of the environment variable that holds its value}."""
     sandbox: bool = True
-    """Whether the process runs inside bubblewrap; otherwise with the rights, files and network of the worker."""
+    """Whether the process runs inside bubblewrap; otherwise it has the rights, files and network of the worker."""
     network: bool = False
     """Whether a process in the sandbox shares the machine's network."""
     show: tuple[Path, ...] = ()
-    """Files and folders that a process in the sandbox can read, beside its installation and what `command` names."""
+    """Files and folders that a process in the sandbox can read, besides its installation and the paths in `command`."""
     folder_from: Path | None = None
-    """Folder whose content is copied into each session's own folder; behind its first folder it may have places for
-    values of the row. None: it is empty."""
+    """Folder whose content is copied into each session's own folder. Below its first folder, the path may have
+    placeholders for values of the row. None: the session's folder is empty."""
     listed_with: Mapping[str, JsonValue] = {}
-    """{name: value} with which the server starts where no row is at hand: to list its tools, when the file is read."""
+    """{name: value} of the placeholders when the server starts without a row, to list its tools as the file is read."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
-    """Seconds of one call."""
+    """Seconds within which a call must be answered."""
     start_seconds: Annotated[float, Field(gt=0.0)] = 30.0
-    """Seconds in which a session must be ready."""
+    """Seconds within which a session must be ready."""
     on_timeout: OnTimeout = OnTimeout.MASK
     max_sessions: Annotated[int, Field(ge=1)] = 64
-    """Most sessions of trajectories at once in one worker; further trajectories wait at their beginning."""
+    """Most sessions of trajectories at once in one worker; further trajectories wait before they begin."""
     started_ahead: Annotated[int, Field(ge=0)] = 0
-    """Processes that wait in each worker, ready, for the next trajectories; at most `max_sessions` further ones run."""
+    """Processes that each worker starts ahead for the next trajectories, besides the up to `max_sessions` in use."""
     max_calls: Annotated[int, Field(ge=1)] = 32
     """Most calls at once in one session."""
     max_characters: Annotated[int, Field(ge=16)] = 16384
@@ -151,7 +151,7 @@ class McpEntry(Options):
 
     @property
     def _texts(self) -> tuple[str, ...]:
-        """Texts that may have places."""
+        """Texts that may have placeholders."""
         at = (self.mcp.url,) if self.mcp.url is not None else ()
         copied = (str(self.folder_from),) if self.folder_from is not None else ()
         return (*self._words, *at, *self.variables, *copied)
@@ -165,7 +165,7 @@ class McpEntry(Options):
         """Refuse a row from whose metadata no session can start.
 
         Raises:
-            DataError: Naming the value that is missing or wrong.
+            DataError: If a value is missing or wrong; the message names it.
         """
         for word in self._words[1:]:
             filled_word(word, metadata, folder=SERVER_FOLDER)
@@ -192,7 +192,7 @@ class McpEntry(Options):
         """Folder that is copied for a row; None if there is none.
 
         Raises:
-            DataError: If the row lacks a value, or names no folder below the one of the file.
+            DataError: If the row lacks a value, or names no folder below the one in the entry.
         """
         if self.folder_from is None or not row_names([str(self.folder_from)]):
             return self.folder_from
@@ -215,7 +215,7 @@ class McpEntry(Options):
         """Refuse what this machine lacks: the program, a folder, an environment variable.
 
         Raises:
-            ConfigError: Naming it.
+            ConfigError: If something is missing; the message names it.
         """
         for name in (*self.inherited_variables, *self.headers.values()):
             if name not in os.environ:
@@ -230,5 +230,5 @@ class McpEntry(Options):
 
 
 def _shown(names: Collection[str]) -> str:
-    """The first of the places for values of the row."""
+    """The first of the placeholders for values of the row."""
     return f"{{metadata.{min(names)}}}"

@@ -1,4 +1,4 @@
-"""Frozen tools of MCP servers: a file beside the tools file, which a later listing must equal."""
+"""Frozen tools of MCP servers: a file beside the tools file, with which later listings must agree."""
 
 import json
 from collections.abc import Sequence
@@ -42,7 +42,7 @@ def check_frozen(tools_file: str, index: int, label: str, tools: Sequence[Offere
         tools: Tools that it offers now.
 
     Raises:
-        ConfigError: If a tool differs, or the frozen file is of other servers or no such file.
+        ConfigError: If a tool differs, or the frozen file is of other servers or holds no frozen tools.
     """
     path = frozen_path(tools_file)
     if not path.is_file():

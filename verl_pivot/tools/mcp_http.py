@@ -1,4 +1,4 @@
-"""The HTTP client of MCP sessions: answers are bounded, and the header of the server's session is seen."""
+"""The HTTP client of MCP sessions: it limits the size of answers, and notes whether the server opened a session."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ _SESSION_HEADER = "mcp-session-id"
 
 
 class HttpSession:
-    """What is known of a connection beside its messages."""
+    """What is known about a connection besides its messages."""
 
     def __init__(self) -> None:
         self.has_session_id = False
@@ -22,7 +22,7 @@ class HttpSession:
 
 
 class _BoundedStream(httpx2.AsyncByteStream):
-    """Body of a response that raises behind its limit."""
+    """Body of a response; reading more than its limit raises."""
 
     def __init__(self, stream: httpx2.AsyncByteStream, max_bytes: int, session: HttpSession) -> None:
         self._stream, self._max_bytes, self._session = stream, max_bytes, session
@@ -61,7 +61,7 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
 async def http_client(
     headers: Mapping[str, str], *, max_bytes: int, session: HttpSession
 ) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client whose answers have at most `max_bytes` bytes each; time limits are those of the calls."""
+    """A client that accepts at most `max_bytes` bytes per answer; it has no time limit, since each call has one."""
     every = {**headers, "accept-encoding": "identity"}
     transport = _BoundedTransport(max_bytes, session)
     async with httpx2.AsyncClient(headers=every, transport=transport, timeout=None) as client:

@@ -22,11 +22,11 @@ with extra("mcp"):
     from mcp_types import JSONRPCError, JSONRPCResponse, jsonrpc_message_adapter
 
 _GRACE_SECONDS = 1.0
-"""Seconds in which a server may end by itself behind the end of its standard input, and again behind SIGTERM."""
+"""Seconds that a server gets to exit by itself after the end of its standard input, and again after SIGTERM."""
 _TAIL_BYTES = 400
-"""Last bytes of stderr, and first bytes of a line that is no message, that a description has."""
+"""Number of bytes that a description quotes: the last of stderr, and the first of a line that is no message."""
 _MOST_SKIPPED = 1000
-"""Lines on stdout that are no message, above which the server breaks the protocol."""
+"""Number of lines on stdout that are no message, above which the server breaks the protocol."""
 
 Streams: TypeAlias = tuple[Any, Any]
 """Streams of messages from and to the server, as the SDK's transports give them."""
@@ -34,7 +34,7 @@ Streams: TypeAlias = tuple[Any, Any]
 
 @dataclass(slots=True)
 class ServerOutput:
-    """What is known of a server's process beside its messages, for descriptions of failures."""
+    """What is known about a server's process besides its messages, for descriptions of failures."""
 
     stderr: bytes = b""
     """Last bytes of stderr."""
@@ -47,7 +47,7 @@ class ServerOutput:
     """Exit code, negative for the signal that ended the process; None while it runs."""
 
     def describe(self) -> str:
-        """What a failure's description says of the process; "" if there is nothing to say."""
+        """Text about the process for a failure's description; "" if there is nothing to say."""
         parts = [self.broken]
         if self.exit_code is not None and not self.broken:
             parts.append(f"its process ended with exit code {self.exit_code}")
@@ -66,7 +66,7 @@ def process_transport(
     output: ServerOutput,
     own_fds: Sequence[int] = (),
 ) -> AbstractAsyncContextManager[Streams]:
-    """Start a server and exchange messages with it, one JSON text a line; at the end nothing of its group is left.
+    """Start a server and exchange messages with it, one JSON text per line; its process group is killed at the end.
 
     Args:
         command: Program and arguments.
@@ -108,7 +108,7 @@ async def _running(
         for stream in (received, incoming, outgoing, to_send):
             stream.close()
         try:
-            if tasks[0].done():  # the server ended its output, and so perhaps itself: learn its exit code
+            if tasks[0].done():  # the server closed stdout, so it may have ended: wait for its exit code
                 await _has_ended(process)
             output.exit_code = process.returncode
         finally:
@@ -132,7 +132,7 @@ async def _end_gently(
     incoming: Any,
     tasks: Sequence["asyncio.Task[None]"],
 ) -> None:
-    """End stdin, wait, send SIGTERM, wait; what the server still prints is thrown away."""
+    """Close stdin, wait, send SIGTERM, wait; text that the server still prints is discarded."""
     outgoing.close()
     to_send.close()
     incoming.close()
@@ -188,7 +188,7 @@ async def _read_messages(process: ChildProcess, received: Any, max_bytes: int, o
 
 
 def _message(line: bytes, output: ServerOutput) -> SessionMessage | None:
-    """The message of a line; None if it is none, which `output` counts."""
+    """The message in a line; None if the line is no message. `output` counts such lines, unless they are blank."""
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False))
     except ValidationError:

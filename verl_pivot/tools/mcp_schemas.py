@@ -1,4 +1,4 @@
-"""Tools that an MCP server offers -> schemas in the OpenAI form under names that chat templates take."""
+"""Tools that an MCP server offers -> schemas in the OpenAI form, under names that chat templates accept."""
 
 import re
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ with extra("mcp"):
     from mcp_types import Tool as ListedTool
 
 MOST_TOOLS = 128
-"""Tools of one server above which a tools file must choose: all of them stand in every prompt."""
+"""Number of tools of one server above which a tools file must choose some, since every prompt lists all of them."""
 _ILLEGAL = re.compile(r"[^A-Za-z0-9_-]")
 _LONGEST_NAME = 64
 
@@ -42,11 +42,11 @@ def offered_tools(listed: Sequence[ListedTool], *, only: Sequence[str] = (), pre
 
     Args:
         listed: Answer to `tools/list`.
-        only: Names of the tools to take, as the server gives them; none takes all.
+        only: Names of the tools to take, as the server gives them; if empty, all are taken.
         prefix: Put before each name, for servers whose tools have equal names.
 
     Raises:
-        ConfigError: If there are none or too many, one of `only` is missing, two have the same name, or a schema is
+        ConfigError: If there are no tools or too many, one of `only` is missing, two have the same name, or a schema is
             wrong.
     """
     names = [tool.name for tool in listed]
@@ -82,7 +82,7 @@ def _offered(tool: ListedTool, prefix: str) -> OfferedTool:
     description = tool.description or tool.title or ""
     function: JsonObject = {"name": name, "description": description, "parameters": tool.input_schema}
     try:
-        # Through JSON, which refuses NaN and lone surrogates: no tokenizer and no trainer takes them.
+        # Through JSON, which refuses NaN and lone surrogates: no tokenizer and no trainer accepts them.
         (schema,) = parse_tools(decode_json(encode_json([{"type": "function", "function": function}])))
     except BadRowError as error:
         raise ConfigError(f"its tool {tool.name!r} has a schema that cannot be used: {error}") from error

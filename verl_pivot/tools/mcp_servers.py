@@ -1,4 +1,4 @@
-"""MCP server -> Tools: sessions per trajectory or shared, calls made again where that is harmless, failures masked."""
+"""MCP server -> Tools: sessions per trajectory or shared, calls retried where that is harmless, failures masked."""
 
 import asyncio
 import logging
@@ -28,14 +28,14 @@ with extra("mcp"):
 logger = logging.getLogger(__name__)
 
 _CALM_SECONDS = 1.0
-"""Seconds for which trajectories that begin together are left alone before servers start in the place of theirs."""
+"""Seconds to wait before replacements are started, so that they do not slow trajectories that begin together."""
 
 
 class McpServer:
     """The server of one entry of a tools file, whose tools are listed once per process."""
 
     def __init__(self, entry: McpEntry) -> None:
-        """Start the server, list its tools, and end it.
+        """Start the server, list its tools, and stop it.
 
         Raises:
             ConfigError: If it does not start, or its tools cannot be used; the message names the server.
@@ -51,7 +51,7 @@ class McpServer:
         """Refuse a row from whose metadata no session can start.
 
         Raises:
-            DataError: Naming the server, and the value that is missing or wrong.
+            DataError: If a value is missing or wrong; the message names the server and the value.
         """
         try:
             self.entry.check_row(metadata)
@@ -77,9 +77,9 @@ class McpServer:
 
     @asynccontextmanager
     async def opened(self, workspace: Workspace) -> AsyncIterator[None]:
-        """Hold the sessions of one trajectory; its own session begins to start and is closed at the end.
+        """Hold the session of one trajectory; a session of its own is started here and closed at the end.
 
-        Waits while as many trajectories as `max_sessions` hold one.
+        Waits while `max_sessions` trajectories have sessions of their own.
         """
         sessions = await self._of_loop.get()
         if self.entry.session is SessionRule.SHARED:
@@ -102,7 +102,7 @@ class SessionHolder:
     """The session that calls go to; it is replaced after a failure, unless it held the state of a trajectory."""
 
     def __init__(self, server: McpServer, begin: Callable[[], McpSession], *, keeps_state: bool) -> None:
-        """Hold no session yet; `begin` gives one that nobody had."""
+        """Start without a session; `begin` makes a new one."""
         self._server, self._begin, self._keeps_state = server, begin, keeps_state
         self._session: McpSession | None = None
         self._num_writes = 0
@@ -114,7 +114,7 @@ class SessionHolder:
         self._session = self._begin()
 
     async def call(self, tool: OfferedTool, arguments: JsonObject) -> CallToolResult:
-        """Call a tool; once more after a failure if the server says that this does no harm.
+        """Call a tool, and retry once after a failure if that does no harm.
 
         Raises:
             ToolFailureError: If the server failed; McpTimeoutError if it did not answer in time.
@@ -131,7 +131,7 @@ class SessionHolder:
             return await self._call_once(tool, arguments, own_writes)
 
     def _may_repeat(self, tool: OfferedTool, error: ToolFailureError) -> bool:
-        """Whether a call that failed so may be made again without harm."""
+        """Whether a call that failed with this error may be retried without harm."""
         if isinstance(error, McpStartError):
             return True
         is_told = isinstance(error, McpTimeoutError) and self._server.entry.on_timeout is OnTimeout.TELL_POLICY
@@ -161,7 +161,7 @@ class SessionHolder:
         return self._session
 
     def _is_lost(self, own_writes: int) -> bool:
-        """Whether the session ended with a state that other calls than the present one may have made."""
+        """Whether the session has ended, and with it a state that calls other than the present one may have made."""
         has_ended = self._session is not None and self._session.is_retired
         return has_ended and self._keeps_state and self._num_writes > own_writes
 
@@ -175,7 +175,7 @@ class SessionHolder:
 class McpTool:
     """One tool of a server."""
 
-    policy = CallPolicy(timeout_seconds=None)  # calls have the limit of their entry, and are made again here
+    policy = CallPolicy(timeout_seconds=None)  # calls have the limit of their entry, and are retried here
 
     def __init__(self, server: McpServer, offered: OfferedTool) -> None:
         self.schema = offered.schema
@@ -204,18 +204,18 @@ class SessionsAhead:
     """Sessions that were started before a trajectory needs them; each is handed out once."""
 
     def __init__(self, begin: Callable[[], McpSession], number: int) -> None:
-        """Start none yet.
+        """Start no session yet.
 
         Args:
             begin: Begins a session.
-            number: Sessions that wait, behind the first `take`.
+            number: Number of sessions to keep waiting, from the first `take` on.
         """
         self._begin, self._number = begin, number
         self._waiting: deque[McpSession] = deque()
         self._filling: asyncio.Task[None] | None = None
 
     def take(self) -> McpSession:
-        """A session that waits, or else a new one; begins to start another in its place."""
+        """A waiting session, or else a new one; sessions are then started in the background to refill the queue."""
         while self._waiting:
             session = self._waiting.popleft()
             if not session.is_retired:  # its server may have ended while it waited
@@ -246,7 +246,7 @@ class SessionsAhead:
 
 
 class _WorkerSessions:
-    """What the trajectories of one event loop share."""
+    """Sessions and limits that the trajectories of one event loop share."""
 
     def __init__(self, server: McpServer) -> None:
         begin = partial(server.start_session, {})

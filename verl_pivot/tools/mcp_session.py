@@ -21,20 +21,20 @@ with extra("mcp"):
 logger = logging.getLogger(__name__)
 
 _MOST_PAGES = 100
-"""Pages of `tools/list`; a server may hand out the next one for ever."""
+"""Most pages of `tools/list` that are read, since a server may offer further pages without end."""
 _CLOSE_SECONDS = 5.0
-"""Seconds in which a session must have ended; a server at an address may not answer that it has."""
+"""Seconds within which a session must have ended; an HTTP server may never confirm the end."""
 
 
 class Connection(Protocol):
-    """The way to one session, to be opened once."""
+    """Connection for one session; it is opened once."""
 
     def open(self) -> AbstractAsyncContextManager[Client]:
         """The open client; entered and left in one task, as the SDK needs it."""
         ...
 
     def describe(self) -> str:
-        """What is known of the server beside its messages; "" if nothing is."""
+        """What is known about the server besides its messages; "" if nothing is."""
         ...
 
 
@@ -51,7 +51,7 @@ class ArgumentsRefusedError(Exception):
 
 
 class McpSession:
-    """One session; calls may run at once. After `retire` it ends behind its last call."""
+    """One session, in which calls may run concurrently. After `retire` it ends with its last running call."""
 
     _numbers = itertools.count(1)
 
@@ -67,10 +67,10 @@ class McpSession:
         """Begin to connect.
 
         Args:
-            connection: The way to the server.
+            connection: Connection to the server.
             label: Name of the server in messages.
-            start_seconds: Seconds in which the server must be ready and have listed its tools.
-            choose: The tools of a listing that the policy gets; raises ConfigError for a wrong listing.
+            start_seconds: Seconds within which the server must be ready and have listed its tools.
+            choose: Chooses the tools of a listing that the policy gets; raises ConfigError for a wrong listing.
             output_validators: {tool: compiled schema of its results}, which sessions with one server share and fill;
                 None for a session that shares none.
         """
@@ -99,7 +99,7 @@ class McpSession:
 
         Raises:
             McpStartError: If the session could not be opened.
-            ToolFailureError: If the server dies, breaks the protocol, or does not answer; McpTimeoutError then.
+            ToolFailureError: If the server dies or breaks the protocol; McpTimeoutError if it does not answer in time.
             ArgumentsRefusedError: If it refuses the arguments.
         """
         client, _ = await asyncio.shield(self._ready)
@@ -124,7 +124,7 @@ class McpSession:
         except TimeoutError as error:
             raise McpTimeoutError(f"{self._place(tool)} did not answer within {seconds:g} s") from error
         finally:
-            calling.cancel()  # nothing happens to one that is done
+            calling.cancel()  # no effect on a call that is done
         if not calling.done() or calling.cancelled():
             raise ToolFailureError(f"{self._place(tool)} failed: the connection ended{self._described()}")
         try:
@@ -133,14 +133,14 @@ class McpSession:
             if error.code == INVALID_PARAMS and await self._still_offers(client, tool, seconds):
                 raise ArgumentsRefusedError(error.message) from error
             if error.code == CONNECTION_CLOSED:
-                await self.close()  # learns how the process ended
+                await self.close()  # waits for the process's exit code
             detail = f"{error.message} (code {error.code})"
             raise ToolFailureError(f"{self._place(tool)} failed: {detail}{self._described()}") from error
         except Exception as error:  # of the SDK, for a server that breaks the protocol in any way
             raise ToolFailureError(f"{self._place(tool)} broke the protocol: {_reason(error)}") from error
 
     async def _still_offers(self, client: Client, tool: OfferedTool, seconds: float) -> bool:
-        """Whether a server that refuses the arguments still has the tool as the policy was told of it."""
+        """Whether a server that refuses the arguments still offers the tool with the schema that the policy knows."""
         try:
             async with asyncio.timeout(seconds):
                 return tool in self._choose(await _list_tools(client))
@@ -148,7 +148,7 @@ class McpSession:
             return False
 
     def retire(self) -> None:
-        """Take no new calls; the session ends behind the last of those that run."""
+        """Take no new calls; the session ends with its last running call."""
         self.is_retired = True
         self._end_if_retired()
 
@@ -162,7 +162,7 @@ class McpSession:
         self._closing.set()
         if not self._ready.done():
             self._task.cancel()
-        await asyncio.wait({self._task})  # goes on by itself if this is cancelled
+        await asyncio.wait({self._task})  # the task goes on if this wait is cancelled
 
     async def _hold(self) -> None:
         try:
@@ -174,7 +174,7 @@ class McpSession:
                 client.session._tool_output_validators = self._output_validators
                 self._ready.set_result((client, tools))
                 await self._closing.wait()
-                asyncio.get_running_loop().call_later(_CLOSE_SECONDS, self._task.cancel)  # nothing, if it has ended
+                asyncio.get_running_loop().call_later(_CLOSE_SECONDS, self._task.cancel)  # no effect if it has ended
         except TimeoutError as error:
             reason = f"it was not ready within {self._start_seconds:g} s (start_seconds)"
             raise McpStartError(self._sentence(reason)) from error
@@ -219,6 +219,6 @@ def _reason(error: BaseException) -> str:
 
 
 def _retrieved(future: "asyncio.Future[Any]") -> None:
-    """Take note of an outcome for which nobody may wait any more."""
+    """Retrieve an exception that no caller may await any more, so that asyncio does not report it."""
     if not future.cancelled():
         future.exception()

@@ -73,22 +73,22 @@ def tool_options(name: str) -> type[BaseModel] | None:
 
 
 def register_framework(name: str, *, options: type[Options]) -> Callable[[SourceMakerT], SourceMakerT]:
-    """Register what makes environments of a framework: `- environment: <name>:...`.
+    """Register a source of a framework's environments, which tools files name by `- environment: <name>:...`.
 
     Args:
         name: A name that no other framework has.
-        options: Type of the entry; the decorated class takes an instance, in which `environment` is what follows the
+        options: Type of the entry; the decorated class takes an instance, in which `environment` is the text after the
             colon.
     """
     return _frameworks.register(name, options=options)
 
 
 def make_source(framework: str, options: JsonObject) -> EnvironmentSource:
-    """What makes the environments of an entry.
+    """Source of the environments of an entry.
 
     Args:
         framework: One of `known_frameworks`.
-        options: The entry, in which `environment` is what follows the colon.
+        options: The entry, in which `environment` is the text after the colon.
 
     Raises:
         ConfigError: If the environment cannot be made, or does not take the options.

@@ -1,6 +1,6 @@
-"""Tools of a row and recorded calls -> the first ReplayDifference: whether the same calls always do the same.
+"""Tools of a row and recorded calls -> the first ReplayDifference, or None if the same calls always do the same.
 
-The verifier `state`, tree search and all that checks made trajectories run calls again, and rely on it.
+The verifier `state`, tree search and the checks of synthesized trajectories run calls again, and rely on this.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,16 +18,19 @@ _MAX_SHOWN = 160
 
 
 class ReplayDifference(NamedTuple):
-    """What came out otherwise when calls were run again.
+    """First difference found when calls were run again.
 
     Example:
         ReplayDifference(call=2, what="reward", first="1.0", second="0.0", where="in a second run")
     """
 
     call: int
-    """Number of the call after which it shows, from 0; -1 before the first call, and the number of calls at the end."""
+    """Number of the call after which the difference shows, from 0.
+
+    It is -1 before the first call, and the number of calls at the end.
+    """
     what: str
-    """opening, result, error, reward, end, state, state_before, progress or score."""
+    """Value that differs: opening, result, error, reward, end, state, state_before, progress or score."""
     first: str
     second: str
     where: str
@@ -44,11 +47,11 @@ _Effects = list[JsonObject]
 async def replay_difference(
     open_tools: Callable[[], RolloutTools], calls: Sequence[AnsweredCall]
 ) -> ReplayDifference | None:
-    """Run calls twice, and a third time on a copy for each call where there is `fork`; None if all do the same.
+    """Run calls twice, and if there is `fork` a third time, each call on a copy; None if all runs are equal.
 
-    Compared are the first observation, results, rewards, ends, what `state` and `progress` say after each call, and the
-    score at the end; the state of an environment that a copy was made of, too. Numbers of elapsed seconds that our own
-    tools tell are left out.
+    Compares the first observation, results, rewards, ends, the values of `state` and `progress` after each call, and
+    the score at the end. With copies, it also compares the state of each environment that was copied. Elapsed seconds
+    that our own tools report are left out.
 
     Args:
         open_tools: Makes the tools of one row, new ones at each call.
@@ -76,7 +79,7 @@ async def replay_difference(
 async def _run(
     open_tools: Callable[[], RolloutTools], calls: Sequence[AnsweredCall], *, on_copies: bool = False
 ) -> _Effects:
-    """Effects of the calls, each run on a copy of what was before with `on_copies`; empty if there is no copy."""
+    """Effects of the calls; with `on_copies`, each call runs on a copy of the tools. Empty if there is no copy."""
     async with AsyncExitStack() as stack:
         tools = await stack.enter_async_context(open_tools())
         effects: _Effects = [{"opening": tools.opening, "state": tools.states(), "progress": tools.progress()}]

@@ -1,4 +1,4 @@
-"""Texts of a tools file with places such as `{metadata.seed}` -> the same texts with the values of a row."""
+"""Texts of a tools file with placeholders such as `{metadata.seed}` -> the same texts with the values of a row."""
 
 import re
 from collections.abc import Iterable
@@ -10,27 +10,27 @@ from verl_pivot.errors import DataError
 from verl_pivot.types import JsonObject
 
 FOLDER = "{folder}"
-"""Place of the folder that a session has of its own."""
+"""Placeholder for the session's own folder."""
 _PLACE = re.compile(r"\{folder\}|\{metadata\.([\w-]+)\}")
 _LIKE_PLACE = re.compile(r"\{[A-Za-z_][\w.-]*\}")
 _MAX_BYTES = 100_000
-"""Bytes of a value; Linux takes arguments and variables of at most 131,072."""
+"""Most bytes of a value; Linux accepts arguments and environment variables of at most 131,072 bytes."""
 _NEGATIVE_NUMBER = re.compile(r"-\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
 class SplitText(NamedTuple):
-    """A text, split so that all its places stand behind."""
+    """A text, split before its first placeholder."""
 
     path: str
-    """The whole text if it has no place; else the folders that it names before its first place, "" for none."""
+    """The whole text if it has no placeholder; otherwise the folders before the first placeholder, or ""."""
     rest: str
 
 
 def check_places(text: str) -> None:
-    """Refuse a text with a place that does not exist, which a program would be given as it stands.
+    """Refuse a text with an unknown placeholder, which would not be replaced.
 
     Raises:
-        ValueError: Naming the place.
+        ValueError: If there is one; the message names it.
     """
     for found in _LIKE_PLACE.findall(text):
         if not _PLACE.fullmatch(found):
@@ -40,36 +40,36 @@ def check_places(text: str) -> None:
 
 
 def row_names(texts: Iterable[str]) -> set[str]:
-    """Names of the values of a row that texts have places for."""
+    """Names of the row's values for which texts have placeholders."""
     return {match[1] for text in texts for match in _PLACE.finditer(text) if match[1]}
 
 
 def split_at_place(text: str) -> SplitText:
-    """Split a text behind the last slash before its first place."""
+    """Split a text after the last slash before its first placeholder."""
     found = _PLACE.search(text)
     end = len(text) if found is None else text.rfind("/", 0, found.start()) + 1
     return SplitText(text[:end], text[end:])
 
 
 def filled(text: str, metadata: JsonObject, *, folder: str = "") -> str:
-    """The text with the values of a row, each as it stands if it is a text, and else as JSON.
+    """The text with the values of a row; a value that is a text is inserted unchanged, any other as JSON.
 
     Args:
-        text: A text whose places have been checked.
+        text: A text whose placeholders have been checked.
         metadata: The row's column `metadata`, decoded.
         folder: Folder of the session.
 
     Raises:
-        DataError: If the row lacks a value, or a value cannot stand in an argument of a program.
+        DataError: If the row lacks a value, or a value cannot be part of an argument of a program.
     """
     return _PLACE.sub(lambda match: _value(match[1], metadata) if match[1] else folder, text)
 
 
 def filled_word(text: str, metadata: JsonObject, *, folder: str) -> str:
-    """An argument of a program with the values of a row; none of these can make an option of it.
+    """An argument of a program with the values of a row, which cannot turn it into an option.
 
     Raises:
-        DataError: As `filled` does; if the argument becomes an option, too.
+        DataError: As in `filled`; also if the argument would become an option.
     """
     word = filled(text, metadata, folder=folder)
     if word.startswith("-") and not text.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(word):
@@ -81,10 +81,10 @@ def filled_word(text: str, metadata: JsonObject, *, folder: str) -> str:
 
 
 def filled_url(text: str, metadata: JsonObject) -> str:
-    """An address with the values of a row, percent-encoded, so that none reaches into another part of it.
+    """An address with the values of a row, percent-encoded, so that no value changes another part of the address.
 
     Raises:
-        DataError: As `filled` does; if a value is `.` or `..`, too.
+        DataError: As in `filled`; also if a value is `.` or `..`.
     """
     return _PLACE.sub(lambda match: quote(_part(match[1], metadata), safe=""), text)
 

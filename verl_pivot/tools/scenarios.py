@@ -1,4 +1,4 @@
-"""Schemas of tools -> tasks without labels that a model thinks out for them, checked and different (MCP-RL)."""
+"""Schemas of tools -> unlabelled tasks that a model invents for them, checked and without duplicates (MCP-RL)."""
 
 import json
 from collections import Counter
@@ -25,9 +25,9 @@ from verl_pivot.verifiers.judge_prompts import Fence
 MAX_PER_QUESTION: Final = 24
 """Scenarios that one question asks for; the released code asks once for all of its 24."""
 _NEAR: Final = 0.8
-"""Share of the words of two tasks together that both have, from which on they are near duplicates."""
+"""Jaccard similarity of the words of two tasks, from which on they are near duplicates."""
 _MAX_KNOWN: Final = 100
-"""Newest scenarios that a question shows, so that they are not thought out again."""
+"""Number of the newest scenarios that a question shows, so that the model does not repeat them."""
 _SCHEMA = pyarrow.schema(
     {
         "data_source": pyarrow.string(),
@@ -47,7 +47,7 @@ class ToolScenario(Options):
 
 
 class WrittenScenario(Options):
-    """A scenario in a model's answer, of which single values may be wrong."""
+    """A scenario in a model's answer, whose values have not been checked."""
 
     task: str
     difficulty: int
@@ -61,13 +61,13 @@ class ScenarioAnswer(Options):
 
 @dataclass(slots=True, kw_only=True)
 class ScenarioDraw:
-    """Scenarios that were kept, and what became of the others."""
+    """Scenarios that were kept, and why the others were refused."""
 
     scenarios: list[ToolScenario] = field(default_factory=list)
     refused: Counter[str] = field(default_factory=Counter)
     """{reason: number of scenarios, or of whole answers}"""
     first_refused: dict[str, str] = field(default_factory=dict)
-    """{reason: what is wrong with the first}"""
+    """{reason: detail of the first refusal}"""
     num_questions: int = 0
     _words: list[frozenset[str]] = field(default_factory=list)
 
@@ -105,8 +105,8 @@ def scenario_question(tools: Sequence[JsonObject], number: int, known: Sequence[
 
     Args:
         tools: Schemas of the tools, in OpenAI's form.
-        number: Scenarios to think out.
-        known: Scenarios that there are already.
+        number: Number of scenarios to invent.
+        known: Scenarios that exist already.
     """
     fence = Fence()
     shown = "\n".join(json.dumps(tool.get("function", tool), ensure_ascii=False) for tool in tools)
@@ -136,13 +136,13 @@ async def draw_scenarios(
     """Ask a model until there are exactly `number` scenarios.
 
     Source: MCP-RL of openpipe-art 0.5.18 (`art/mcp/generate_scenarios.py`). Differs: each scenario is checked, near
-    duplicates are refused, and what is missing is asked for again.
+    duplicates are refused, and missing scenarios are asked for again.
 
     Args:
         ask: (messages, number of the question) -> the model's answer.
         tools: Schemas of the tools.
-        number: Scenarios in all.
-        spare_questions: Questions beyond those without which there cannot be as many.
+        number: Total number of scenarios.
+        spare_questions: Questions allowed beyond the fewest that can yield `number` scenarios.
         on_new: Called with the number of new scenarios after each answer.
 
     Raises:
@@ -209,7 +209,7 @@ def write_scenarios(
     Args:
         out: The parquet file.
         scenarios: The scenarios.
-        instructions: Text behind each task in the prompt; empty for the task alone.
+        instructions: Text after each task in the prompt; empty for the task alone.
         metadata: Column `metadata` of every row; None for rows without one.
     """
     rows = [

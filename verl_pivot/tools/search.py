@@ -1,4 +1,4 @@
-"""Tool `search`: a query -> documents, from an index of this machine or from a search service."""
+"""Tool `search`: a query -> documents, from an index on this machine or from a search service."""
 
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from verl_pivot.tools.search_index import SearchIndex
 
 _MAX_QUERIES = 64
-"""Queries of one thread that searches an index of this machine."""
+"""Most queries in one search of an index on this machine."""
 _SCHEMA = text_schema("search", "Search documents by words; the best ones come back.", {"query": "Words to look for."})
 
 
@@ -42,13 +42,13 @@ class SearchToolOptions(Options):
     index: Path | None = None
     """Folder that `verl-pivot index` wrote."""
     kind: SearchKind | None = None
-    """Kind of search in the index: bm25, dense or hybrid; None: the one that it was made for."""
+    """Kind of search in the index: bm25, dense or hybrid; None: the kind that the index was made for."""
     url: Annotated[str, Field(pattern=r"^https?://[^/?#]+")] | None = None
     """Address of a search service instead of an index, such as http://host:8000."""
     protocol: SearchProtocol = SearchProtocol.SEARCH_R1
     """Protocol of the service: search_r1 or research."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 30.0
-    """Seconds in which the service must answer."""
+    """Seconds within which the service must answer."""
     retries: Annotated[int, Field(ge=0, le=10)] = 3
     """Further attempts after a failure of the service."""
     num_documents: Annotated[int, Field(ge=1, le=MAX_DOCUMENTS)] = 3
@@ -71,7 +71,7 @@ class SearchToolOptions(Options):
 
 
 class _DocumentSource(Protocol):
-    """What finds documents for the calls of one event loop."""
+    """Source of documents for the calls of one event loop."""
 
     async def find(self, query: str) -> list[str]:
         """Contents of the documents of one query, best first; the first line of each is its title."""
@@ -80,7 +80,7 @@ class _DocumentSource(Protocol):
 
 @register_tool("search", options=SearchToolOptions)
 class SearchTool:
-    """Returns the documents that match a query best, best first; none that has nothing in common with it."""
+    """Returns the documents that match a query best, best first; never one that has nothing in common with it."""
 
     schema = _SCHEMA
 
@@ -88,7 +88,7 @@ class SearchTool:
         """Raises ConfigError if there is no index, or if it cannot be used."""
         self._form = options.form
         self._index = None if options.index is None else _opened(options.index, options.kind)
-        # A service has a limit of its own, behind which it is asked again.
+        # A service has its own time limit, after which it is asked again.
         self.policy = CallPolicy() if options.url is None else CallPolicy(timeout_seconds=None, retries=options.retries)
         self._sources: LoopLocal[_DocumentSource] = LoopLocal(_maker(options, self._index))
 
@@ -115,7 +115,7 @@ def _opened(folder: Path, kind: SearchKind | None) -> "SearchIndex":
 def _maker(
     options: SearchToolOptions, index: "SearchIndex | None"
 ) -> Callable[[], AbstractAsyncContextManager[_DocumentSource]]:
-    """What makes the source of one event loop."""
+    """Factory of the source of one event loop."""
     if index is not None:
         return lambda: nullcontext(_IndexSource(index, options.num_documents))
     assert options.url is not None
@@ -126,7 +126,7 @@ def _maker(
 
 
 class _IndexSource:
-    """Searches an index in a thread, for all queries that came meanwhile at once."""
+    """Searches an index in a thread, with all queries that arrived meanwhile in one batch."""
 
     def __init__(self, index: "SearchIndex", num_documents: int) -> None:
         self._index, self._num_documents = index, num_documents

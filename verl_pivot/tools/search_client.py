@@ -1,4 +1,4 @@
-"""SearchClient: a query -> the documents that a search service finds; what goes wrong there is the system's fault."""
+"""SearchClient: a query -> the documents that a search service finds; any error there is a failure of the system."""
 
 from collections.abc import Sequence
 from types import TracebackType
@@ -16,9 +16,9 @@ from verl_pivot.tools.search_wire import (
 from verl_pivot.tools.service_client import ServiceClient
 
 _MAX_QUERIES = 64
-"""Queries of one request."""
+"""Most queries in one request."""
 _MAX_REQUESTS = 4
-"""Requests at a time."""
+"""Most requests at a time."""
 
 
 class SearchClient:
@@ -34,7 +34,7 @@ class SearchClient:
             url: Address of the service, without the path.
             protocol: Protocol that it speaks.
             num_documents: Documents for each query.
-            timeout_seconds: Seconds in which the answer to a request must be complete.
+            timeout_seconds: Seconds within which the answer to a request must be complete.
         """
         self._service = ServiceClient("search service", url, timeout_seconds=timeout_seconds)
         self._protocol, self._num_documents = protocol, num_documents
@@ -53,7 +53,7 @@ class SearchClient:
         """Contents of the documents of one query, best first; the first line of each is its title.
 
         Raises:
-            ToolFailureError: If the service cannot be reached, refuses, or answers late, too much or something else.
+            ToolFailureError: If the service cannot be reached or refuses, or its answer is late, too large or invalid.
         """
         return await self._batches.ask(query)
 

@@ -1,4 +1,4 @@
-"""Folder of a Hugging Face encoder, and texts -> one unit vector for each, the mean over its tokens."""
+"""Folder of a Hugging Face encoder, and texts -> one unit vector per text, made from the mean over its tokens."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -19,7 +19,7 @@ _BATCH = 64
 
 
 class TextRole(StrEnum):
-    """What a text is to the search."""
+    """Role of a text in the search."""
 
     QUERY = "query"
     DOCUMENT = "document"
@@ -30,7 +30,7 @@ _TEXT_BEFORE = {
     (Prefixes.E5, TextRole.DOCUMENT): "passage: ",
     (Prefixes.BGE, TextRole.QUERY): "Represent this sentence for searching relevant passages: ",
 }
-"""Text that models of these families read before a text, as their model cards say; "" for any other."""
+"""Prefix that models of these families expect before a text, as their model cards say; other models have none."""
 
 
 class Encoded(NamedTuple):
@@ -39,7 +39,7 @@ class Encoded(NamedTuple):
     vectors: NDArray[np.float32]
     """[num_texts, num_dimensions]"""
     num_cut: int
-    """Texts of which the model read only the beginning, since they are longer than it can read."""
+    """Number of texts that are longer than the model can read, so that it read only their beginning."""
 
 
 class TextEncoder:
@@ -55,7 +55,7 @@ class TextEncoder:
         from transformers import AutoModel, AutoTokenizer
 
         self._prefixes = facts.prefixes
-        self._one_at_a_time = Lock()  # a tokenizer changes while it cuts texts
+        self._one_at_a_time = Lock()  # a tokenizer changes its state while it cuts texts
         try:
             self._tokenizer = AutoTokenizer.from_pretrained(facts.folder, local_files_only=True)
             model = AutoModel.from_pretrained(facts.folder, local_files_only=True)
@@ -70,7 +70,7 @@ class TextEncoder:
         self._max_tokens = min(_MAX_TOKENS, self._tokenizer.model_max_length, positions)
 
     def encode(self, texts: Sequence[str], role: TextRole) -> Encoded:
-        """Encode texts of any number."""
+        """Encode any number of texts."""
         before = _TEXT_BEFORE.get((self._prefixes, role), "")
         batches = [[before + text for text in texts[at : at + _BATCH]] for at in range(0, len(texts), _BATCH)]
         with self._one_at_a_time:
@@ -83,7 +83,7 @@ class TextEncoder:
             texts, padding=True, truncation=True, max_length=self._max_tokens, return_overflowing_tokens=True,
             return_tensors="pt",
         )  # fmt: skip
-        # A text that is cut has further rows for its rest, of which the first one alone is read.
+        # A text that is cut has further rows for its rest; only its first row is read.
         owners = tokens["overflow_to_sample_mapping"]
         first = torch.cat((torch.tensor([True]), owners[1:] != owners[:-1]))
         ids = tokens["input_ids"][first].to(self._device)

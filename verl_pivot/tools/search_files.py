@@ -1,4 +1,4 @@
-"""Folder of a search index: its version, what it holds, and its documents, which are read from disk one by one."""
+"""Folder of a search index: its version, its contents, and its documents, which are read from disk one by one."""
 
 import mmap
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class SearchKind(StrEnum):
     DENSE = "dense"
     """By the angle between vectors."""
     HYBRID = "hybrid"
-    """By both, whose rankings are fused."""
+    """By both; the two rankings are fused."""
 
     @property
     def needs_words(self) -> bool:
@@ -53,14 +53,14 @@ class EncoderFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encoder_facts(folder: Path, prefixes: Prefixes | None) -> EncoderFacts:
-    """The encoder of a new index; prefixes that are not given are those that the folder's name tells."""
+    """The encoder of a new index; if `prefixes` is None, the folder's name decides on them."""
     name = folder.resolve().name.lower()
     told = Prefixes.E5 if "e5" in name else Prefixes.BGE if "bge" in name else Prefixes.NONE
     return EncoderFacts(folder=str(folder.resolve()), prefixes=told if prefixes is None else prefixes)
 
 
 class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a folder holds, as its `index.json` says.
+    """Contents of an index, as its `index.json` lists them.
 
     Example:
         IndexFacts(version=2, kind=SearchKind.HYBRID, num_documents=100_000)
@@ -68,15 +68,15 @@ class IndexFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int
     kind: SearchKind
-    """Kind that it was made for; hybrid serves all three."""
+    """Kind of search that the index was made for; hybrid serves all three."""
     num_documents: int
     encoder: EncoderFacts | None = None
-    """None if vectors, where there are any, come from the words of the documents themselves."""
+    """None if there are no vectors, or if they are made from the words of the documents."""
     approximate: bool = False
-    """Whether a query is compared with the documents near it alone (FAISS), and not with every vector."""
+    """Whether a query is compared only with documents near it (FAISS), and not with every document."""
 
     def serves(self, kind: SearchKind) -> bool:
-        """Whether the parts are there that a kind needs."""
+        """Whether the index has the parts that a kind of search needs."""
         return self.kind in (kind, SearchKind.HYBRID)
 
 
@@ -94,7 +94,7 @@ class Document(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def contents(self) -> str:
-        """The title as the first line, empty if there is none, and the text behind it, as Search-R1's corpus has it."""
+        """The title as the first line, empty if there is none, then the text, as in Search-R1's corpus."""
         return f"{self.title}\n{self.text}"
 
 
@@ -112,7 +112,7 @@ def write_facts(folder: Path, facts: IndexFacts) -> None:
 
 
 def read_facts(folder: Path) -> IndexFacts:
-    """What an index holds.
+    """Read the contents of an index from its `index.json`.
 
     Raises:
         ConfigError: If the folder holds no index, or one of another version.
@@ -133,7 +133,7 @@ def read_facts(folder: Path) -> IndexFacts:
 
 
 def damaged(folder: Path, problem: str) -> ConfigError:
-    """The sentence for an index whose files cannot be read."""
+    """The error for an index whose files cannot be read."""
     return ConfigError(f"the search index {folder} is damaged ({problem}); {_remedy(folder)}")
 
 

@@ -25,7 +25,7 @@ from verl_pivot.tools.search_wire import MAX_DOCUMENTS
 from verl_pivot.tools.search_words import WordScores, words_of
 
 _MAX_SCORES = 1 << 24
-"""Scores of documents that are held at once: 64 MiB."""
+"""Most scores of documents that are in memory at once: 64 MiB."""
 _ROUNDING = 1e-6
 """Cosine up to which two vectors of float32 have nothing in common."""
 
@@ -42,11 +42,11 @@ class SearchIndex:
     """An index that `verl-pivot index` wrote, for one kind of search; any number of threads may search."""
 
     def __init__(self, folder: Path, kind: SearchKind | None = None) -> None:
-        """Open the index; what is large is read from disk when it is needed.
+        """Open the index; its large parts are read from disk when they are needed.
 
         Args:
             folder: Folder of the index.
-            kind: Kind of search; None takes the one that the index was made for.
+            kind: Kind of search; None takes the kind that the index was made for.
 
         Raises:
             ConfigError: If there is no index, if it is of another version or damaged, or lacks what the kind needs.
@@ -72,7 +72,7 @@ class SearchIndex:
             raise damaged(folder, f"its parts are of {' and '.join(map(str, sorted(sizes)))} documents")
 
     def is_empty(self, query: str) -> bool:
-        """Whether a query has nothing to look for: no word, or no visible character where an encoder reads it."""
+        """Whether a query has nothing to look for: no word, or if an encoder reads it, no visible character."""
         reads_text = self.facts.encoder is not None and self.kind.needs_vectors
         return not (query.strip() if reads_text else words_of([query])[0])
 
@@ -80,8 +80,8 @@ class SearchIndex:
         """The best documents of each query, best first; fewer where fewer have anything in common with it.
 
         Args:
-            queries: [num_queries] texts; one with nothing to look for finds nothing.
-            num_documents: Most documents for each, 1 to `MAX_DOCUMENTS`.
+            queries: [num_queries] texts; a query with nothing to look for finds nothing.
+            num_documents: Most documents for each query, 1 to `MAX_DOCUMENTS`.
         """
         size = max(1, _MAX_SCORES // self.facts.num_documents)
         rankings = (
@@ -139,7 +139,7 @@ class _VectorRankings:
 
 
 class _EncodedQueries:
-    """Vectors of queries by the encoder that made those of the documents."""
+    """Vectors of queries, made by the encoder that made the vectors of the documents."""
 
     def __init__(self, facts: EncoderFacts) -> None:
         from verl_pivot.tools.search_encoder import TextEncoder, TextRole  # imports torch
@@ -171,5 +171,5 @@ def open_index(folder: Path, kind: SearchKind | None) -> SearchIndex:
 
 
 def _part_for(kind: SearchKind) -> str:
-    """What an index lacks that was made for one kind alone."""
+    """Part that an index lacks if it was made for this kind alone."""
     return "vectors" if kind is SearchKind.BM25 else "words"

@@ -1,4 +1,4 @@
-"""Unit vectors of documents -> a FAISS index of them, which compares a query with the documents near it alone."""
+"""Unit vectors of documents -> a FAISS index of them, which compares a query only with documents near it."""
 
 import math
 from pathlib import Path
@@ -13,9 +13,9 @@ from verl_pivot.tools.search_ranking import Ranked
 NEIGHBOURS = "vectors.faiss"
 """File of an index with its vectors in cells, in place of `VECTORS`."""
 _DOCUMENTS_OF_A_CELL = 39
-"""Fewest documents of a cell on average, with which FAISS says that cells can be learnt."""
+"""Fewest documents per cell, on average, that FAISS recommends for learning cells."""
 _SHARE_SEARCHED = 16
-"""One of so many cells is searched for a query."""
+"""One in this many cells is searched for a query."""
 _FEWEST_SEARCHED = 16
 
 
@@ -38,7 +38,7 @@ def write_neighbours(folder: Path, vectors: NDArray[np.float32]) -> None:
 
 
 class Neighbours:
-    """Documents near to queries by the cosine, of those in the cells that are nearest to a query."""
+    """Documents with the largest cosine to a query, among those in the cells nearest to it."""
 
     def __init__(self, folder: Path) -> None:
         """Open the index; vectors are read from disk when they are needed.
@@ -77,7 +77,7 @@ class Neighbours:
             [
                 Ranked(number, cosine)
                 for cosine, number in sorted(zip(*row, strict=True), key=lambda each: (-each[0], each[1]))
-                if number >= 0 and cosine > above  # FAISS fills up with -1
+                if number >= 0 and cosine > above  # FAISS fills missing places with -1
             ]
             for row in zip(cosines.tolist(), numbers.tolist(), strict=True)
         ]

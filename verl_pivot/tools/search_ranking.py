@@ -1,4 +1,4 @@
-"""Scores of all documents, or several rankings of them -> one ranking, best first; equal ones by their numbers."""
+"""Scores of all documents, or several rankings of them -> one ranking, best first; equal scores by document number."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def best(scores: NDArray[Any], num_documents: int, *, above: float = 0.0) -> lis
 
 
 def fused(rankings: Sequence[Sequence[Ranked]], num_documents: int) -> list[Ranked]:
-    """One ranking by the sum of 1 / (60 + rank), in which a document that a ranking lacks gets nothing from it.
+    """One ranking by the sum of 1 / (60 + rank); a ranking that lacks a document adds nothing to the document's sum.
 
     Source: reciprocal rank fusion (Cormack, Clarke and Buettcher, SIGIR 2009, section 2).
     """

@@ -27,13 +27,13 @@ from verl_pivot.tools.search_wire import (
 )
 
 _MAX_QUERIES = 1024
-"""Queries of one request."""
+"""Most queries in one request."""
 _MAX_REQUESTS = 64
-"""Requests that one pass over the index answers."""
+"""Most requests that one pass over the index answers."""
 
 
 class _Asked(NamedTuple):
-    """What one request asks for."""
+    """Queries of one request."""
 
     queries: Sequence[str]
     num_documents: int
@@ -41,10 +41,10 @@ class _Asked(NamedTuple):
 
 
 class SearchService:
-    """The service of one index, which one thread searches for all requests that came meanwhile."""
+    """The service of one index; one thread searches it for all requests that arrived meanwhile."""
 
     def __init__(self, index: SearchIndex, *, num_documents: int = 3) -> None:
-        """Serve nothing yet.
+        """Make the service; `app` gives its web application.
 
         Args:
             index: The opened index.

@@ -8,7 +8,7 @@ class DocumentForm(StrEnum):
     """Form in which found documents are shown."""
 
     SEARCH_R1 = "search_r1"
-    """A line for each: "Doc 1(Title: Paris) The capital of France."; one without a title as "Doc 1: text"."""
+    """One line per document: "Doc 1(Title: Paris) The capital of France.", or without a title "Doc 1: text"."""
     RESEARCH = "research"
     """Title and text as they are, with an empty line between documents."""
 
@@ -19,7 +19,7 @@ def observation_text(contents: Sequence[str], form: DocumentForm) -> str:
     Sources: Search-R1's `search_r1/llm_agent/generation.py`, and `batch_search` of ReSearch's `vllm_rollout.py`.
 
     Args:
-        contents: [num_documents] the title as the first line, and the text behind it.
+        contents: [num_documents] the title as the first line, then the text.
         form: Form of a published method.
     """
     if form is DocumentForm.RESEARCH:

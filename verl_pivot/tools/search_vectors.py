@@ -66,7 +66,7 @@ class LatentQueries:
 
 
 def unit_rows(vectors: NDArray[Any]) -> NDArray[np.float32]:
-    """The rows by their lengths; a row of length 0 stays as it is."""
+    """Divide each row by its length; a row of length 0 stays as it is."""
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit: NDArray[np.float32] = (vectors / np.where(lengths == 0.0, 1.0, lengths)).astype(np.float32)
     return unit

@@ -8,7 +8,7 @@ from enum import StrEnum
 import msgspec
 
 MAX_DOCUMENTS = 100
-"""Most documents that one query may ask for, and length of the two rankings of which a hybrid one is made."""
+"""Most documents that one query may ask for; also the length of the two rankings that a hybrid search fuses."""
 MAX_QUERY_CHARACTERS = 4096
 RETRIEVE, SEARCH, BATCH_SEARCH, HEALTH = "/retrieve", "/search", "/batch_search", "/health"
 """Paths: the first is Search-R1's, the others are ReSearch's."""
@@ -26,7 +26,7 @@ class WireDocument(msgspec.Struct, kw_only=True):
 
     id: str | int | None = None
     contents: str
-    """The title as the first line, and the text behind it."""
+    """The title as the first line, then the text."""
 
 
 class ScoredDocument(msgspec.Struct, kw_only=True):
@@ -43,7 +43,7 @@ class RetrieveBody(msgspec.Struct, kw_only=True):
     topk: int | None = None
     """Documents for each query; None or 0 leaves the number to the service."""
     return_scores: bool = False
-    """Whether each document of the answer stands beside its score, in a `ScoredDocument`."""
+    """Whether each document of the answer comes with its score, in a `ScoredDocument`."""
 
 
 class RetrievedAnswer(msgspec.Struct, kw_only=True):
@@ -53,7 +53,7 @@ class RetrievedAnswer(msgspec.Struct, kw_only=True):
 
 
 class PlainRetrievedAnswer(msgspec.Struct, kw_only=True):
-    """Answer of `/retrieve` without scores, whose documents stand alone: [num_queries][num_documents]."""
+    """Answer of `/retrieve` without scores, which has documents alone: [num_queries][num_documents]."""
 
     result: list[list[WireDocument]]
 

@@ -33,7 +33,7 @@ class IndexReport(NamedTuple):
     num_left_out: int
     """Rows that hold no document."""
     first_left_out: str
-    """Place of the first of them, and what is wrong with it; empty if there is none."""
+    """Place of the first such row, and its problem; empty if there is none."""
     num_cut: int
     """Documents of which the encoder read only the beginning."""
 
@@ -47,16 +47,16 @@ def write_index(
     encoder: EncoderFacts | None = None,
     approximate: bool = False,
 ) -> IndexReport:
-    """Index a file of documents; rows that hold none are left out and counted.
+    """Index a file of documents; rows that hold no document are left out and counted.
 
     Args:
         documents: File of rows with `text` and optionally `title` and `id`, or as Search-R1's corpus has them, with
             `contents`, whose first line is the title.
         folder: Folder to write; an older index in it is replaced only when the new one is complete.
-        on_done: Called with the number of documents read since the call before.
-        kind: Kind of search that the index is for; hybrid serves all.
-        encoder: Encoder of the vectors; None makes them of the documents' words.
-        approximate: Whether queries are to be compared with the documents near them alone, by FAISS.
+        on_done: Called with the number of rows read since the previous call.
+        kind: Kind of search that the index is for; hybrid serves all kinds.
+        encoder: Encoder of the vectors; None makes the vectors from the documents' words.
+        approximate: Whether queries are compared only with documents near them, by FAISS.
 
     Raises:
         DataError: If no row holds a document with a word.
@@ -90,7 +90,7 @@ def write_index(
 def _write_vectors(
     folder: Path, corpus: Sequence[Document], words: Sequence[Sequence[str]], encoder: EncoderFacts | None
 ) -> int:
-    """Write the vectors of the documents; returns how many of these an encoder read only in part."""
+    """Write the vectors of the documents, and return how many documents an encoder read only in part."""
     if encoder is None:
         write_latent_vectors(folder, words)
         return 0
@@ -102,7 +102,7 @@ def _write_vectors(
 
 
 def _read(path: Path, on_done: Callable[[int], None], left_out: list[str]) -> Iterator[Document]:
-    """Every document of a file; of a row that holds none, place and problem go to `left_out`."""
+    """Every document of a file; the place and problem of each row without a document go to `left_out`."""
     for row in read_rows(path):
         on_done(1)
         try:
@@ -119,5 +119,5 @@ def _document(row: JsonObject, number: int) -> Document:
     if not isinstance(text, str) or not text.strip():
         raise BadRowError("no_text", 'a document needs "text" (or "contents")')
     document = Document(id=str(row.get("id", number)), title=str(title or ""), text=text)
-    encode_json([document.id, document.title, document.text])  # refuses half a surrogate pair
+    encode_json([document.id, document.title, document.text])  # refuses a lone surrogate
     return document

@@ -1,4 +1,4 @@
-"""ServiceClient: a JSON body -> the answer of an HTTP service; what goes wrong there is a failure of the system."""
+"""ServiceClient: a JSON body -> the answer of an HTTP service; any error there is a failure of the system."""
 
 from types import TracebackType
 from typing import TypeVar
@@ -18,15 +18,15 @@ _DETAIL = 200
 
 
 class ServiceClient:
-    """Client of one service within one event loop, an asynchronous context manager. It asks once, and never again."""
+    """Client of one service within one event loop, an asynchronous context manager. It never retries a request."""
 
     def __init__(self, name: str, url: str, *, timeout_seconds: float) -> None:
         """Keep the address; nothing is sent yet.
 
         Args:
-            name: What the service is, for messages: "search service".
+            name: Name of the service for messages, such as "search service".
             url: Address of the service, without the path.
-            timeout_seconds: Seconds in which an answer must be complete.
+            timeout_seconds: Seconds within which an answer must be complete.
         """
         self._name, self._url, self._timeout_seconds = name, url.rstrip("/"), timeout_seconds
 
@@ -52,13 +52,13 @@ class ServiceClient:
 
         Args:
             path: Path of the request.
-            body: What JSON can hold.
+            body: A value that JSON can hold.
             form: Type of the answer.
-            what: What an answer of another form does, for a message: "answers no documents of protocol research".
-            remedy: What to do about it, behind what is wrong with the answer.
+            what: Message for an answer of another form, such as "answers no documents of protocol research".
+            remedy: Advice for that case, at the end of the message.
 
         Raises:
-            ToolFailureError: If the service cannot be reached, refuses, or answers late, too much or something else.
+            ToolFailureError: If the service cannot be reached or refuses, or its answer is late, too large or invalid.
         """
         answer = await self._post(path, body)
         try:
@@ -79,7 +79,7 @@ class ServiceClient:
                 answer = await self._read(response)
         except TimeoutError as error:
             raise self.failure(f"did not answer within {self._timeout_seconds:g} s") from error
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: a URL or a header that is none
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: an invalid URL or header
             raise self.failure(f"cannot be reached: {type(error).__name__}: {error}") from error
         if response.status != 200:
             text = answer[:_DETAIL].decode(errors="replace")

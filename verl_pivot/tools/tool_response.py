@@ -20,12 +20,12 @@ _TOLD_SECONDS = re.compile(r"\nexecution time: \d+\.\d\ds\Z")
 
 
 def without_told_seconds(text: str) -> str:
-    """A response without its execution time, so that those of equal programs are equal."""
+    """A response without its execution time, so that equal programs give equal texts."""
     return _TOLD_SECONDS.sub("", text)
 
 
 def is_same_result(found: str, recorded: str) -> bool:
-    """Whether a call that is run again is answered as recorded: by the same text but for its time, or the same JSON."""
+    """Whether a repeated call gives its recorded result: the same text but for its execution time, or the same JSON."""
     return equal_texts(without_told_seconds(found), without_told_seconds(recorded))
 
 

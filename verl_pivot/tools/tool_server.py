@@ -1,4 +1,4 @@
-"""Tool server of verl-tool -> a Tool whose argument is a whole turn, and the end of its state with the trajectory."""
+"""Tool server of verl-tool -> a Tool whose argument is a whole turn; the server's state ends with the trajectory."""
 
 import asyncio
 import logging
@@ -30,7 +30,7 @@ _MAX_DETAIL = 200
 
 
 class ToolServerAddress(Options):
-    """Where a tool server is."""
+    """Address of a tool server."""
 
     url: str
     """Address with its path, such as http://host:5000/get_observation."""
@@ -49,9 +49,9 @@ class ToolServerEntry(Options):
 
     tool_server: ToolServerAddress
     name: str = "tool_server"
-    """Name of the tool, which the pair of tags names."""
+    """Name of the tool, to which a pair of tags in `pivot.rollout.tags` refers."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
-    """Seconds in which the server must answer an action."""
+    """Seconds within which the server must answer an action."""
 
 
 class ToolServer:
@@ -69,7 +69,7 @@ class ToolServer:
 
     @asynccontextmanager
     async def opened(self, workspace: Workspace) -> AsyncIterator[None]:
-        """Hold the trajectory's state there; at its end, however it ends, the server is told to forget it."""
+        """Hold the trajectory's state on the server, which is told to drop it, however the trajectory ends."""
         played = _PlayedActions(await self._clients.get(), self.path, workspace.metadata)
         workspace.hold(self, played)
         try:
@@ -79,7 +79,7 @@ class ToolServer:
 
 
 class ActionTool:
-    """The tool of a server: it is given a turn as it stands, and reads the actions in it itself."""
+    """The tool of a server, which gets the text of a turn unchanged and finds the actions in it."""
 
     policy = CallPolicy(timeout_seconds=None)  # the client has a limit, and an action may have been done already
 
@@ -102,10 +102,10 @@ class _PlayedActions:
         self._has_acted = False
 
     async def act(self, action: str) -> Observation:
-        """What the server says to one turn.
+        """The server's observation for one turn.
 
         Raises:
-            ToolFailureError: If the server failed, by its answer or without one.
+            ToolFailureError: If the server reports a failure, or gives no valid answer.
         """
         self._has_acted = True
         answer = await self._ask(action, is_over=False)
@@ -122,7 +122,7 @@ class _PlayedActions:
         return Observation(found, None if answer.valids[0] else ErrorKind.REFUSED, end=end)
 
     async def finish(self) -> None:
-        """Tell the server that the trajectory is over, if it has heard of it."""
+        """Tell the server that the trajectory is over, if it got any action of it."""
         if not self._has_acted:
             return
         try:

@@ -17,7 +17,7 @@ class ActionBody(msgspec.Struct, kw_only=True):
     extra_fields: list[dict[str, Any]] | None = None
     """Columns of the trajectory's row; here its metadata."""
     finish: list[bool] | None = None
-    """Whether the trajectory is over and its state may go; the action is then not run."""
+    """Whether the trajectory is over and its state may be dropped; the action is then not run."""
     is_last_step: list[bool] | None = None
     """Whether no action of the trajectory follows."""
 
@@ -29,7 +29,7 @@ class WireObservation(msgspec.Struct, kw_only=True, omit_defaults=True):
     invalid_reason: str | None = None
     """Why no tool could read the action."""
     error: Any = None
-    """What failed in the server, where something did."""
+    """Failure of the server; None if nothing failed."""
     image: Any = None
     audio: Any = None
 

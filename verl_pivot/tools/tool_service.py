@@ -30,9 +30,9 @@ _UNREADABLE = (
     ErrorKind.INVALID_ARGUMENT,
     ErrorKind.TOO_MANY_CALLS,
 )
-"""Mistakes that make an action invalid; a program that fails is a valid one."""
+"""Mistakes that make an action invalid; a program that fails is a valid action."""
 _SWEEPS = 4
-"""Times that idle trajectories are looked for while one becomes idle."""
+"""Number of searches for idle trajectories in every `idle_seconds`."""
 
 
 class ActionForm(NamedTuple):
@@ -46,7 +46,7 @@ class ActionForm(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class _ServedTrajectory:
-    """The tools of one trajectory, which acts once at a time."""
+    """The tools of one trajectory, whose actions run one at a time."""
 
     tools: RolloutTools | None = None
     """None before the first action."""
@@ -57,7 +57,7 @@ class _ServedTrajectory:
 
 
 class _ActionResult(NamedTuple):
-    """What the service answers to one action."""
+    """Answer of the service to one action."""
 
     observation: str | WireObservation
     is_done: bool
@@ -68,13 +68,13 @@ class ToolService:
     """The service of one tools file."""
 
     def __init__(self, toolset: Toolset, form: ActionForm, *, max_calls_per_turn: int, idle_seconds: float) -> None:
-        """Serve nothing yet.
+        """Make the service; `app` gives its web application.
 
         Args:
             toolset: The tools.
             form: How actions and observations are written.
-            max_calls_per_turn: Calls of one action that are run.
-            idle_seconds: Seconds without an action after which a trajectory is ended that nobody finished.
+            max_calls_per_turn: Most calls of one action that are run.
+            idle_seconds: Seconds without an action after which an unfinished trajectory is ended.
         """
         self._toolset, self._form = toolset, form
         self._max_calls_per_turn, self._idle_seconds = max_calls_per_turn, idle_seconds
@@ -82,7 +82,7 @@ class ToolService:
 
     @property
     def num_trajectories(self) -> int:
-        """Trajectories that have tools at present."""
+        """Number of trajectories that have not ended."""
         return len(self._trajectories)
 
     def app(self) -> web.Application:
@@ -118,7 +118,7 @@ class ToolService:
         )
 
     async def _result(self, key: str, action: str, extra: JsonObject, is_over: bool, is_last: bool) -> _ActionResult:
-        """Answer to one action; `is_over` ends the trajectory without it, `is_last` behind it."""
+        """Answer to one action; `is_over` ends the trajectory without running the action, `is_last` after it."""
         if is_over:
             await self._end(key)
             return _ActionResult("", True, True)
@@ -157,7 +157,7 @@ class ToolService:
         )
 
     async def _end(self, key: str) -> None:
-        """End a trajectory behind the action that it is at; one that is not there has ended before."""
+        """End a trajectory after its running action; nothing happens if the trajectory has ended already."""
         trajectory = self._trajectories.pop(key, None)
         if trajectory is not None:
             async with trajectory.turn:
@@ -168,7 +168,7 @@ class ToolService:
                     logger.warning("the tools of trajectory %s were not closed: %s", key, error)
 
     async def _ending(self, app: web.Application) -> AsyncIterator[None]:
-        """End idle trajectories while the service runs, and all of them with it."""
+        """End idle trajectories while the service runs, and all trajectories when it ends."""
         sweeping = asyncio.create_task(self._sweep())
         yield
         sweeping.cancel()
@@ -186,5 +186,5 @@ class ToolService:
 
 
 def _failed(failure: str) -> _ActionResult:
-    """A failure of the system, in the form in which verl-tool's own server hides one."""
+    """A failure of the system, in the form of verl-tool's own server: a valid action with an empty observation."""
     return _ActionResult(WireObservation(obs="", error=failure), True, False)

@@ -1,4 +1,4 @@
-"""Tools file (YAML) -> its entries, and what three kinds of them may hold."""
+"""Tools file (YAML) -> its entries, and the options of three kinds of entries."""
 
 from pathlib import Path
 from typing import Annotated, Any

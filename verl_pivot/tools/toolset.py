@@ -52,24 +52,25 @@ class Toolset:
     """
 
     def __init__(self, place: str, *, meets_frozen: bool = True) -> None:
-        """Hold no tools yet.
+        """Start without tools.
 
         Args:
             place: Path of the tools file.
-            meets_frozen: Whether MCP servers must offer what `verl-pivot mcp freeze` wrote beside the file, if it did.
+            meets_frozen: Whether MCP servers must offer exactly the tools that `verl-pivot mcp freeze` wrote beside the
+                file, if it was run.
         """
         self._place, self._meets_frozen = place, meets_frozen
         self.built_in: set[str] = set()
-        """Names of the tools of this package among them, as `- tool:` gives them."""
+        """Names of the built-in tools in the file, as `- tool:` gives them."""
         self._tools: dict[str, Tool] = {}
         self._environments: list[OpenEnvironment] = []
         self._kinds: list[EnvironmentKind] = []
-        """Environment classes among them."""
+        """Environment classes in the file."""
         self._schemas_of_environments: list[JsonObject] = []
         self._source: EnvironmentSource | None = None
         """Environment of another framework, whose rewards are the outcome; None if no entry names one."""
         self._num_servers = 0
-        """Entries of MCP servers so far, also of those that cannot be used."""
+        """Number of entries of MCP servers so far, also those that cannot be used."""
         self.servers: list[McpServer] = []
         """MCP servers among the entries."""
         self._tool_servers: list[ToolServer] = []
@@ -157,7 +158,7 @@ class Toolset:
         self._names.add(name)
 
     def check_paid_once(self, section: str) -> None:
-        """Refuse rewards on turns beside a section of `pivot` that gives turns rewards of its own.
+        """Refuse an environment's rewards on turns together with a section of `pivot` that gives turns other rewards.
 
         Raises:
             ConfigError: If an environment's rewards are paid on their turns.
@@ -169,13 +170,13 @@ class Toolset:
             )
 
     def check_search(self, *, by_progress: bool) -> None:
-        """Refuse tools whose state a search over turns cannot copy or make again, or that say nothing about it.
+        """Refuse tools whose state a search over turns cannot copy or rebuild, or that do not score the state.
 
         Args:
-            by_progress: Whether states are told apart by `progress`; else by the outcome.
+            by_progress: Whether states are scored by `progress`; otherwise by the outcome.
 
         Raises:
-            ConfigError: Naming the entry that is too many, or the method that is missing.
+            ConfigError: If there are such tools; the message names the entry, or the method that is missing.
         """
         source = self._source
         others = [
@@ -224,12 +225,12 @@ class Toolset:
 
         Args:
             row: Columns as verl hands them over, of which `tools`, `metadata` and `recording` are read, all JSON texts.
-            max_calls_per_turn: Calls of one turn that are run; for each further call the policy reads an error.
+            max_calls_per_turn: Most calls of one turn that are run; for each further call the policy reads an error.
             parallel_calls: Whether the calls of one turn run at once, instead of one after the other.
 
         Raises:
-            DataError: If the row brings tools that nothing can run or lacks what an MCP server starts from, or its
-                columns cannot be read.
+            DataError: If the row brings tools that nothing can run, lacks values that an MCP server needs to start, or
+                has columns that cannot be read.
         """
         for name in ROW_COLUMNS:
             if not isinstance(row.get(name), str | None):
@@ -272,10 +273,10 @@ class Toolset:
 
 
 class _TrajectoryServer(Protocol):
-    """A server that keeps something for each trajectory."""
+    """A server with a state for each trajectory."""
 
     def opened(self, workspace: Workspace) -> AbstractAsyncContextManager[None]:
-        """Hold what the server keeps for one trajectory."""
+        """Hold the server's state for one trajectory."""
         ...
 
 
@@ -287,12 +288,12 @@ class RolloutTools:
     ) -> None:
         self.toolbox = toolbox
         self.opening = ""
-        """What the environments show before the first turn, once they have begun; it ends the prompt."""
+        """First observations of the environments, once they have begun; they are appended to the prompt."""
         self._environments, self._servers = environments, servers
         self._open = AsyncExitStack()
 
     async def __aenter__(self) -> "RolloutTools":
-        """Wait for room at the servers, in the order of the file, so that no two rollouts wait for each other.
+        """Open the tools; servers are waited for in the order of the file, so that rollouts cannot deadlock.
 
         Raises:
             ToolFailureError: If an environment cannot begin.
@@ -324,23 +325,24 @@ class RolloutTools:
         return None
 
     def progress(self) -> float | None:
-        """How far the first environment that can tell is on the way to the outcome; None if none can."""
+        """Progress of the first environment that reports one; None if none does."""
         found = (environment.progress() for environment in self._environments)
         return next((progress for progress in found if progress is not None), None)
 
     def states(self) -> list[Json]:
-        """State of each environment of one's own, as its `state` gives it."""
+        """State of each environment that is a class of the user, as its `state` gives it."""
         return [each.state() for each in self._environments if isinstance(each, RunningEnvironment)]
 
     def achieved(self) -> list[AchievedTask]:
-        """Tasks that the environments say are solved."""
+        """Tasks that the environments report as solved."""
         running = (each for each in self._environments if isinstance(each, RunningEnvironment))
         return [task for environment in running for task in environment.achieved()]
 
     def fork(self) -> "RolloutTools | None":
-        """A copy in the same state, to be entered as the original was; None if a part of them cannot be copied.
+        """A copy in the same state, to be entered as the original was; None if a part cannot be copied.
 
-        That is a tool of no environment, an environment without `fork`, or what a tool kept in the workspace.
+        Such a part is a tool outside of environments, an environment without `fork`, a server, or anything that a tool
+        kept in the workspace.
         """
         running = [each for each in self._environments if isinstance(each, RunningEnvironment) and each.can_fork]
         known = {name_of(tool.schema) for each in running for tool in each.tools}

@@ -1,4 +1,4 @@
-"""Workspace: what the calls of one trajectory share, which is its metadata, its state and one sandbox session."""
+"""Workspace: metadata, state and one sandbox session that the calls of one trajectory share."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class Workspace:
         self._held[owner] = thing
 
     def held(self, owner: object) -> object:
-        """What `hold` kept for that owner; None if it kept nothing."""
+        """The object that `hold` kept for that owner; None if there is none."""
         return self._held.get(owner)
 
     async def run_cell(self, code: str, limits: Limits) -> Result:
@@ -56,7 +56,7 @@ class Workspace:
             limits: Limits of the cell; for the whole session, all but `wall_seconds` are those of the first cell.
 
         Raises:
-            ToolFailureError: If the session of the row cannot be opened as it asks for.
+            ToolFailureError: If the session cannot be opened as the row asks.
             SandboxError: If the sandbox failed; SessionLostError if the interpreter and its variables were lost.
         """
         async with self._session_lock:

@@ -15,7 +15,7 @@ class AskedOnce(Generic[KeyT, AnswerT]):
     """Cache of answers by key. While a key is being answered, its task is shared; afterwards its answer is kept.
 
     Tasks are shared within one event loop, answers by all loops of the process. An error is raised in every caller
-    that waits for it and is not kept: the next caller asks again.
+    that waits for the answer and is not kept: the next caller asks again.
 
     Example:
         _rows: AskedOnce[str, Rows] = AskedOnce(1024)
@@ -26,15 +26,15 @@ class AskedOnce(Generic[KeyT, AnswerT]):
         """Start empty.
 
         Args:
-            max_answers: Number of answers kept; beyond it, the one unused for longest is dropped.
+            max_answers: Number of answers kept. When there are more, the least recently used one is dropped.
         """
         self._answers: LRUCache[KeyT, AnswerT] = LRUCache(max_answers)
         self._running: dict[tuple[asyncio.AbstractEventLoop, KeyT], _Running[AnswerT]] = {}
 
     async def get(self, key: KeyT, ask: Callable[[], Coroutine[Any, Any, AnswerT]]) -> AnswerT:
-        """The answer for `key`; `ask` is called only if there is none and nobody is asking.
+        """The answer for `key`; `ask` is called only if there is no answer yet and no task that awaits it.
 
-        A caller that is cancelled leaves the task to the others; the last one to be cancelled cancels the task.
+        If a caller is cancelled, the task goes on for the others. If the last caller is cancelled, so is the task.
         """
         if key in self._answers:
             return self._answers[key]

@@ -1,4 +1,4 @@
-"""Verifier `code`: a program is right if it passes the row's tests, run in the sandbox and compared outside it."""
+"""Verifier `code`: a program, run in the sandbox, is right if its results, compared outside, pass the row's tests."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ _RUNNER = (Path(__file__).parent / "runners" / "call_expressions.py").read_text(
 _PLAN, _VALUES = "plan.json", "values.json"
 Check: TypeAlias = AssertCheck | RaiseCheck
 _CHECKER_REFUSALS = (1, 2)
-"""Exit codes of a checker for a wrong output: also that of a Python program which raises, and testlib's."""
+"""Exit codes by which a checker rejects an output: that of a Python program that raises, and those of testlib."""
 
 
 class IoTest(Options):
@@ -38,7 +38,7 @@ class IoTest(Options):
     args: tuple[str, ...] = ()
     """Arguments of the command line."""
     stdout: str | Annotated[tuple[str, ...], Field(min_length=1)]
-    """Output of a right program, or several outputs that are all right."""
+    """The right output, or several outputs each of which is right."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -50,32 +50,33 @@ class CodeOptions(Options):
     """Options of the verifier `code`. A row gives one of `tests`, `asserts` and `test_file`."""
 
     language: str = "python"
-    """Language of the program, one that the sandbox has; see `verl-pivot sandbox serve --languages`."""
+    """Language of the program. The sandbox must have it; see `verl-pivot sandbox serve --languages`."""
     tests: tuple[IoTest, ...] = ()
-    """Inputs, each with the output that is right."""
+    """Inputs, each with its right output."""
     asserts: tuple[str, ...] = ()
     """Asserts for a Python program, such as `assert f(2) == [4]`; code_asserts.py says what an assert may hold."""
     test_file: str = ""
-    """Tests in Python instead of `asserts`, which are taken out of it: HumanEval's `check(candidate)`, functions for
-    pytest, also with `parametrize` and fixtures, or methods of unittest, also with `setUp`."""
+    """Text of a Python file of tests, from which the asserts are read. It may hold HumanEval's `check(candidate)`,
+    pytest functions, also with `parametrize` and fixtures, or unittest methods, also with `setUp`."""
     entry_point: str = ""
-    """Name of the function or class that the asserts test; all arguments of its calls are taken for inputs."""
+    """Name of the function or class under test. All arguments of its calls count as inputs, not as expected values."""
     output: Literal["lines", "words"] = "lines"
     """
-    lines: an output is right if its lines are; space at their ends and empty lines at the end do not count.
-    words: if its words are, in upper or lower case; numbers may differ by 1e-9 (relative) and in how they are written.
+    lines: the lines must be equal; space at the end of a line and empty lines at the end of the output do not count.
+    words: the words must be equal, in upper or lower case. Numbers may be written differently; those that are not whole
+    may differ by 1e-9 (relative).
     """
     checker: str = ""
-    """Python program that decides on an output instead, where a test has several right ones. It runs in a sandbox of
-    its own with the files input.txt, output.txt and expected.txt; exit code 0 is right, 1 and 2 are wrong."""
+    """Python program that decides whether an output is right, for tests with many right outputs. It runs in its own
+    sandbox with the files input.txt, output.txt and expected.txt. Exit code 0 means right, 1 or 2 means wrong."""
     argument: ToolArgument | None = None
     """Argument that holds the program, as "tool.argument"; None for the last code block of the text."""
     score: Literal["all", "pass_rate"] = "all"
     """all: 1 if every test passes, else 0. pass_rate: share of the tests that pass."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
-    """Seconds for each test, or for all asserts together. A compiler has the time that its language gives it."""
+    """Time limit in seconds for each test, or for all asserts together; a compiler has the limit of its language."""
     memory_mib: Annotated[int, Field(ge=16, le=65536)] = 1024
-    """Memory of the program, in MiB."""
+    """Memory limit of the program, in MiB."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -101,7 +102,7 @@ class CodeOptions(Options):
 
     @property
     def all_asserts(self) -> tuple[str, ...]:
-        """The asserts, or those of the file."""
+        """`asserts`, or the asserts in `test_file`."""
         return asserts_of(self.test_file, self.entry_point) if self.test_file else self.asserts
 
 
@@ -109,7 +110,7 @@ class CodeOptions(Options):
 class CodeVerifier:
     """Runs the program in the sandbox, and compares its outputs and values outside.
 
-    What a test expects never enters the sandbox, where the program could find it.
+    Expected values never enter the sandbox, where the program could find them.
     """
 
     def __init__(self, options: CodeOptions) -> None:
@@ -147,7 +148,7 @@ class CodeVerifier:
         return [_outcome(test, result, by_words=self._options.output == "words") for test, result in pairs]
 
     async def _checked(self, test: IoTest, result: Result) -> Verdict:
-        """Verdict of the checker on an output; undecided if the checker fails on an expected output, too."""
+        """Verdict of the checker on an output; undecided if the checker also fails on the expected output."""
         if (failed := _failure(result)) is not None:
             return failed
         (checked,) = await execute([self._checker(test, result.stdout)])
@@ -166,7 +167,7 @@ class CodeVerifier:
         return Program(code=self._options.checker, files=content, limits=self._limits)
 
     async def _run_asserts(self, code: str) -> list[Verdict]:
-        """Outcomes of the asserts, whose expressions one run of the program evaluates."""
+        """Outcomes of the asserts; one run of the program evaluates the expressions of all of them."""
         (result,) = await execute([self._assert_program(code)])
         if result.status is not Status.OK:
             return [_failed(result)] * len(self._checks)
@@ -210,7 +211,7 @@ def _outcome(test: IoTest, result: Result, *, by_words: bool) -> Verdict:
 
 
 def _failure(result: Result) -> Verdict | None:
-    """Refusal of a program that failed or printed too much; None if its output is whole."""
+    """Refusal if the program failed or printed too much; None if its output is complete."""
     if result.status is not Status.OK:
         return _failed(result)
     if result.stdout_truncated:

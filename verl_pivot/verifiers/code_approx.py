@@ -1,17 +1,17 @@
-"""pytest.approx, as it is applied outside the sandbox: what a test expects -> an object that equals what is near."""
+"""pytest.approx for checks outside the sandbox: expected value -> an object that equals every value near it."""
 
 import math
 from collections.abc import Mapping
 from typing import Any
 
 _REL, _ABS = 1e-6, 1e-12
-"""Tolerances of pytest's where a test names none."""
+"""Default relative and absolute tolerance of pytest."""
 
 
 class Approx:
     """Equals a number near the expected one, and a list, tuple or dictionary of such numbers.
 
-    As in pytest, a test that names only `abs` has no relative tolerance, and an infinite number equals itself alone.
+    As in pytest, a test that names only `abs` has no relative tolerance, and infinity equals only itself.
     """
 
     __hash__ = None  # type: ignore[assignment]  # it equals many values
@@ -31,7 +31,7 @@ class Approx:
             return is_alike and all(self._is_near(value[key], each) for key, each in expected.items())  # type: ignore[index]  # a Mapping
         if isinstance(expected, list | tuple):
             is_alike = isinstance(value, list | tuple) and len(value) == len(expected)
-            return is_alike and all(map(self._is_near, value, expected))  # type: ignore[call-overload]  # a list or tuple
+            return is_alike and all(map(self._is_near, value, expected))  # type: ignore[call-overload]  # a sequence
         return self._is_near(value, expected)
 
     def _is_near(self, value: Any, expected: Any) -> bool:

@@ -1,8 +1,8 @@
 """`assert f(2) == [4]` -> the expression that the sandbox evaluates, `f(2)`, and the check of its value outside.
 
-What a test expects never enters the sandbox: a program that takes over its interpreter can only guess it. An assert in
-which a constant may be what is expected, although it is an argument of the program's, is refused. Statements may stand
-before the assert, see code_setup.py.
+Expected values never enter the sandbox: a program that takes over its interpreter can only guess them. An assert is
+refused if it gives one of the program's functions a constant that may be the expected value. Statements may stand
+before the assert; see code_setup.py.
 """
 
 import ast
@@ -25,17 +25,17 @@ _OUTSIDE_NODES = (
     *(ast.boolop, ast.unaryop, ast.cmpop, ast.expr_context, ast.Add, ast.Sub, ast.Div, ast.FloorDiv),
     *(ast.BitAnd, ast.BitOr, ast.BitXor, ast.Subscript, ast.Slice),
 )
-"""Nodes that are evaluated outside."""
+"""Syntax nodes that are evaluated outside the sandbox."""
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError, AttributeError)
 _NOT_THE_PROGRAMS = {*dir(builtins), *FUNCTIONS, *MODULES, MADE}
 _VALUE, _OUTSIDE = "value_", "outside_"
-"""Prefixes of the names that stand in a check for the values of its expressions, and for functions applied outside."""
+"""Prefixes of names in a check: for values of its expressions, and for functions that run outside the sandbox."""
 _PROBES: tuple[Any, ...] = (None, True, False, 0, 1, -1, 0.5, "", "a", [], [0], (), {}, {0}, b"")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssertCheck:
-    """One assert, split in two."""
+    """One assert, split into expressions for the sandbox and a check of their values outside it."""
 
     setup: str = ""
     """Statements that the sandbox runs before the expressions."""
@@ -57,15 +57,15 @@ class AssertCheck:
 
 @lru_cache(65_536)
 def parse_assert(text: str, entry_point: str = "") -> AssertCheck | RaiseCheck:
-    """Split one assert.
+    """Split one assert into expressions for the sandbox and a check of their values outside it.
 
     Args:
-        text: The assert, behind statements that it needs. `assert raises(f(-1), ValueError)` holds if the call raises
-            such an error.
+        text: The assert, after the statements that it needs. `assert raises(f(-1), ValueError)` holds if the call
+            raises such an error.
         entry_point: Name of the function or class under test, if it is known: all arguments of its calls are inputs.
 
     Raises:
-        ValueError: If the assert cannot be checked from outside the program's interpreter, or is true of everything.
+        ValueError: If the assert cannot be checked from outside the program's interpreter, or is true of every value.
     """
     try:
         *before, statement = ast.parse(text.strip()).body
@@ -128,7 +128,7 @@ def _compiled(test: ast.expr, text: str) -> CodeType:
 
 
 def _atoms(test: ast.expr) -> Iterator[ast.expr]:
-    """The parts of an assert each of which must be true or false by itself."""
+    """The parts of an assert that are each true or false by themselves, such as both sides of `and`."""
     parts: list[ast.expr] = []
     if isinstance(test, ast.BoolOp):
         parts = test.values
@@ -155,7 +155,7 @@ def _constants(test: ast.expr) -> list[Any]:
 
 
 def _calculated(test: ast.expr, functions: Mapping[str, Any]) -> Iterator[Any]:
-    """Value of each part of a split assert that is no constant and holds nothing of the program's: `[float("inf")]`."""
+    """Value of each part of a split assert that is computed without the program's values, such as `[float("inf")]`."""
     for node in ast.walk(test):
         names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
         is_sum = isinstance(node, ast.BinOp) and not names
@@ -169,11 +169,11 @@ def _calculated(test: ast.expr, functions: Mapping[str, Any]) -> Iterator[Any]:
                     compile(ast.Expression(node), "part of an assert", "eval"), {"__builtins__": {}, **functions}
                 )
             except _FAILURES:
-                continue  # no value equals it
+                continue  # the part raises, so that no value equals it
 
 
 class _Splitter(ast.NodeTransformer):
-    """Puts names in place of the program's expressions, and refuses what is not harmless to evaluate outside."""
+    """Replaces the program's expressions by names, and refuses what is unsafe to evaluate outside the sandbox."""
 
     def __init__(self, text: str, entry_point: str, setup: Setup) -> None:
         self.setup = setup
@@ -193,7 +193,7 @@ class _Splitter(ast.NodeTransformer):
         raise self._refused(type(node).__name__)
 
     def _visit_reference(self, node: ast.Call | ast.Name | ast.Attribute) -> ast.expr:
-        """A call or name that is the program's, or one that is applied outside."""
+        """Replacement for a call or name, which belongs to the program or is evaluated outside the sandbox."""
         name, thing = self._found(node.func if isinstance(node, ast.Call) else node)
         if isinstance(node, ast.Call) and callable(thing):
             arguments = [self.visit(each) for each in node.args]
@@ -212,7 +212,7 @@ class _Splitter(ast.NodeTransformer):
         return ast.Name(id=f"{_VALUE}{len(self.expressions) - 1}", ctx=ast.Load())
 
     def check_program(self, node: ast.expr) -> None:
-        """Refuse an expression of the program's that may be given what is expected.
+        """Refuse an expression that may give the expected value to the program.
 
         Raises:
             ValueError: If it is refused.
@@ -227,12 +227,12 @@ class _Splitter(ast.NodeTransformer):
         check_inputs(whole, self._entry_point, self._text)
 
     def is_outside(self, call: ast.Call) -> bool:
-        """Whether a call is none of the program's."""
+        """Whether the called function does not belong to the program."""
         _, thing = self._found(call.func)
         return thing is not None or not names_in(self.setup.inlined(call)) - (_NOT_THE_PROGRAMS - {self._entry_point})
 
     def _found(self, function: ast.expr) -> tuple[str, Any]:
-        """Name of a function, and what is applied outside under that name; None if it is the program's."""
+        """Name of a function, and the object of that name outside the sandbox; None if it belongs to the program."""
         root = function
         while isinstance(root, ast.Attribute):
             root = root.value
@@ -249,7 +249,7 @@ class _Splitter(ast.NodeTransformer):
         return ast.Name(id=known, ctx=ast.Load())
 
     def check_atom(self, atom: ast.expr) -> None:
-        """Refuse a part that mixes two things of the program's, one of which may be given what is expected.
+        """Refuse a part that uses two names of the program, one of which may be given the expected value.
 
         Raises:
             ValueError: If it is refused.
@@ -264,7 +264,7 @@ class _Splitter(ast.NodeTransformer):
         return name if name != MADE else " and ".join(sorted(names_in(whole) - {MADE}))
 
     def _programs(self, node: ast.AST) -> Iterator[ast.expr]:
-        """The outermost calls and names of the program's within a node."""
+        """The outermost calls and names within a node that belong to the program."""
         if not isinstance(node, ast.Call | ast.Name | ast.Attribute):
             inside = list(ast.iter_child_nodes(node))
         elif self._found(node.func if isinstance(node, ast.Call) else node)[1] is None:

@@ -10,16 +10,17 @@ class CodeBlock(NamedTuple):
     """One fenced block that is closed."""
 
     language: str
-    """First word behind the opening fence, in lower case; empty if there is none."""
+    """First word after the opening fence, in lower case; empty if there is none."""
     text: str
     """Lines of the block, without the indentation that the opening fence has."""
 
 
 def code_blocks(text: str) -> list[CodeBlock]:
-    """Every closed block, as CommonMark reads them: of backticks or tildes, at least three, indented or not.
+    """Every closed block, as in CommonMark: between fences of at least three backticks or tildes, indented or not.
 
-    A block ends at the first line of as many marks of the same kind, so that a longer fence may hold shorter ones. A
-    block that is never closed is left out. A carriage return is a letter, unless one ends every line of the text.
+    A block ends at the first fence of the same kind that is at least as long as the opening one, so that a block may
+    contain shorter fences. A block that is never closed is left out. A carriage return counts as an ordinary character,
+    unless every line of the text ends in one.
     """
     if text.count("\r\n") == text.count("\n"):
         text = text.replace("\r\n", "\n")

@@ -16,7 +16,7 @@ _BUILTINS = "builtins."
 
 
 class Raise(NamedTuple):
-    """What a test expects of a call."""
+    """Error that a test expects of a call."""
 
     call: ast.Call
     kinds: tuple[str, ...]
@@ -27,7 +27,7 @@ class Raise(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RaiseCheck:
-    """One expected error, split in two."""
+    """One expected error, split into a call for the sandbox and a check of the error outside it."""
 
     setup: str
     """Statements that the sandbox runs before the expressions."""
@@ -37,7 +37,7 @@ class RaiseCheck:
     pattern: str | None
 
     def problem(self, evaluated: Evaluated) -> Reason | None:
-        """Reason for which the evaluation of the expression is not what is expected; None if it is."""
+        """Reason why the evaluated expression is wrong; None if it raised the expected error."""
         if evaluated.problem is None:
             return Reason.WRONG_OUTPUT
         if not any(_is_kind(kind, evaluated.error_kinds) for kind in self.kinds):
@@ -50,7 +50,7 @@ def read_raise(test: ast.Call) -> Raise:
     """Parts of `raises(call, kind, match=pattern)`.
 
     Raises:
-        ValueError: If it is something else, or an empty program would fulfil it.
+        ValueError: If `test` has another form, or an empty program would raise such an error.
     """
     match test:
         case ast.Call(args=[ast.Call() as call, kind], keywords=[]):
@@ -75,7 +75,7 @@ def _kind_name(kind: ast.expr) -> str:
 
 
 def _is_kind(name: str, error_kinds: Sequence[str]) -> bool:
-    """Whether an error is of a kind. One that is of several unrelated kinds at once is of none."""
+    """Whether an error is of a kind; an error of several unrelated built-in kinds at once is of none of them."""
     expected = _builtin_error(name)
     if expected is None:
         return any(each.rpartition(".")[2] == name for each in error_kinds if not each.startswith(_BUILTINS))
@@ -86,6 +86,6 @@ def _is_kind(name: str, error_kinds: Sequence[str]) -> bool:
 
 
 def _builtin_error(name: str) -> type[BaseException] | None:
-    """Builtin kind of error of this name."""
+    """Built-in exception class of this name; None if there is none."""
     found = getattr(builtins, name, None)
     return found if isinstance(found, type) and issubclass(found, BaseException) else None

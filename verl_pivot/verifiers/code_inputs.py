@@ -1,4 +1,4 @@
-"""Expression of an assert that the sandbox evaluates -> whether a constant in it may be what is expected."""
+"""Expression of an assert that the sandbox evaluates -> whether a constant in it may be the expected value."""
 
 import ast
 from collections.abc import Iterator
@@ -14,8 +14,8 @@ def refused(text: str, why: str) -> ValueError:
 def check_inputs(expression: ast.expr, entry_point: str, text: str) -> None:
     """Refuse an expression in which one function gets both the value of another one and a constant.
 
-    The constant may then be what the other function is expected to give. Of `f(Node(1), 2)` the constants are inputs,
-    as are those of every call of the entry point.
+    The constant may then be the value expected of the other function. In `f(Node(1), 2)` all constants are inputs, as
+    they are in every call of the entry point.
 
     Raises:
         ValueError: If it is refused.
@@ -60,7 +60,7 @@ def _owners(node: ast.AST, owner: ast.Call | None) -> Iterator[ast.Call | None]:
 
 
 def name_of(node: ast.expr) -> str:
-    """Name of a function, method or variable."""
+    """Name of a function, method or variable; empty if the node is something else."""
     function = node.func if isinstance(node, ast.Call) else node
     return (
         function.attr if isinstance(function, ast.Attribute) else function.id if isinstance(function, ast.Name) else ""
@@ -68,7 +68,7 @@ def name_of(node: ast.expr) -> str:
 
 
 def _root(node: ast.expr) -> str:
-    """Name of the class with whose object a chain of methods begins: Stack of `Stack().push(1).pop()`."""
+    """Name of the class whose object begins a chain of method calls: `Stack` in `Stack().push(1).pop()`."""
     while isinstance(node, ast.Attribute | ast.Call):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == MADE:
             node = node.args[0]

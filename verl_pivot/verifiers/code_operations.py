@@ -1,4 +1,4 @@
-"""What an assert may do outside the sandbox with a program's values: functions whose time and memory are bounded."""
+"""Functions that an assert may apply to a program's values outside the sandbox, with bounded time and memory."""
 
 import math
 from collections import Counter, OrderedDict, deque
@@ -12,7 +12,7 @@ from verl_pivot.verifiers.code_values import MAX_ITEMS, bounded_decimal, bounded
 
 _MAX_BITS = 1 << 21
 _MAX_FRACTIONS = 100
-"""Fractions of the longest sum; the digits of a sum grow with each of them."""
+"""Largest number of fractions in one sum; each of them adds digits to the result."""
 
 
 def multiply(first: Any, second: Any) -> Any:
@@ -37,7 +37,7 @@ def power(base: Any, exponent: Any) -> Any:
 
 
 def remainder(first: Any, second: Any) -> Any:
-    """first % second; a text is no number, since formatting can fill the memory."""
+    """first % second; a text on the left is refused, since formatting it can fill the memory."""
     if isinstance(first, str | bytes | bytearray):
         raise TypeError("formatting of a text")
     return first % second
@@ -105,7 +105,7 @@ def _ordered_dict(values: Any = (), **names: Any) -> OrderedDict[Any, Any]:
 
 
 def _default_dict(_kind: Any = None, values: Any = (), **names: Any) -> dict[Any, Any]:
-    """A defaultdict, which equals every dictionary with the same items."""
+    """A plain dictionary in place of a defaultdict: both equal every dictionary with the same items."""
     return _dict(values, **names)
 
 

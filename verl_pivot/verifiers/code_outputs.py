@@ -1,4 +1,4 @@
-"""Output of a program and a right one -> whether they are the same, by their lines or by their words."""
+"""Output of a program, right output -> whether they are equal, line by line or word by word."""
 
 import re
 
@@ -6,9 +6,9 @@ _NUMBER = re.compile(r"[+-]?(\d{1,400}(\.\d{0,400})?|\.\d{1,400})(e[+-]?\d{1,3})
 _RELATIVE_TOLERANCE = 1e-9
 _MAX_TOLERANCE = 1e-3
 _ROUNDING = 4e-16
-"""Relative rounding of some floating-point operations."""
+"""Relative rounding error of a few floating-point operations."""
 _LARGEST_EXACT = 2.0**53
-"""Whole numbers up to it are floats exactly."""
+"""A float holds every whole number up to this one exactly."""
 
 
 def same_lines(output: str, right: str) -> bool:
@@ -20,7 +20,7 @@ def same_words(output: str, right: str) -> bool:
     """Whether the words are equal, in upper or lower case; numbers may be written in another way.
 
     Whole numbers are compared exactly, also where they are written as 2.0 or 2e9. Others may differ by 1e-9 (relative),
-    but by no more than 0.001 or the rounding of a float.
+    but by at most 0.001, or by the rounding error of a float where that is larger.
     """
     words, right_words = output.split(), right.split()
     return len(words) == len(right_words) and all(map(_same_word, words, right_words))

@@ -1,7 +1,7 @@
 """Statements before an assert, which the sandbox runs -> the expression that stands for each name they assign.
 
-With these expressions an assert on `stack`, behind `stack = Stack()` and `stack.push(1)`, is judged like one on
-`Stack().push(1)`: what is expected may hide in no statement either.
+With these expressions, an assert on `stack` after `stack = Stack()` and `stack.push(1)` is checked like an assert on
+`Stack().push(1)`. So the expected value cannot hide in a statement either.
 """
 
 import ast
@@ -14,11 +14,11 @@ from itertools import filterfalse
 
 _MAX_NODES = 20_000
 MADE = "Made"
-"""Class of an object to which statements have given attributes or items."""
+"""Placeholder: `Made(object, value, ...)` is an object that statements have changed, with the values that they used."""
 _MAKERS = frozenset({"range", "iter", "list", "tuple", "dict", "set", "frozenset", "str", "int", "float", "bytes"})
 _MAKERS |= {"bytearray", "complex", "sorted", "reversed", "enumerate", "zip", "deque", "defaultdict", "timedelta"}
 _IMPORTED = (sys.stdlib_module_names | {"numpy", "pandas", "scipy", "sympy"}) - {"__future__", "unittest"}
-"""Modules that may be imported in the sandbox, where the program's own file is none."""
+"""Modules that may be imported in the sandbox, where the program's own file is not a module."""
 _MODULE_MAKERS: Mapping[str, frozenset[str]] = {
     "collections": frozenset({"deque", "defaultdict"}),
     "datetime": frozenset({"date", "datetime", "time", "timedelta"}),
@@ -33,24 +33,24 @@ class Setup:
     text: str = ""
     """The statements; empty where there are none."""
     chains: Mapping[str, ast.expr] = field(default_factory=dict)
-    """{name: expression that gives its value, with everything that the statements gave to it}"""
+    """{name: expression for its value, with everything that the statements passed to it}"""
     loose: tuple[ast.expr, ...] = ()
     """Calls that concern none of the names, such as `register(4)`."""
 
     def inlined(self, node: ast.expr) -> ast.expr:
-        """An expression with chains in place of names.
+        """The expression, with each name replaced by its chain.
 
         Raises:
-            ValueError: If it grows too large.
+            ValueError: If the result is too large.
         """
         return _Inliner(self.chains).inlined(node)
 
 
 def read_setup(statements: Sequence[ast.stmt], asserted: set[str]) -> Setup:
-    """What some statements do before an assert that holds the names `asserted`.
+    """Read the statements that stand before an assert with the names `asserted`.
 
     Raises:
-        ValueError: If one of them is no assignment and no call, calls a builtin, or assigns a constant for nothing.
+        ValueError: If one of them is neither an assignment nor a call, calls a builtin, or assigns an unused constant.
     """
     chains: dict[str, ast.expr] = {}
     loose: list[ast.expr] = []
@@ -95,7 +95,7 @@ def _is_import(statement: ast.stmt) -> bool:
 
 
 def imported_names(statement: ast.Import | ast.ImportFrom) -> set[str]:
-    """Names that an import gives; empty if it is of a module that the sandbox may not have, such as the program's."""
+    """Names that an import defines; empty if the sandbox may lack the module, such as the program's own file."""
     if isinstance(statement, ast.ImportFrom):
         modules = [] if statement.level else [statement.module or ""]
     else:
@@ -116,12 +116,12 @@ def is_constant(node: ast.expr) -> bool:
 
 
 def is_function(node: ast.AST) -> bool:
-    """Whether it is the call of a function or method, rather than one that only makes an object: `Node(1)`, `set()`."""
+    """Whether a node calls a function or method, and not one that only makes an object: `Node(1)`, `set()`."""
     return isinstance(node, ast.Call) and not is_maker(node)
 
 
 def is_maker(node: ast.Call) -> bool:
-    """Whether it is the call of a class, or of a builtin that makes a value of what it gets."""
+    """Whether a call only makes an object: of a class, or of a function such as `list`, `sorted` or `np.array`."""
     function = node.func
     module = function.value.id if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name) else ""
     name = (
@@ -154,7 +154,7 @@ def _made(*parts: ast.expr) -> ast.expr:
 
 
 def _after(name: str, call: ast.Call, chains: Mapping[str, ast.expr]) -> ast.expr:
-    """What stands for a variable after a call that it takes part in: all that the call gave to it."""
+    """Expression for a variable after a call that uses it, with everything that the call passed to it."""
     inliner = _Inliner(chains)
     if not isinstance(call.func, ast.Attribute):
         return inliner.inlined(call)
@@ -176,7 +176,7 @@ def _check_builtin(call: ast.Call, chains: Mapping[str, ast.expr]) -> None:
 
 
 class _Inliner(ast.NodeTransformer):
-    """Puts chains in place of names."""
+    """Replaces each name by its chain."""
 
     def __init__(self, chains: Mapping[str, ast.expr]) -> None:
         self._chains = dict(chains)

@@ -1,7 +1,7 @@
-"""Statements of one test -> its asserts, each behind the statements whose effects it needs.
+"""Statements of one test -> its asserts, each after the statements whose effects it needs.
 
-Constants stand in place of variables, loops over constants and helper functions are written out. What the program gives
-or changes stays a variable of the sandbox, so that a later assert sees what earlier ones did to it.
+Variables are replaced by constants; loops over constants and helper functions are written out. A value that the program
+returns or changes stays a variable of the sandbox, so that a later assert sees what earlier ones did to it.
 """
 
 import ast
@@ -35,9 +35,9 @@ class TestBody:
         Args:
             file: The file of the test.
             names: {name: expression that stands for it}
-            story: Statements that the sandbox runs before.
+            story: Statements that the sandbox runs before those of the test.
             variables: Names that these statements assign.
-            depth: Number of functions around it.
+            depth: Number of helper functions and fixtures that are being read around it.
         """
         self.names = dict(names)
         self.story = list(story)
@@ -53,14 +53,14 @@ class TestBody:
         return self._file.entry_point
 
     def fork(self) -> "TestBody":
-        """A test that begins where this one stands."""
+        """A copy of this test, to continue from its present state."""
         return TestBody(self._file, self.names, self.story, frozenset(self.variables), self._depth)
 
     def read_test(self, statements: Sequence[ast.stmt]) -> None:
-        """Add the asserts of a whole test to the file's.
+        """Add the asserts of a whole test to those of the file.
 
         Raises:
-            ValueError: If one of its statements is none that can be checked from outside the sandbox.
+            ValueError: If one of its statements cannot be checked from outside the sandbox.
         """
         counts = Counter(name for statement in statements for name in _loaded(statement))
         self._shared = {name for name, count in counts.items() if count > 1}
@@ -71,10 +71,10 @@ class TestBody:
                 raise unreadable(told.statement)  # it may check something, and would never run
 
     def read(self, statements: Sequence[ast.stmt]) -> None:
-        """Add the asserts of some statements to the file's.
+        """Add the asserts of some statements to those of the file.
 
         Raises:
-            ValueError: If one of them is none that can be checked from outside the sandbox.
+            ValueError: If one of the statements cannot be checked from outside the sandbox.
         """
         for statement in statements:
             self._file.count(statements=1)
@@ -124,7 +124,7 @@ class TestBody:
             self._bind(target, value)
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
-        """Let names stand for a value in which names are replaced."""
+        """Bind the names of a target to a value whose own names are already replaced."""
         if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple | ast.List):
             for each, part in zip(target.elts, parts(value, len(target.elts)), strict=True):
                 self._bind(each, part)
@@ -170,10 +170,10 @@ class TestBody:
             self._tell(ast.Expr(value=effect))
 
     def call(self, function: ast.FunctionDef, call: ast.Call) -> ast.expr | None:
-        """Read the body of a helper function with its arguments; gives the expression that it returns.
+        """Read the body of a helper function with its arguments, and return the expression that the function returns.
 
         Raises:
-            ValueError: If it cannot be written out.
+            ValueError: If the function cannot be written out.
         """
         given = self._arguments(function, call)
         if self._depth >= _MAX_DEPTH:
@@ -210,10 +210,10 @@ class TestBody:
         return {name: self.replaced(value) for name, value in given.items()}
 
     def use_fixture(self, name: str) -> ast.expr:
-        """Read the body of a fixture, with those that it uses; gives the expression that stands for its value.
+        """Read the body of a fixture and of those that it uses, and return the expression for its value.
 
         Raises:
-            ValueError: If nothing gives it.
+            ValueError: If there is no such fixture, or it cannot be written out.
         """
         function = self._file.fixtures.get(name)
         if function is None:
@@ -231,16 +231,16 @@ class TestBody:
         return self.names[name]
 
     def replaced(self, node: ast.expr) -> ast.expr:
-        """An expression with others in place of names, and helper functions written out.
+        """The expression, with names replaced by their values and helper functions written out.
 
         Raises:
-            ValueError: If a helper function cannot be.
+            ValueError: If a helper function cannot be written out.
         """
         changed: ast.expr = _Replacer(self, self._file).visit(copy.deepcopy(node))
         return changed
 
     def _promote(self, names: set[str]) -> None:
-        """Make variables of the sandbox of lists, dictionaries and sets that a call may change."""
+        """Turn lists, dictionaries and sets that a call may change into variables of the sandbox."""
         for name in sorted(names & self.names.keys()):
             value = self.names[name]
             if isinstance(value, ast.List | ast.Dict | ast.Set):
@@ -250,7 +250,7 @@ class TestBody:
                 self._tell(ast.Assign(targets=[fresh], value=value))
 
     def _given(self, node: ast.AST) -> set[str]:
-        """Names that a call of the program's gets, which it may change."""
+        """Names that are passed to the program's functions, which may change their values."""
         if isinstance(node, ast.Call) and self._is_programs(node):
             return {
                 each.id for each in (*node.args, *(arg.value for arg in node.keywords)) if isinstance(each, ast.Name)
@@ -258,7 +258,7 @@ class TestBody:
         return {name for each in ast.iter_child_nodes(node) for name in self._given(each)}
 
     def _is_programs(self, value: ast.expr) -> bool:
-        """Whether it is a call of the program's or an attribute of a variable, and not something applied outside."""
+        """Whether it is a call of the program or an attribute of a variable, not a function outside the sandbox."""
         if isinstance(value, ast.Attribute):
             return bool(names_in(value) & self.variables)
         function = value.func if isinstance(value, ast.Call) else None
@@ -274,7 +274,7 @@ class TestBody:
 
     def _add(self, test: ast.expr) -> None:
         if isinstance(test, ast.Constant) and test.value is True:
-            return  # HumanEval's tests have some
+            return  # HumanEval's tests have such asserts
         self._add_behind_story(ast.Assert(test=test, msg=None))
         self._tell_changes(test)
 
@@ -287,7 +287,10 @@ class TestBody:
         self._tell_changes(call)
 
     def _tell_changes(self, asserted: ast.expr) -> None:
-        """Repeat the calls of an assert before later ones, so that none shows whether it is expected to raise."""
+        """Repeat the calls of an assert before later asserts.
+
+        Every call stands in a `try`, so that the program cannot see which calls are expected to raise.
+        """
         for change in self._changes(asserted):
             handler = ast.ExceptHandler(type=ast.Name(id="Exception", ctx=ast.Load()), body=[ast.Pass()])
             self._tell(ast.Try(body=[ast.Expr(value=change)], handlers=[handler], orelse=[], finalbody=[]))
@@ -304,7 +307,7 @@ class TestBody:
         self._file.asserts.append("\n".join([*lines, ast.unparse(ast.fix_missing_locations(statement))]))
 
     def _needed(self, names: set[str]) -> list[Told]:
-        """Statements of the story that the names depend on, and those that concern no variable."""
+        """Statements of the story that the names depend on, and those that use no variable."""
         needed: set[str] = names & self.variables
         num_known = -1
         while len(needed) > num_known:
@@ -313,11 +316,11 @@ class TestBody:
         return [each for each in self.story if not each.variables or not needed.isdisjoint(each.variables)]
 
     def _changes(self, node: ast.expr) -> list[ast.expr]:
-        """The outermost calls of the program's with a variable, which may change what it holds."""
+        """The outermost calls of the program that use a variable, and so may change its value."""
         return [call for call in self._calls(node) if names_in(call) & self.variables]
 
     def _calls(self, node: ast.expr) -> list[ast.expr]:
-        """The outermost calls of the program's."""
+        """The outermost calls of the program's functions."""
         if isinstance(node, ast.Call) and self._is_programs(node):
             return [node]
         inside = [each for each in ast.iter_child_nodes(node) if isinstance(each, ast.expr)]
@@ -325,7 +328,7 @@ class TestBody:
 
 
 class _Replacer(ast.NodeTransformer):
-    """Puts expressions in place of names and of calls of helper functions, and `f` in place of `solution.f`."""
+    """Replaces names and calls of helper functions by expressions, and `solution.f` by `f`."""
 
     def __init__(self, body: TestBody, file: TestFile) -> None:
         self._body = body
@@ -357,7 +360,7 @@ class _Replacer(ast.NodeTransformer):
 
 
 def _loaded(statement: ast.stmt) -> list[str]:
-    """Names that a statement uses, each as often; those in a loop count twice, unless it assigns them anew."""
+    """Names that a statement reads, once per use; uses in a loop count twice, except of the loop's own variables."""
     names = [each.id for each in ast.walk(statement) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Load)]
     if not isinstance(statement, ast.For):
         return names
@@ -365,12 +368,12 @@ def _loaded(statement: ast.stmt) -> list[str]:
 
 
 def is_docstring(statement: ast.stmt) -> bool:
-    """Whether it is a text or another constant, and does nothing."""
+    """Whether a statement is only a text or another constant, without any effect."""
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
 
 
 def _is_message(statement: ast.stmt) -> bool:
-    """Whether it only prints constants."""
+    """Whether a statement only prints constants."""
     call = statement.value if isinstance(statement, ast.Expr) else None
     return isinstance(call, ast.Call) and _name(call.func) == "print" and all(map(is_constant, call.args))
 

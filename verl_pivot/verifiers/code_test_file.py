@@ -1,18 +1,18 @@
-"""What the tests of one file share while they are read: helper functions, fixtures, asserts, and how much is read."""
+"""State that the tests of one file share while they are read: helper functions, fixtures, asserts and counts."""
 
 import ast
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 _MAX_STATEMENTS = 5_000
-"""Most statements of a file that are read, with those of loops and helper functions, and that stand before asserts."""
+"""Most statements read from a file; those in loops, in helper functions and before asserts count each time."""
 _MAX_NODES = 200_000
-"""Most parts of expressions that are put in place of names."""
+"""Most syntax nodes that are put in place of names."""
 
 
 @dataclass(slots=True, kw_only=True)
 class TestFile:
-    """What the tests of one file share while they are read."""
+    """State that the tests of one file share while they are read."""
 
     entry_point: str
     taken: set[str]
@@ -28,10 +28,10 @@ class TestFile:
     num_nodes: int = 0
 
     def count(self, *, statements: int = 0, nodes: int = 0) -> None:
-        """Count what is read.
+        """Add to the counts of statements and syntax nodes.
 
         Raises:
-            ValueError: If it is too much.
+            ValueError: If a count is above its limit.
         """
         self.num_statements += statements
         self.num_nodes += nodes
@@ -39,7 +39,7 @@ class TestFile:
             raise ValueError("the tests are too large when loops and functions are written out")
 
     def new_name(self, name: str) -> str:
-        """The name, or one like it that is not taken."""
+        """`name` if it is free, or else `name` with a number."""
         number, new = 1, name
         while new in self.taken:
             new, number = f"{name}_{number}", number + 1
@@ -53,6 +53,6 @@ class Told(NamedTuple):
     statement: ast.stmt
     text: str
     variables: frozenset[str]
-    """Variables of the sandbox in it."""
+    """Variables of the sandbox in the statement."""
     names: frozenset[str]
-    """All names in it."""
+    """All names in the statement."""

@@ -1,4 +1,4 @@
-"""Expression in a file of tests -> its items, where it is a list of constants or the like, written out."""
+"""Expression in a file of tests -> its items, if it is a list, a tuple, a `range` or the like."""
 
 import ast
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ MAX_ASSERTS = 2_000
 
 
 def items(node: ast.expr) -> Sequence[ast.expr]:
-    """Items of a list or tuple, or of `range`, `enumerate` or `zip` over such; `pytest.param(1, 2)` is a tuple.
+    """Items of a list or tuple, or of `range`, `enumerate` or `zip` over these; `pytest.param(1, 2)` is a tuple.
 
     Raises:
         ValueError: If it is something else.
@@ -30,10 +30,10 @@ def items(node: ast.expr) -> Sequence[ast.expr]:
 
 
 def parts(node: ast.expr, number: int) -> Sequence[ast.expr]:
-    """As many items of a list or tuple.
+    """Items of a list or tuple that must have `number` of them.
 
     Raises:
-        ValueError: If it has another number of items.
+        ValueError: If it has more or fewer items.
     """
     found = items(node)
     if len(found) != number:

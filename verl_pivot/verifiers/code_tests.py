@@ -1,6 +1,6 @@
 """A file of tests (HumanEval's `check`, functions for pytest, methods of unittest) -> its asserts, one text each.
 
-The asserts are then split like any other, so that what they expect stays outside the sandbox.
+The asserts are then split like any other, so that the expected values stay outside the sandbox.
 """
 
 import ast
@@ -14,20 +14,20 @@ from verl_pivot.verifiers.code_test_items import items, parts, unreadable
 
 _SETUP_METHODS = ("setUp", "setup_method")
 _READ = (ast.Assert, ast.Assign, ast.AnnAssign, ast.For, ast.Import, ast.ImportFrom, ast.Expr)
-"""Statements of a module that are read as those of a test."""
+"""Top-level statements of the file that are read like those of a test."""
 _OTHER_METHODS = ("setUpClass", "setup_class", "tearDown", "teardown_method", "tearDownClass", "teardown_class")
 
 
 @lru_cache(1024)
 def asserts_of(source: str, entry_point: str) -> tuple[str, ...]:
-    """Every assert of a file, each behind the statements whose effects it needs.
+    """Every assert of a file, each after the statements whose effects it needs.
 
     Args:
-        source: The file.
-        entry_point: Name of the function under test, which `check(candidate)` gets.
+        source: Text of the file.
+        entry_point: Name of the function under test, which is passed to `check(candidate)`.
 
     Raises:
-        ValueError: If it holds something that cannot be checked outside the sandbox, or no assert.
+        ValueError: If the file holds something that cannot be checked outside the sandbox, or no assert.
     """
     try:
         module = ast.parse(source)
@@ -47,18 +47,18 @@ def asserts_of(source: str, entry_point: str) -> tuple[str, ...]:
 
 
 _Test = tuple[Sequence[ast.stmt], ast.FunctionDef]
-"""Statements that run before a test, and its function."""
+"""(statements that run before a test, function of the test)"""
 
 
 def _names_of_functions(module: ast.Module) -> set[str]:
-    """Names that are called or are attributes of, in the file."""
+    """Names in the file that are called, or whose attributes are used."""
     calls = {each.func for each in ast.walk(module) if isinstance(each, ast.Call)}
     owners = {each.value for each in ast.walk(module) if isinstance(each, ast.Attribute)}
     return {each.id for each in calls | owners if isinstance(each, ast.Name)}
 
 
 def _read_definition(statement: ast.stmt, file: TestFile) -> list[_Test]:
-    """Tests of a statement of the module; helper functions and fixtures are kept in the file."""
+    """Tests that a top-level statement defines; helper functions and fixtures are stored in `file`."""
     if isinstance(statement, ast.ClassDef):
         return _read_class(statement, file)
     if isinstance(statement, ast.FunctionDef):
@@ -69,7 +69,7 @@ def _read_definition(statement: ast.stmt, file: TestFile) -> list[_Test]:
 
 
 def _is_start(statement: ast.stmt) -> bool:
-    """Whether it starts the tests: `check(f)`, `test_f()`, `unittest.main()` or `if __name__ == "__main__"`."""
+    """Whether a statement runs the tests: `check(f)`, `test_f()`, `unittest.main()` or `if __name__ == "__main__"`."""
     if isinstance(statement, ast.If):
         return ast.unparse(statement.test) in ("__name__ == '__main__'", "'__main__' == __name__")
     call = statement.value if isinstance(statement, ast.Expr) else None
@@ -81,7 +81,7 @@ def _is_start(statement: ast.stmt) -> bool:
 
 
 def _is_test(function: ast.FunctionDef, file: TestFile) -> bool:
-    """Whether a function is a test; helper functions and fixtures are kept in the file."""
+    """Whether a function is a test; helper functions and fixtures are stored in `file`."""
     if function.name == "check":
         if not file.entry_point:
             raise ValueError("check(candidate) needs `entry_point`, the name of the function that it gets")
@@ -90,7 +90,7 @@ def _is_test(function: ast.FunctionDef, file: TestFile) -> bool:
         file.fixtures[function.name] = function
         return False
     if any("fixture" in ast.unparse(each) for each in function.decorator_list):
-        raise unreadable(function)  # of parameters or a scope, or one that runs although no test names it
+        raise unreadable(function)  # a fixture with parameters or a scope, or one that runs although no test names it
     if function.name.startswith("test"):
         return True
     file.functions[function.name] = function
@@ -112,7 +112,7 @@ def _read_class(statement: ast.ClassDef, file: TestFile) -> list[_Test]:
 
 
 def _read_method(method: ast.FunctionDef, before: list[ast.stmt], tests: list[ast.FunctionDef], file: TestFile) -> None:
-    """Add a method to the tests, to what runs before each of them, or to the helper functions."""
+    """Add a method to the tests, to the statements before each test, or to the helper functions."""
     if method.name in _SETUP_METHODS:
         before += method.body
     elif method.name in _OTHER_METHODS:
@@ -133,7 +133,7 @@ def _without_self(method: ast.FunctionDef) -> ast.FunctionDef:
 
 
 class _SelfNames(ast.NodeTransformer):
-    """Puts `self_x` in place of `self.x`, unless it is a method of unittest."""
+    """Replaces `self.x` by `self_x`, unless `x` is a method of unittest."""
 
     def __init__(self, class_name: str, *, assigned: bool = False) -> None:
         self._owners = ("self", "cls", class_name)

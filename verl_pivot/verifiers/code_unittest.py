@@ -1,4 +1,4 @@
-"""Calls of unittest and pytest -> the assert that each is, or the error that it expects."""
+"""Call of a method of unittest or pytest -> the equivalent assert, or the error that the call expects."""
 
 import ast
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ _METHODS: Mapping[str, str] = {
     "assertIsNotNone": "({}) is not None",
     "assertIsInstance": "isinstance({}, {})",
 }
-"""{method of unittest: the assert that it is}"""
+"""{method of unittest: template of the equivalent assert}"""
 
 
 def assert_of_unittest(call: ast.Call) -> ast.expr | None:
-    """The test of `self.assertEqual(f(2), 4)` and the like; None for other calls.
+    """The condition that `self.assertEqual(f(2), 4)` or a similar call tests; None for other calls.
 
     Raises:
         ValueError: If the method gets arguments that it does not take.
@@ -46,10 +46,7 @@ def assert_of_unittest(call: ast.Call) -> ast.expr | None:
 def expected_error(call: ast.Call) -> Sequence[ast.expr] | None:
     """Kind of error that `pytest.raises(...)` or `self.assertRaises(...)` expects, and the pattern of its text.
 
-    The pattern may be missing. None for other calls.
-
-    Raises:
-        ValueError: If it has arguments that cannot be checked outside.
+    The pattern may be missing. None for other calls, and for arguments that cannot be checked outside the sandbox.
     """
     name = _method(call) or ast.unparse(call.func).removeprefix("pytest.")
     named = {each.arg: each.value for each in call.keywords}
@@ -72,7 +69,7 @@ def _method(call: ast.Call) -> str:
 
 
 def _almost_equal(arguments: Sequence[str], named: Mapping[str | None, str]) -> str | None:
-    """The assert of `assertAlmostEqual(first, second, places=7, msg=None, delta=None)`; None for other names."""
+    """The assert of `assertAlmostEqual(first, second, places=7, msg=None, delta=None)`; None for other arguments."""
     if named.keys() - {"places", "delta"}:
         return None
     if "delta" in named:

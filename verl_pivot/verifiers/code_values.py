@@ -1,7 +1,7 @@
-"""Content of values.json -> the plain values that a program's expressions have, or why one has none.
+"""Content of values.json -> plain values of a program's expressions, or the problem of an expression without a value.
 
 The program may have written the file itself, so every step is bounded: the size, the digits of a number, and the work
-that a set or a dictionary of items with equal hashes would cost.
+to build a set or a dictionary whose items have equal hashes.
 """
 
 import json
@@ -15,20 +15,20 @@ from typing import Any
 from verl_pivot.verifiers.verdicts import Reason
 
 MAX_BYTES = 256 * 1024
-"""Bytes of the values of all expressions together."""
+"""Most bytes that the values of all expressions may have together."""
 MAX_ITEMS = 1_000_000
-"""Items of the longest range."""
+"""Most items of a range, or of a list or text that an assert repeats."""
 MAX_DIGITS = 4_000
-"""Digits and decimal exponent of a Decimal, and digits of the parts of a Fraction."""
+"""Most digits and largest decimal exponent of a Decimal, and most digits of each part of a Fraction."""
 MAX_EQUAL_HASHES = 64
-"""Items of one set or dictionary whose hashes are equal; their number squared is the work to build it."""
+"""Most items of a set or dictionary with the same hash; the time to build it grows with the square of their number."""
 _MAX_KINDS = 100
 _FAILURES = (ArithmeticError, LookupError, TypeError, ValueError, RecursionError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """Value of one expression; if `problem` is not None, there is none."""
+    """Value of one expression; there is no value if `problem` is not None."""
 
     value: Any = None
     problem: Reason | None = None
@@ -38,7 +38,7 @@ class Evaluated:
 
 
 def read_values(content: bytes, num_expressions: int) -> list[Evaluated] | None:
-    """[num_expressions] values; None if the content is anything but what the runner writes."""
+    """[num_expressions] values; None if the content is not in the format that the runner writes."""
     if len(content) > MAX_BYTES:
         return [_too_large(len(content))] * num_expressions
     try:
@@ -120,7 +120,7 @@ def _decoded_list(content: Any) -> list[Any]:
 
 
 def _integer(content: str) -> int:
-    return int(content, 16)  # linear, as digits to the base 10 are not
+    return int(content, 16)  # takes linear time; decimal digits would not
 
 
 def _fraction(content: Any) -> Fraction:

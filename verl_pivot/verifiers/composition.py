@@ -1,4 +1,4 @@
-"""Verifiers `first_decided` (several asked in turn) and `weighted` (one score of several)."""
+"""Verifiers `first_decided` (asks several verifiers in turn) and `weighted` (combines the scores of several)."""
 
 import asyncio
 import math
@@ -13,11 +13,11 @@ from verl_pivot.verifiers.registry import get_verifier, register
 from verl_pivot.verifiers.verdicts import Reason
 
 _MOST_NESTED = 8
-"""Verifiers that may stand within each other."""
+"""Most levels of verifiers that may be nested within each other."""
 
 
 def _nesting(value: object) -> int:
-    """Levels of options with a key "verifiers" within each other."""
+    """Number of nested levels of options with a key "verifiers"."""
     deepest, level = 0, [(value, 0)]
     while level and deepest <= _MOST_NESTED:
         deepest = max(depth for _, depth in level)
@@ -47,11 +47,11 @@ class VerifierPart(Options):
 
 class FirstDecidedPart(VerifierPart):
     decides: Literal["both", "acceptance", "refusal"] = "both"
-    """Verdicts of this verifier that are final; after any other the next verifier is asked."""
+    """Verdicts of this verifier that are final; after any other verdict, the next verifier is asked."""
     min_accepted: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
-    """Least score that is an acceptance, where this verifier decides on acceptance alone."""
+    """Smallest score that counts as an acceptance, if `decides` is `acceptance`."""
     max_refused: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-    """Largest score that is a refusal, where this verifier decides on refusal alone."""
+    """Largest score that counts as a refusal, if `decides` is `refusal`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -63,9 +63,9 @@ class FirstDecidedPart(VerifierPart):
 
 class WeightedPart(VerifierPart):
     weight: Annotated[float, Field(ge=1e-9, le=1e6)] = 1.0
-    """Weight in the mean; the other rules take none."""
+    """Weight of this verifier in the mean; the other rules take no weights."""
     min_score: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """Score of this verifier below which the whole is 0, whatever the others say."""
+    """If this verifier's score is below this value, the combined score is 0, whatever the other verifiers say."""
 
 
 class FirstDecidedOptions(Options):
@@ -79,11 +79,11 @@ class WeightedOptions(Options):
     """Options of the verifier `weighted`."""
 
     verifiers: Annotated[tuple[WeightedPart, ...], Field(min_length=1, max_length=100)]
-    """Verifiers whose scores are put together."""
+    """Verifiers whose scores are combined."""
     rule: Literal["mean", "min", "product"] = "mean"
     """
-    mean: the mean by weight.
-    min: the least score, so that all verifiers must accept.
+    mean: the weighted mean of the scores.
+    min: the smallest score, so that all verifiers must accept.
     product: the product of the scores.
     """
 
@@ -129,10 +129,10 @@ def _is_final(verdict: Verdict, part: FirstDecidedPart) -> bool:
 
 @register("weighted", options=WeightedOptions)
 class WeightedVerifier:
-    """Gives one score of several: their weighted mean, the least, or the product. All are asked at the same time.
+    """Combines the scores of several verifiers, all asked at the same time: their weighted mean, minimum or product.
 
-    A verdict that makes the score 0, whatever the others say, decides alone: a score below the `min_score` of its part,
-    and with `min` and `product` a 0. Otherwise the verdict is undecided if one of them is.
+    A verdict that makes the combined score 0 decides alone: a score below the verifier's `min_score`, or a score of 0
+    if the rule is `min` or `product`. Otherwise, the combined verdict is undecided if one of the verdicts is.
     """
 
     def __init__(self, options: WeightedOptions) -> None:
@@ -152,7 +152,7 @@ class WeightedVerifier:
         return Verdict(score=min(self._combined(scores), 1.0), reason=_common_reason(verdicts), detail=detail)
 
     def _is_zero(self, verdict: Verdict, part: WeightedPart) -> bool:
-        """Whether a verdict makes the whole score 0."""
+        """Whether a verdict makes the combined score 0."""
         if verdict.score is None:
             return False
         return verdict.score < part.min_score or (self._rule != "mean" and verdict.score == 0.0)
@@ -167,7 +167,7 @@ class WeightedVerifier:
 
 
 def _common_reason(verdicts: Sequence[Verdict]) -> str:
-    """Reason of several scores: accepted, partial, or the first verifier's reason where all scores are 0."""
+    """Reason of the combined score: accepted, partial, or the first verifier's reason where all scores are 0."""
     if all(verdict.score == 1.0 for verdict in verdicts):
         return Reason.ACCEPTED
     return Reason.PARTIAL if any(verdict.score for verdict in verdicts) else verdicts[0].reason

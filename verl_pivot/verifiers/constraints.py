@@ -18,13 +18,13 @@ from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 MAX_CHARS = 65_536
-"""Characters of the longest text that is looked at."""
+"""Most characters of a text that is checked; a longer text is refused."""
 
 PhrasesT = TypeVar("PhrasesT", tuple[str, ...], dict[str, "CountRange"])
 
 
 class CountRange(Options):
-    """Least and largest number of something."""
+    """Smallest and largest number that is allowed."""
 
     at_least: Annotated[int, Field(ge=0)] = 0
     at_most: Annotated[int, Field(ge=0)] | None = None
@@ -42,21 +42,21 @@ class CountRange(Options):
 
 
 class ConstraintsOptions(Options):
-    """Options of the verifier `constraints`: each that is given is one constraint."""
+    """Options of the verifier `constraints`; a constraint is checked only if it is given."""
 
     place: AnswerPlace = "all"
-    """Where the text stands that is looked at."""
+    """Part of the answer that is checked."""
     score: Literal["all", "share"] = "all"
-    """all: 1 if every constraint is fulfilled. share: the share of those that are."""
+    """all: 1 if every constraint is fulfilled, else 0. share: the share of the constraints that are fulfilled."""
     json_schema: dict[str, Any] | None = None
-    """The text is one JSON value that fulfils this schema (draft 2020-12). Its patterns know neither lookaround nor
-    backreferences, `format` is not checked, and nothing that it refers to is fetched."""
+    """Schema (draft 2020-12) of the one JSON value that the text must be. Its patterns may not use lookaround or
+    backreferences, `format` is not checked, and references to other documents are not fetched."""
     pattern: str | None = None
-    """Regular expression that the whole text matches, without lookaround and backreferences."""
+    """Regular expression, without lookaround and backreferences, that the whole text must match."""
     choices: tuple[str, ...] = ()
-    """Labels of a multiple choice, such as A, B, C and D; the text names one of them, and no other."""
+    """Labels of a multiple choice, such as A, B, C and D; the text must name the right one, and no other."""
     choice: str | None = None
-    """The right one of the choices; None for the one that the expert's action names."""
+    """The right choice; None: the choice that the expert's action names."""
     words: CountRange | None = None
     """Number of words."""
     sentences: CountRange | None = None
@@ -70,23 +70,23 @@ class ConstraintsOptions(Options):
     capital_words: CountRange | None = None
     """Number of words in capitals."""
     occurrences: dict[str, CountRange] = Field(default_factory=dict)
-    """Numbers of times that words or phrases stand in the text, in any case."""
+    """{word or phrase: number of times that it stands in the text, in upper or lower case}"""
     keywords: tuple[str, ...] = ()
-    """Words or phrases that stand in the text, in any case."""
+    """Words or phrases that must stand in the text, in upper or lower case."""
     forbidden_words: tuple[str, ...] = ()
-    """Words or phrases that do not."""
+    """Words or phrases that must not stand in the text, in upper or lower case."""
     starts_with: str = ""
-    """Text that it begins with."""
+    """Exact words that the text must begin with."""
     ends_with: str = ""
-    """Text that it ends with."""
+    """Exact words that the text must end with."""
     letter_case: Literal["lower", "upper"] | None = None
-    """Case of all letters."""
+    """Case that all letters must have."""
     has_no_commas: bool = False
-    """Whether no comma may stand in the text."""
+    """Whether commas are forbidden in the text."""
     has_title: bool = False
-    """Whether a title must stand in the text as <<title>>."""
+    """Whether the text must contain a title, written as <<title>>."""
     is_quoted: bool = False
-    """Whether the text must stand in double quotes."""
+    """Whether the whole text must stand in double quotes."""
 
     @field_validator("json_schema")
     @classmethod
@@ -122,10 +122,10 @@ class ConstraintsOptions(Options):
 
 @register("constraints", options=ConstraintsOptions)
 class ConstraintsVerifier:
-    """Looks at the form of a text: a JSON schema, a regular expression, a choice, and instructions as those of IFEval.
+    """Checks the form of a text: a JSON schema, a regular expression, a choice, and instructions like those of IFEval.
 
-    Only the right choice is taken from the expert; the rest holds whatever the expert writes. Source of the
-    instructions: arXiv:2311.07911. Sentences are counted by their marks, not by a trained splitter.
+    Only the right choice may be taken from the expert's action; the other constraints do not depend on it. Source of
+    the instructions: arXiv:2311.07911. Sentences are counted by their punctuation marks, not by a trained splitter.
     """
 
     def __init__(self, options: ConstraintsOptions) -> None:
@@ -164,7 +164,7 @@ class ConstraintsVerifier:
 
 
 def _problems(text: str, options: ConstraintsOptions, choice: str | None) -> Iterator[str | None]:
-    """For each constraint what breaks it; None where it is fulfilled."""
+    """For each constraint, how the text breaks it; None if the constraint is fulfilled."""
     if options.json_schema is not None:
         yield _json_problem(text, options.json_schema)
     if options.pattern is not None:

@@ -19,17 +19,17 @@ from verl_pivot.types import Json
 
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
 _DIGITS = {"\\d": "[0-9]", "\\D": "[^0-9]"}
-"""Classes of digits, which may stand within other classes too."""
+"""{class of digits: the same class in ASCII}; each form may also stand within another class."""
 
 
 @lru_cache(maxsize=1024)
 def compiled_pattern(pattern: str) -> SchemaValidator:
-    r"""A regular expression of Rust's engine, which never goes back in the text: no lookaround, no backreferences.
+    r"""A regular expression compiled by Rust's engine, which never backtracks: no lookaround, no backreferences.
 
-    `\d` is a digit from 0 to 9, as JSON schemas have it, and not one of another script.
+    `\d` is a digit from 0 to 9, as in JSON schemas, and no digit of another script.
 
     Raises:
-        ValueError: If the engine does not read the pattern, or it is too large.
+        ValueError: If the engine cannot read the pattern, or the pattern is too large.
     """
     try:
         plain = _ESCAPE.sub(lambda escape: _DIGITS.get(escape[0], escape[0]), pattern)
@@ -51,7 +51,7 @@ def contains_match(pattern: str, text: str) -> bool:
 
 
 def check_schema(schema: Mapping[str, Any]) -> None:
-    """Refuse a JSON schema that is none, or holds patterns that are not linear.
+    """Refuse an invalid JSON schema, or one with a pattern that cannot be matched in linear time.
 
     Raises:
         ValueError: With the place and the problem.
@@ -69,7 +69,7 @@ def schema_problem(schema: Mapping[str, Any], value: Json) -> str | None:
 
     Raises:
         RecursionError: If the schema refers to itself without end.
-        referencing.exceptions.Unresolvable: If it refers to what it does not hold; nothing is fetched.
+        referencing.exceptions.Unresolvable: If the schema refers to something outside it; nothing is fetched.
     """
     validator = _LinearValidator(schema, registry=Registry())
     error = next(validator.iter_errors(value), None)

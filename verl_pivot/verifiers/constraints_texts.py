@@ -1,4 +1,4 @@
-"""Text -> what instructions about its form count: words, sentences, paragraphs, bullets, placeholders, choices."""
+"""Text -> counts and checks for instructions about its form: words, sentences, bullets, placeholders, choices ..."""
 
 import re
 import unicodedata
@@ -8,13 +8,13 @@ from verl_pivot.data.forged_turns import LOOK_ALIKES
 
 _LETTER = r"[^\W_]"
 _WORD = re.compile(rf"{_LETTER}+(?:['-]{_LETTER}+){{0,3}}")
-"""A word, of which up to four may be joined."""
+"""A word; up to four words that are joined by hyphens or apostrophes count as one."""
 _PART = re.compile(rf"{_LETTER}+")
 _SPELT = re.compile(rf"(?<!\S)([AI] )?({_LETTER}(?: {_LETTER}){{2,}})(?!\S)")
-"""Letters that stand alone, one after the other."""
+"""Three or more single letters in a row, with spaces between them."""
 _LATIN = re.compile(r"[A-Za-z]")
 _UNSEEN = re.compile(
-    # Combining marks of no letter's own, Hangul's fillers, and characters that only change how others are shown.
+    # Combining marks that normalization leaves, Hangul fillers, and characters that only change how others are shown.
     r"[\u00ad\u0300-\u036f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164"
     r"\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
@@ -38,7 +38,7 @@ _BULLET = re.compile(
 _PLACEHOLDER = re.compile(r"\[([^\[\]\n]+)\]")
 _TITLE = re.compile(r"<<([^<>\n]+)>>")
 _COMMA = re.compile(
-    # Those of other scripts and widths, and the low quote that looks like one.
+    # Commas of all scripts and widths, and the low quote that looks like a comma.
     r"[,\u201a\u060c\u055d\u07f8\u1363\u1802\u1808\u2e32\u2e34\u2e41\u2e49\u2e4c\u3001\ua4fe\ua60d\ua6f5\ufe10\ufe11\ufe50"
     r"\ufe51\uff0c\uff64]"
 )
@@ -55,7 +55,7 @@ _CHOICE_MARKS = " \t\n()[]{}*_`\"'.:,"
 
 
 def _plain(text: str) -> str:
-    """The text in one form of each letter, quote, hyphen and line end, without characters that are not seen."""
+    """The text with one form of each letter, quote, hyphen and line end, and without invisible characters."""
     if not text.isascii():
         text = _UNSEEN.sub("", unicodedata.normalize("NFKC", text))
     return text.replace("\r\n", "\n").translate(_ONE_FORM)
@@ -70,27 +70,27 @@ def num_words(text: str) -> int:
 
 
 def num_sentences(text: str) -> int:
-    """Sentences, which end with ., ! or ? before a space or the end; the rest of the text is one more."""
+    """Number of sentences, which end with ., ! or ? before a space or the end; text after the last is one more."""
     return sum(map(_has_letter, _SENTENCE_END.split(_plain(text))))
 
 
 def num_paragraphs(text: str) -> int:
-    """Paragraphs between blank lines; rules such as *** are none."""
+    """Number of paragraphs between blank lines; horizontal rules such as *** do not count."""
     return sum(map(_has_letter, _BLANK_LINE.split(_plain(text))))
 
 
 def num_bullets(text: str) -> int:
-    """Lines that begin with *, +, -, a bullet or a number, and go on with words."""
+    """Number of lines that begin with *, +, -, a bullet or a number, followed by words."""
     return sum(map(_has_letter, _BULLET.findall(_plain(text))))
 
 
 def num_placeholders(text: str) -> int:
-    """Placeholders such as [address]."""
+    """Number of placeholders such as [address]."""
     return sum(map(_has_letter, _PLACEHOLDER.findall(_plain(text))))
 
 
 def num_capital_words(text: str) -> int:
-    """Words all of whose letters are capitals."""
+    """Number of words in which all letters are capitals."""
     return sum(word.isupper() for word in _words(text))
 
 
@@ -114,7 +114,7 @@ def num_occurrences(text: str, phrase: str) -> int:
 
 
 def num_in_any_dress(text: str, phrase: str) -> int:
-    """How often a phrase stands in a text, in words that are joined or parted by signs and in look-alikes too."""
+    """How often a phrase stands in a text, also where signs join or split words, or look-alikes replace letters."""
     sought, plain = _words(phrase), _plain(text)
     spellings = {plain, " ".join(map(_in_latin_letters, plain.split()))}
     found = [_num_places(words.findall(each), sought) for each in spellings for words in (_WORD, _PART)]
@@ -123,25 +123,25 @@ def num_in_any_dress(text: str, phrase: str) -> int:
 
 
 def _without_signs(text: str) -> list[str]:
-    """What stands between blanks, without all signs; letters in a row that stand alone are one word."""
+    """The words between blanks, without any signs; single letters in a row become one word."""
     plain = " ".join("".join(_PART.findall(each)) for each in text.split())
-    # A or I before them is a word of its own.
+    # An A or I before these letters is a word of its own.
     return _SPELT.sub(lambda found: f"{found[1] or ''}{found[2].replace(' ', '')}", plain).split()
 
 
 def _in_latin_letters(word: str) -> str:
-    """A word that mixes Latin letters with others in Latin ones; any other as it is."""
+    """The word, in Latin letters alone if it mixes them with look-alikes of other scripts."""
     return word if word.isascii() or not _LATIN.search(word) else word.translate(LOOK_ALIKES)
 
 
 def _num_places(words: Sequence[str], sought: Sequence[str]) -> int:
-    """Number of places at which some words stand one after the other, in any case."""
+    """Number of places where the sought words follow each other, in upper or lower case."""
     words, sought, size = [*map(str.casefold, words)], [*map(str.casefold, sought)], len(sought)
     return sum(words[start : start + size] == sought for start in range(len(words) - size + 1))
 
 
 def is_in_case(text: str, letter_case: str) -> bool:
-    """Whether all letters of a text are small ("lower") or capitals ("upper"), and there is one."""
+    """Whether all letters of a text are small ("lower") or capitals ("upper"), and there is at least one."""
     return text.islower() if letter_case == "lower" else text.isupper()
 
 
@@ -156,8 +156,9 @@ def is_quoted(text: str) -> bool:
 
 
 def chosen(text: str, choices: Sequence[str]) -> str | None:
-    """The choice that a text names: alone, behind words such as "The answer is", or before a mark, as in "B) Paris";
-    None if it names another too, or none.
+    """The choice that a text names; None if it names none or several.
+
+    A choice may stand alone, after words such as "The answer is", or before a mark, as in "B) Paris".
 
     Args:
         text: The answer.

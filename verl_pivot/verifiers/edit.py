@@ -1,4 +1,4 @@
-"""Verifier `edit`: a call of an editor is right if it leaves the file as the expert's call does."""
+"""Verifier `edit`: an editor call is right if it leaves the same files as the expert's call."""
 
 from collections.abc import Mapping
 from typing import Annotated, Literal
@@ -16,11 +16,11 @@ from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 MAX_CHARS = 1_000_000
-"""Characters of the longest file that is parsed; a longer one must equal the expert's."""
+"""Most characters of a file that is parsed; a longer file must equal the expert's."""
 
 
 _MAX_LAST_LINE_ENDS = 4
-"""Characters of line ends behind the last line that two texts may differ by."""
+"""Most characters by which the line ends after the last line of two equal texts may differ."""
 
 
 class EditOptions(Options):
@@ -28,12 +28,12 @@ class EditOptions(Options):
 
     mode: Literal["patch", "levels"] = "patch"
     """
-    patch: both edits are applied to the row's `files`; the same texts, or the same Python with the same comments where
-    the expert edits nothing, are the same edit.
-    levels: NeMo Gym's swe_pivot, which looks at no file, for comparison; see edit_nemo_gym.py.
+    patch: both edits are applied to the row's `files`. They are the same edit if they give the same texts, or the same
+    Python program with the same comments where the expert edits nothing.
+    levels: the score of NeMo Gym's swe_pivot, which reads no file, for comparison; see edit_nemo_gym.py.
     """
     files: dict[str, str] = Field(default_factory=dict)
-    """Text before the call by path, at least of the files that the expert edits."""
+    """{path: text before the call}, at least for the files that the expert edits."""
     level: Annotated[int, Field(ge=0, le=2)] = 0
     """What mode `levels` compares: 0 the tool (as in PivotRL for SWE), 1 also its target, 2 also its text."""
     is_continuous: bool = False
@@ -44,7 +44,7 @@ class EditOptions(Options):
 class EditVerifier:
     """Compares the action's only call with the expert's.
 
-    A call that changes no file (view, undo_edit, other tools) must be the same call.
+    If the expert's call writes no file (view, undo_edit, other tools), the action must be the same call.
     """
 
     def __init__(self, options: EditOptions) -> None:
@@ -108,7 +108,7 @@ class EditVerifier:
 
 
 def _is_same_file(path: str, before: str, expert: str | None, text: str | None) -> bool:
-    """Whether two edits of a file leave the same text, but for line ends behind the last line, or the same program."""
+    """Whether two edits of a file leave the same text, up to line ends after the last line, or the same program."""
     if expert is None or text is None:
         return expert is text
     if text.rstrip("\r\n") == expert.rstrip("\r\n"):

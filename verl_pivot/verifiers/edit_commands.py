@@ -1,4 +1,4 @@
-"""Arguments of an editor's call -> the texts of the files afterwards; several editors' words for them are read."""
+"""Arguments of an editor call, in the words of any of several editors -> texts of the files after the call."""
 
 import posixpath
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from verl_pivot.validation import Options
 from verl_pivot.verifiers.edit_patches import PatchError, apply_patch
 
 MAX_CHARS = 4_000_000
-"""Characters of the longest file that an edit may leave."""
+"""Most characters of a file after replacements."""
 
 
 class ViewCommand(Options):
@@ -81,22 +81,22 @@ WritingCommand: TypeAlias = (
 EditCommand: TypeAlias = ViewCommand | WritingCommand | UndoCommand
 _ADAPTER: TypeAdapter[EditCommand] = TypeAdapter(Annotated[EditCommand, Field(discriminator="command")])
 _COMMANDS_OF_OTHER_TOOLS = ("write", "replace", "patch")
-"""Commands that no editor has; they stand for tools of their own."""
+"""Commands that no editor takes as an argument; here, each stands for a tool of its own."""
 _IGNORED = frozenset({"security_risk"})
 """Arguments that change nothing in a file (OpenHands)."""
 _OPTIONAL = frozenset({"replace_all"})
-"""Arguments that a tool without commands takes, and does not need."""
+"""Optional arguments of a tool without commands."""
 _PATCH_ARGUMENTS = ("patch", "diff", "input")
-"""Names that tools give to the only argument that holds a patch."""
+"""Names of the argument that holds the patch, in tools that take no other argument."""
 
 
 class EditedFiles(NamedTuple):
     """Result of an edit; exactly one of the fields is None."""
 
     texts: dict[str, str | None] | None
-    """Text afterwards of each file that the edit names, by path; None for a file that is deleted."""
+    """{path: text after the edit} of each file that the edit names; the text of a deleted file is None."""
     problem: str | None
-    """Reason for which the editor would refuse the edit."""
+    """Reason why the editor would refuse the edit."""
 
 
 def parse_edit(arguments: JsonObject) -> EditCommand | None:
@@ -122,7 +122,7 @@ def parse_edit(arguments: JsonObject) -> EditCommand | None:
 
 
 def has_same_words(arguments: JsonObject, expert: JsonObject) -> bool:
-    """Whether a tool that takes the expert's arguments takes these: one with a command, or all of the same names."""
+    """Whether a tool that takes the expert's arguments takes these: both have a command, or the same names."""
     if "command" in expert:
         return "command" in arguments
     return _given_names(arguments) - _OPTIONAL == _given_names(expert) - _OPTIONAL
@@ -133,12 +133,12 @@ def _given_names(arguments: JsonObject) -> set[str]:
 
 
 def plain_path(path: str) -> str:
-    """A path without `.` and doubled slashes; `..` stays, since a link may stand before it."""
+    """A path without `.` and doubled slashes; one with `..` is kept, since the part before may be a symbolic link."""
     return path if ".." in path else posixpath.normpath(path).replace("//", "/")
 
 
 def _with_command(given: JsonObject) -> JsonObject:
-    """Arguments of an editor that has a tool for each command, in the words of one that has a tool for all."""
+    """Arguments of a tool for one command, as an editor with one tool for all commands would take them."""
     renamed: JsonObject = {_renamed(name): value for name, value in given.items()}
     if len(renamed) < len(given):
         return given
@@ -164,7 +164,7 @@ def _renamed_keys(value: Json) -> Json:
 
 
 def apply_edit(edit: WritingCommand, files: Mapping[str, str]) -> EditedFiles:
-    """Texts of the edited files, or the reason for which the editor would refuse the edit.
+    """Texts of the edited files, or the reason why the editor would refuse the edit.
 
     Args:
         edit: The command.
@@ -203,7 +203,7 @@ def _edited(
 
 
 def _inserted(edit: InsertCommand, text: str) -> str:
-    # Only a new line ends a line here, as editors count; str.splitlines would also split at a form feed.
+    # Only a line feed ends a line, as editors count lines; str.splitlines would also split at a form feed.
     lines = [f"{line}\n" for line in text.split("\n")]
     lines[-1] = lines[-1].removesuffix("\n")
     if not lines[-1]:

@@ -1,7 +1,7 @@
 """Two calls of a coding agent -> the score of NeMo Gym's swe_pivot, for comparison with published results.
 
 Source: NVIDIA-NeMo/Gym 07d6b0d. Level 0 asks for the same tool, level 1 for the same target, level 2 for similar text.
-No file is looked at, so that a small edit which breaks the program is as good as the expert's.
+No file is read, so that a small edit that breaks the program can score as much as the expert's.
 """
 
 import re
@@ -11,16 +11,16 @@ from verl_pivot.types import Json, ToolCall
 from verl_pivot.verifiers.similarity import similarity
 
 _MAX_CHARS = 2000
-"""Characters of each text that are compared, from its start."""
+"""Number of characters that are compared, from the start of each text."""
 _FULL_SIMILARITY, _NO_SIMILARITY = 0.8, 0.4
-"""Similarity from which level 2 pays in full, and below which it pays nothing."""
+"""Similarity from which level 2 gives the full score, and similarity below which it gives 0."""
 _MIN_OVERLAP = 0.8
-"""Overlap from which two ranges of lines are the same target."""
+"""Smallest overlap at which two ranges of lines are the same target."""
 _MIN_COMMAND_SIMILARITY = 0.3
 _NUM_PATH_PARTS, _NUM_SHELL_PATH_PARTS = 2, 3
-"""Number of last parts of a path that are compared."""
+"""Number of last parts of a path that are compared: of an edited file, and in a shell command."""
 _MAX_PENALTY, _MAX_PENALTY_CHARS = 0.1, 500
-"""Largest share taken off the continuous score for long texts, and the characters from which on all of it is."""
+"""Largest share that long texts take off the continuous score, and number of characters at which it is reached."""
 _LETTERS_OF_PATH = re.compile(r"[\w./~-]+")
 _TEXTS = ("old_str", "new_str", "file_text")
 
@@ -62,7 +62,7 @@ def _same_shell(given: str, expert: str) -> bool:
 
 
 def _paths(text: str) -> list[str]:
-    r"""Matches of the published [\w.~-]*/[\w./~-]+, whose search takes time with the square of a long word's length."""
+    r"""Matches of the published pattern [\w.~-]*/[\w./~-]+, whose own search is quadratic in a word's length."""
     words: list[str] = _LETTERS_OF_PATH.findall(text)
     return [word for word in words if 0 <= word.find("/") < len(word) - 1]
 
@@ -72,7 +72,7 @@ def _end(path: str, num_parts: int) -> tuple[str, ...]:
 
 
 def _overlap(given: Json, expert: Json) -> float:
-    """Share of the lines of two ranges that both have, in [0, 1]."""
+    """Share of the lines from the first to the last of two ranges that are in both, in [0, 1]."""
     if given == expert:
         return 1.0
     first, second = _range(given), _range(expert)
@@ -93,7 +93,7 @@ def _range(value: Json) -> tuple[int, int] | None:
 
 
 def _least_similarity(given: Mapping[str, Json], expert: Mapping[str, Json], at_least: float) -> float:
-    """Least similarity over the texts that the expert gives; of a shell command, similarity of the whole."""
+    """Smallest similarity over the texts that the expert gives; for a shell command, that of the whole command."""
     names = [name for name in _TEXTS if expert.get(name)] or (["command"] if "path" not in expert else [])
     return min((_ratio(_text(given, name), _text(expert, name), at_least) for name in names), default=1.0)
 

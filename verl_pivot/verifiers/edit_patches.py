@@ -1,4 +1,4 @@
-"""Text of a patch -> the edited files: unified diffs, and the form of OpenAI's `apply_patch`."""
+"""Text of a patch -> the edited files, for unified diffs and for the format of OpenAI's `apply_patch`."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,7 +17,7 @@ _OTHER_CHANGES = re.compile(
     r"(?:old mode|new mode|new file mode|deleted file mode|rename|copy|similarity|dissimilarity|index|GIT binary"
     r"|Binary)\b"
 )
-"""Headings of a unified diff that change more of a file than its text: its mode or name, or that it is a link."""
+"""Headings of a unified diff that change more than the text of a file: its mode, its name, or whether it is a link."""
 _ABSENT = "/dev/null"
 
 
@@ -48,7 +48,7 @@ def apply_patch(patch: str, files: Mapping[str, str]) -> dict[str, str | None]:
 
     Args:
         patch: Unified diff, or text from `*** Begin Patch` to `*** End Patch`.
-        files: Text before the patch, by path. A path in the patch may be the end of one of these.
+        files: Text before the patch, by path. A path in the patch may be the end of one of these paths.
 
     Raises:
         PatchError: If the patch cannot be read, or does not fit the files.
@@ -116,10 +116,10 @@ def _read_unified(lines: list[str]) -> list[_FilePatch]:
 
 
 def _kind_of_heading(line: str, kind: str) -> str:
-    """What the headings of one file say of it through this line: "add", "delete" or "" for nothing.
+    """Change that the headings of one file state up to this line: "add", "delete", or "" if none.
 
     Raises:
-        PatchError: If they change more than its text.
+        PatchError: If they change more than the text of the file, or the lines of the file before are missing.
     """
     if line.startswith(_FILE_BEGINS):
         _check_all_named(kind)
@@ -132,7 +132,7 @@ def _kind_of_heading(line: str, kind: str) -> str:
 
 
 def _check_all_named(kind: str) -> None:
-    """Refuse a heading for a file of which no lines follow."""
+    """Refuse a heading that creates or deletes a file whose lines do not follow."""
     if kind:
         raise PatchError("a file is created or deleted without its lines")
 

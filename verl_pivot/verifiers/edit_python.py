@@ -1,4 +1,4 @@
-"""Two texts of a Python file -> whether they are one program, with the same comments where the expert edits nothing."""
+"""Two texts of a Python file -> whether they are equal programs, with equal comments where the expert edits nothing."""
 
 import bisect
 import io
@@ -18,11 +18,11 @@ _NO_PROGRAM = frozenset(
     {tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER, tokenize.COMMENT}
 )
 _LOOSE_SIGNS = frozenset("(),")
-"""Signs that may be added or left out in a program that stays the same."""
+"""Signs that may be added or left out without a change of the program."""
 _MAX_GROWTH, _MAX_EXTRA_CHARS = 4, 400
+"""Changed statements have at most _MAX_GROWTH times the characters of the expert's, plus _MAX_EXTRA_CHARS."""
 _MAX_COMMENT_CHARS = 200
-"""Characters of comments among the edited lines, beyond those of the expert's comments."""
-"""Largest factor, and characters beside it, by which changed statements may be longer than the expert's."""
+"""Most characters of comments in the edited lines, in addition to those of the expert's comments."""
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, tokenize.TokenError)
 
 
@@ -35,9 +35,9 @@ class _LineRange(NamedTuple):
 
 class _Block(NamedTuple):
     starts: list[int]
-    """Lines, counted from 0, at which its statements begin."""
+    """Lines, counted from 0, at which the statements of the block begin."""
     end: int
-    """Line, counted from 0, at which the statement behind the block begins."""
+    """Line, counted from 0, at which the statement after the block begins."""
     indent: str
 
 
@@ -56,7 +56,7 @@ class _Tokens(NamedTuple):
 
 
 class _Chunk(NamedTuple):
-    """Whole statements of a text, and those of the expert's that stand in their place."""
+    """Whole statements of a text, and the expert's statements in the same place."""
 
     text: str
     expert: str
@@ -69,7 +69,7 @@ class _Chunk(NamedTuple):
         return tree is None or tree != _tree(self.text, self.indent)
 
     def has_expert_comments(self, edited: _LineRange) -> bool:
-        """Whether the text has the expert's comments, those in the expert's edited lines of the chunk aside."""
+        """Whether the text has the expert's comments, except for those in the lines that the expert edits."""
         if "#" not in self.text + self.expert:
             return True
         opening = "if 1:\n" if self.indent else ""
@@ -83,7 +83,7 @@ class PythonEdit:
     """The expert's edit of one Python file, with which the samples of a row are compared.
 
     Raises:
-        SyntaxError: If the expert leaves no Python, or another of _UNREADABLE.
+        SyntaxError: If the file that the expert leaves is not Python; or another error of _UNREADABLE.
     """
 
     def __init__(self, before: str, after: str) -> None:
@@ -91,21 +91,21 @@ class PythonEdit:
         program = statements_of(after)
         self._blocks = [_Block(_starts(program), len(self._lines), "")]
         for statement in program:
-            if body := statement.class_body():  # a block of its own
+            if body := statement.class_body():  # the body of a class is a block of its own
                 starts = _starts(body)
                 self._blocks.append(_Block(starts, statement.end_row, _indent(self._lines[starts[0]])))
         self._edited = _difference(self._lines, split_lines(before))
         self._habits = _habits(before or after)
         tree_key(after, "")
         self.changes_program = self._chunk_of(before).has_other_tree()
-        """Whether the expert changes more than what a syntax tree leaves out, such as comments."""
+        """Whether the expert changes the syntax tree, and not only things that it leaves out, such as comments."""
 
     def is_made_by(self, text: str) -> bool:
         """Whether a text is the program that the expert leaves.
 
-        Only the statements that differ from the expert's are parsed: what stands between equal lines of the top level,
-        or of the body of a class, can be parsed alone. They must have the file's line ends, kind of indentation,
-        letters beyond ASCII, encoding and comments.
+        Only the statements that differ from the expert's are parsed: those between equal lines of the top level, or of
+        the body of a class, can be parsed alone. They must have the line ends, kind of indentation, characters beyond
+        ASCII, encoding and comments of the file.
         """
         chunk = self._chunk_of(text)
         if len(chunk.text) > _MAX_GROWTH * len(chunk.expert) + _MAX_EXTRA_CHARS or not self._has_head_of(text):
@@ -126,7 +126,7 @@ class PythonEdit:
         return _Chunk("".join(changed), "".join(self._lines[start:end]), indent, start)
 
     def _whole_statements(self, lines: _LineRange) -> tuple[_LineRange, str]:
-        """The least range of whole statements of a block that holds some lines, with the statement before them.
+        """The smallest range of whole statements of one block that contains the lines, with the statement before it.
 
         Returns the range and the indentation of the block.
         """
@@ -145,7 +145,7 @@ class PythonEdit:
 
 @lru_cache(maxsize=256)
 def python_edit(before: str, after: str) -> PythonEdit | None:
-    """The expert's edit; None if the expert leaves a file that is no Python."""
+    """The expert's edit; None if the file that the expert leaves is not Python."""
     try:
         return PythonEdit(before, after)
     except _UNREADABLE:
@@ -153,7 +153,7 @@ def python_edit(before: str, after: str) -> PythonEdit | None:
 
 
 def _difference(lines: list[str], others: list[str]) -> _LineRange:
-    """Lines that differ from others: those between the first lines and the last lines that both have."""
+    """Lines that differ from `others`: all but the equal lines at the start and at the end of both."""
     start = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(lines, others, strict=False)))
     most = min(len(lines), len(others)) - start
     pairs = zip(reversed(lines), reversed(others), strict=False)
@@ -170,7 +170,7 @@ def _indent(line: str) -> str:
 
 
 def _habits(text: str) -> set[str]:
-    """Line ends, letters of the indentation, and letters beyond printable ASCII that a text has."""
+    """Line ends, indentation characters, and characters beyond printable ASCII that a text has."""
     indents = {f"indentation by {letter!r}" for letter in set("".join(_INDENT.findall(text)))}
     return {*_LINE_END.findall(text), *indents, *_OTHER_LETTER.findall(text)}
 
@@ -181,7 +181,7 @@ def _tree_of_expert(text: str, indent: str) -> bytes | None:
 
 
 def _tree(text: str, indent: str) -> bytes | None:
-    """Key of a block's syntax tree; None if the text is no such block."""
+    """Key of a block's syntax tree; None if the text is not a block with this indentation."""
     try:
         return tree_key(text, indent)
     except _UNREADABLE:
@@ -205,12 +205,12 @@ def _tokens(text: str) -> _Tokens:
 
 
 def _has_comments(given: _Tokens, expert: _Tokens, edited: _LineRange, lines: _LineRange) -> bool:
-    """Whether statements hold the expert's comments at their places, those in the expert's edited lines aside.
+    """Whether statements have the expert's comments in the same places, except for those in edited lines.
 
     Args:
         given: Tokens of the policy's statements.
-        expert: Tokens of the expert's.
-        edited: Lines that the expert edits; they may lie before the statements, or behind them.
+        expert: Tokens of the expert's statements.
+        edited: Lines that the expert edits; they may lie before the statements, or after them.
         lines: Lines of the expert's statements.
     """
     num_tokens, num_expert_tokens = len(given.token_rows), len(expert.token_rows)
@@ -223,13 +223,13 @@ def _has_comments(given: _Tokens, expert: _Tokens, edited: _LineRange, lines: _L
     middle_end = len(given.comments) - len(last)
     middle = given.comments[len(first) : middle_end]
     if middle and (edited.start >= lines.end or edited.end <= lines.start):
-        return False  # these statements lie before the edited lines, or behind them
+        return False  # these statements lie before the edited lines, or after them
     if sum(len(each.text) for each in middle) > _MAX_COMMENT_CHARS + sum(len(each.text) for each in expert.comments):
         return False
     if any(
         each.num_before == num_fixed_before > 0 and each.row == given.token_rows[each.num_before - 1] for each in middle
     ):
-        return False  # behind the code of a line before the edited ones
+        return False  # the comment follows code in a line before the edited lines
     return (
         [(each.text, each.num_before) for each in given.comments[: len(first)]] == first
         and [(each.text, num_tokens - each.num_before) for each in given.comments[middle_end:]] == last
@@ -238,7 +238,7 @@ def _has_comments(given: _Tokens, expert: _Tokens, edited: _LineRange, lines: _L
 
 
 def _head(lines: list[str]) -> tuple[str, tuple[str, ...]]:
-    """Line that names an interpreter, and encodings that the first two lines name."""
+    """Line with `#!` that names an interpreter, and encodings that the first two lines name."""
     found = [_COOKIE.match(line) for line in lines[:2]]
     interpreter = lines[0] if lines and lines[0].startswith("#!") else ""
     return interpreter, tuple(each[1] for each in found if each)

@@ -1,7 +1,8 @@
 """Python text -> its statements, and a key that two texts share only if their syntax trees are the same.
 
-`ast.parse` keeps the interpreter, and with it the event loop, until it returns: up to 8 ms for a kilobyte. So a text is
-split at its statements first, by a tokenizer that lets others run, and parsed in parts of at most `MAX_PARSED`.
+`ast.parse` holds the interpreter lock, and so blocks the event loop, until it returns: up to 8 ms for a kilobyte. So a
+text is first split into statements, by a tokenizer that lets other threads run. The statements are then parsed in parts
+of at most `MAX_PARSED` characters.
 """
 
 import ast
@@ -13,27 +14,27 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 MAX_PARSED = 3 * 1024
-"""Characters, without blanks and comments, that are parsed at once. Of a longer statement, each line is compared by its
-tokens, and each block as a text is."""
+"""Most characters, without blanks and comments, that are parsed at once. A longer statement is compared in parts: its
+own lines by their tokens, and each block in it like a whole text."""
 _NO_TOKEN = frozenset({tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER})
 _DEPTHS = {tokenize.INDENT: 1, tokenize.DEDENT: -1}
 _LONG_NUMBER = re.compile(r"[0-9_]{4400}")
-"""Digits that the tokenizer tries to read in many ways, as its own module's pattern says."""
+"""A number so long that the pattern of the `tokenize` module would try to match it in many ways."""
 _CONTINUING = frozenset({"else", "elif", "except", "finally"})
 """First words of lines that belong to the statement before them."""
 
 
 class _LogicalLine(NamedTuple):
-    """A logical line: what stands before a new line outside of brackets and texts."""
+    """A logical line: the tokens up to a line end that is outside of brackets and texts."""
 
     row: int
     """Row of its first token, counted from 0."""
     depth: int
-    """Number of blocks around it."""
+    """Number of blocks around the line."""
     first: str
     """First token of the line."""
     tokens: str
-    """All tokens of the line, each behind a null character, which no program holds."""
+    """All tokens of the line, each after a null character, which no program contains."""
 
 
 class Statement(NamedTuple):
@@ -41,20 +42,20 @@ class Statement(NamedTuple):
 
     lines: tuple[_LogicalLine, ...]
     end_row: int
-    """Row at which the next statement begins, or that behind the text."""
+    """Row at which the next statement begins, or the row after the end of the text."""
 
     @property
     def row(self) -> int:
-        """Row at which it begins, counted from 0."""
+        """Row at which the statement begins, counted from 0."""
         return self.lines[0].row
 
     @property
     def num_chars(self) -> int:
-        """Characters of its tokens."""
+        """Number of characters of all tokens."""
         return sum(len(line.tokens) - line.tokens.count("\0") for line in self.lines)
 
     def class_body(self) -> tuple["Statement", ...]:
-        """The statements of a class; none for another statement, and for a class of one line."""
+        """The statements in the body of a class; empty for any other statement, and for a class on one line."""
         head = next((number for number, line in enumerate(self.lines) if line.first != "@"), 0)
         body = self.lines[head + 1 :]
         return _grouped(body, self.end_row) if self.lines[head].first == "class" and body else ()
@@ -69,14 +70,15 @@ def statements_of(text: str) -> tuple[Statement, ...]:
     """Statements of the outermost block, in their order.
 
     Raises:
-        SyntaxError: If the text has no such lines.
-        tokenize.TokenError: If a bracket or a text in it stays open.
+        SyntaxError: If the text cannot be split into statements.
+        ValueError: If the text has a null character, or a number of too many digits.
+        tokenize.TokenError: If a bracket or a string in the text is not closed.
     """
     return _grouped(tuple(_logical_lines(text)), len(split_lines(text)))
 
 
 def tree_key(text: str, indent: str) -> bytes:
-    """Key of the syntax tree of a block whose statements all have an indentation.
+    """Key of the syntax tree of a block whose statements all have the indentation `indent`.
 
     Raises:
         SyntaxError: If the text is no such block; or ValueError, RecursionError, MemoryError or tokenize.TokenError.
@@ -119,7 +121,7 @@ def _line(depth: int, tokens: list[tokenize.TokenInfo]) -> _LogicalLine:
 
 
 def _grouped(lines: tuple[_LogicalLine, ...], end_row: int) -> tuple[Statement, ...]:
-    """The statements of one block, whose lines begin with one of the block itself."""
+    """The statements of one block; the first of the lines must belong to the block itself, not to an inner one."""
     starts: list[int] = []
     is_decorated = False
     for number, line in enumerate(lines):
@@ -155,7 +157,7 @@ def _keys(statements: tuple[Statement, ...], rows: list[str]) -> Iterator[str]:
 
 
 def _keys_of_lines(statement: Statement, rows: list[str]) -> Iterator[str]:
-    """The tokens of a statement's own lines, and the keys of the blocks behind them."""
+    """The tokens of a statement's own lines, and the keys of the blocks after them."""
     lines, depth = statement.lines, statement.lines[0].depth
     own = [number for number, line in enumerate(lines) if line.depth <= depth]
     for number, end in zip(own, [*own[1:], len(lines)], strict=True):
@@ -166,7 +168,7 @@ def _keys_of_lines(statement: Statement, rows: list[str]) -> Iterator[str]:
             inner = _grouped(block, end_row)
             yield "{"
             if lines[number].first == "match":
-                for case in inner:  # which is no statement that can be parsed alone
+                for case in inner:  # a case cannot be parsed alone
                     yield from _keys_of_lines(case, rows)
             else:
                 yield from _keys(inner, rows)
@@ -174,7 +176,7 @@ def _keys_of_lines(statement: Statement, rows: list[str]) -> Iterator[str]:
 
 
 def _parsed(text: str, indent: str) -> Iterator[str]:
-    """Dumps of the syntax trees of a short text's statements, whose first lines all have an indentation."""
+    """Dumps of the syntax trees of a short text's statements, whose first lines all have the indentation `indent`."""
     text = f"if 1:\n{text}" if indent else text
     program = ast.parse(text)
     body = program.body
@@ -187,7 +189,7 @@ def _parsed(text: str, indent: str) -> Iterator[str]:
         for statement in body:
             decorators: list[ast.expr] = getattr(statement, "decorator_list", [])
             row = min([statement.lineno, *(each.lineno for each in decorators)])
-            if row > last_row and _indent(rows[row - 1]) != indent:  # a semicolon stands before the others
+            if row > last_row and _indent(rows[row - 1]) != indent:  # any other statement follows a semicolon
                 raise SyntaxError("not one block")
             last_row = statement.end_lineno or row
     return map(ast.dump, body)

@@ -1,4 +1,4 @@
-"""An action -> the program, query, command or answer that it holds, or the verdict that it holds none."""
+"""An action -> the program, query, command or answer that it holds, or a refusal if it holds none."""
 
 import re
 from typing import Literal, TypeAlias
@@ -10,14 +10,14 @@ from verl_pivot.verifiers.code_blocks import code_blocks
 from verl_pivot.verifiers.verdicts import Reason, refuse
 
 MAX_CHARS = 256 * 1024
-"""Characters of the longest program that is executed."""
+"""Most characters of a program that is executed."""
 AnswerPlace: TypeAlias = Literal["answer_tag", "boxed", "all"]
 r"""Where an answer stands in a text: in <answer>, in \boxed{}, or all of the text is the answer."""
 
 OUTPUT_LANGUAGES = frozenset({"output", "text", "txt", "plaintext", "console", "stdout", "result"})
-"""Languages of blocks that show what a program prints, and hold no program."""
+"""Languages of code blocks that show the output of a program, and no program."""
 _LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
-"""JSON can spell half a surrogate pair, and no file can hold one."""
+"""Half of a surrogate pair, which JSON can spell, but no file can hold."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
 
 
@@ -28,9 +28,9 @@ def extract_program(
 
     Args:
         action: Action of the policy or of the expert.
-        argument: Argument of the action's only call that holds it; None for the last fenced code block of the text.
-            Earlier blocks are ignored, so that giving many gains nothing.
-        ignored: Languages of blocks that are passed over, where there is another block.
+        argument: Argument of the action's only call that holds the program; None for the last fenced code block of the
+            text. Earlier blocks are ignored, so that giving many programs gains nothing.
+        ignored: Languages of code blocks that are ignored if there is any other block.
     """
     found = _last_code_block(action, ignored) if argument is None else extract_argument(action, argument)
     if isinstance(found, Verdict):
@@ -66,7 +66,7 @@ def extract_answer(text: str, place: AnswerPlace) -> str | Verdict:
 
 
 def extract_answers(text: str, place: AnswerPlace) -> tuple[str, ...]:
-    """The different answers that a text gives at `place`, in their order; none where all are empty."""
+    """The different answers that a text gives at `place`, in their order; empty if every answer is empty."""
     found = [text] if place == "all" else _tagged(text) if place == "answer_tag" else _boxed(text)
     answers = dict.fromkeys(answer.strip() for answer in found)
     return () if answers.keys() == {""} else tuple(answers)

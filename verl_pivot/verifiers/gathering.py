@@ -1,4 +1,4 @@
-"""Questions that come at the same time -> one program that answers them; where it fails, each is asked alone."""
+"""Questions asked at the same time -> answers from one program; a question that it leaves open is asked again alone."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
@@ -27,11 +27,11 @@ class Gathering(Generic[KeyT, QuestionT, AnswerT]):
     def __init__(
         self, answer: Callable[[KeyT, Sequence[QuestionT]], Awaitable[Sequence[AnswerT | None]]], max_questions: int
     ) -> None:
-        """Gather nothing yet.
+        """Start without questions.
 
         Args:
-            answer: Gives the answers, in order, to some questions with one key. For None, the question is asked again
-                alone; a question that is alone gets an answer or an error.
+            answer: Gives the answers, in order, to several questions with one key. If an answer is None, the question
+                is asked again alone. A question that is asked alone must get an answer or an error.
             max_questions: Most questions in one call of `answer`.
         """
         self._answer, self._max_questions = answer, max_questions

@@ -1,4 +1,4 @@
-"""Verifier `judge`: a language model says whether an action does what the expert's does, or how good it is."""
+"""Verifier `judge`: a language model says whether an action does the same as the expert's, or how good it is."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse, undecided
 
 MAX_CHARS = 20_000
-"""Characters of the longest action that a judge is shown."""
+"""Most characters of an action that a judge is shown; a longer action is refused."""
 _ITEM_SCORES = {"Yes": 1.0, "In progress": 0.5, "No": 0.0}
 _MAX_CACHED_VERDICTS = 65_536
 _ANSWER_TOKENS, _CERTIFICATE_TOKENS = 1024, 8192
@@ -34,41 +34,41 @@ class JudgeOptions(Options):
     model: str
     """Name of the model on that endpoint."""
     api_key_variable: str = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the endpoint's key."""
+    """Name of the environment variable that holds the API key of the endpoint."""
     kind: Literal["equivalence", "rubric", "checklist", "certificate"] = "equivalence"
     """
     equivalence: whether the action is the same as the expert's, asked in both orders; both answers must say so.
     rubric: 0 to 10 points by `criterion`, divided by 10.
     checklist: the mean over `items` of Yes 1, In progress 0.5 and No 0.
-    certificate: whether the action's code does what the expert's does, with premises and traces that are checked, asked
-    in both orders; both answers must say so. See `certificate`.
+    certificate: whether the action's code does the same as the expert's, with premises and traces that a program
+    checks. It is asked in both orders; both answers must say so. See `certificate`.
     """
     criterion: str = "Same means: whoever receives them is told or does the same things, in whatever words."
-    """What the judge is told about the meaning of "same", or of the points."""
+    """Text that tells the judge what "same" means, or what the points stand for."""
     items: tuple[str, ...] = ()
     """Items of the checklist."""
     certificate: CertificateOptions | None = None
     """Files, tests and actions of a certificate."""
     num_state_messages: Annotated[int, Field(ge=0, le=100)] = 3
-    """Last messages of the conversation that the judge is shown."""
+    """Number of last messages of the conversation that the judge is shown."""
     max_concurrency: Annotated[int, Field(ge=1)] = 16
     """Most requests of one process at a time."""
     requests_per_minute: Annotated[float, Field(gt=0.0)] = 6000.0
     """Most requests of one process in a minute."""
     max_retries: Annotated[int, Field(ge=0, le=20)] = 4
-    """Number of times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
+    """Number of retries of a request after a refusal because of load, a timeout or a server error."""
     timeout_seconds: Annotated[float, Field(gt=0.0)] = 60.0
-    """Seconds for one answer."""
+    """Timeout of one request, in seconds."""
     cache_dir: str | None = None
-    """Folder of the judge's answers, which a resumed run and other processes find there; null keeps none."""
+    """Folder in which the judge's answers are cached, for a resumed run and other processes; null for no cache."""
     max_tokens: Annotated[int, Field(ge=16)] | None = None
-    """Tokens of the judge's longest answer; null for 1024, or for a certificate 8192."""
+    """Most tokens of one answer of the judge; null means 1024, or 8192 if the kind is certificate."""
     answer_format: AnswerFormat = "json_schema"
     """
     json_schema: the server constrains answers to their JSON schema.
     json_object: the server constrains answers to JSON; for servers that refuse schemas.
-    text: the prompt alone asks for JSON; for servers that refuse both or ignore them, and for SGLang on a CPU, which a
-    schema ends.
+    text: the prompt alone asks for JSON; for servers that refuse or ignore both, and for SGLang on a CPU, where a
+    schema stops the server.
     """
 
     @model_validator(mode="after")
@@ -96,7 +96,7 @@ _verdicts: AskedOnce[tuple[JudgeOptions, str, str, str], Verdict] = AskedOnce(_M
 
 @register("judge", options=JudgeOptions)
 class JudgeVerifier:
-    """Asks the judge once about equal texts and keeps its verdict; undecided if the judge does not answer.
+    """Asks the judge once about equal texts and caches its verdict; undecided if the judge does not answer.
 
     A call where the expert writes a message is refused without asking, as is a message where the expert makes a call.
     """
@@ -181,7 +181,7 @@ def _refusal_without_judge(action: Message, expert: Message, sampled: str) -> Ve
 
 
 def _problem_of_row(state: str, expert: str) -> str | None:
-    """What no judge could be asked about, whatever the policy does; None where there is nothing of this sort."""
+    """Problem of the row because of which no judge can be asked, whatever the policy does; None if there is none."""
     if not expert.strip():
         return "the expert's action has neither a call nor text"
     if len(expert) > MAX_CHARS:

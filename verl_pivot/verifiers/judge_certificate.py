@@ -1,4 +1,4 @@
-"""Certificate of a judge about two versions of some code, and the problem for which it proves nothing."""
+"""Certificate of a judge about two versions of some code -> the problem because of which it proves nothing."""
 
 from collections.abc import Sequence
 from typing import TypeAlias
@@ -7,10 +7,10 @@ from verl_pivot.validation import Options
 from verl_pivot.verifiers.judge_certificate_files import LETTER, CodeComparison, Span
 
 LINE_TOLERANCE = 2
-"""Lines by which a quotation may stand before or behind the line that a premise names."""
+"""Most lines by which a quotation may stand before or after the line that its premise names."""
 _MAX_PREMISES = 200
 _MIN_LETTERS = 3
-"""Letters and digits of the shortest quotation that is not a whole line."""
+"""Fewest letters and digits of a quotation that does not consist of whole lines."""
 
 
 class Premise(Options):
@@ -65,11 +65,12 @@ Certificate: TypeAlias = CertificateOfTests | CertificateOfPlaces
 
 
 def problem_of(certificate: Certificate, comparison: CodeComparison) -> str | None:
-    """Why a certificate does not prove what it concludes; None where it holds.
+    """Reason why a certificate does not prove its conclusion; None if it does.
 
-    Every quotation must stand in its file, `LINE_TOLERANCE` lines from its line at most. Every test, or without tests
-    every place, has one trace that cites premises, and every premise is cited. Each version is quoted where it differs
-    from the other. The conclusion is that of the traces, and the expert's version passes every test.
+    Every quotation must stand in its file, at most `LINE_TOLERANCE` lines from the line that is stated. Every test, or
+    without tests every place, must have one trace that cites premises, and every premise must be cited. Each version
+    must be quoted where it differs from the other. The conclusion must follow from the traces, by which the expert's
+    version must pass every test.
 
     Source: the certificate of Agentic Code Reasoning (arXiv:2603.01896): premises, a trace for each test or path, a
     conclusion. The paper only prompts for it; the checks are ours.
@@ -93,7 +94,7 @@ def problem_of(certificate: Certificate, comparison: CodeComparison) -> str | No
 
 
 def _quoted(premise: Premise, comparison: CodeComparison) -> Span | str:
-    """The lines that a premise quotes, or why it quotes nothing."""
+    """The lines that a premise quotes, or the problem of its quotation."""
     if not 1 <= premise.file <= len(comparison.files):
         return f"there is no file {premise.file}"
     lines = [line.strip() for line in comparison.files[premise.file - 1].lines]
@@ -109,7 +110,7 @@ def _quoted(premise: Premise, comparison: CodeComparison) -> Span | str:
 
 
 def _stands_in(quotation: Sequence[str], lines: Sequence[str]) -> bool:
-    """Whether lines hold a quotation: whole lines between its first and its last, which may be parts of lines."""
+    """Whether lines contain a quotation, of whose lines the first and the last may be incomplete."""
     text, whole = "\n".join(quotation), "\n".join(lines)
     return text == whole or (text in whole and len(LETTER.findall(text)) >= _MIN_LETTERS)
 
@@ -135,7 +136,7 @@ def _number(trace: TracedTest | TracedPlace) -> int:
 
 
 def _problem_of_places(certificate: Certificate, comparison: CodeComparison, quoted: dict[int, Span]) -> str | None:
-    """Why the traces look past what differs: each version must be quoted there, and each place by its own trace."""
+    """Reason why the traces miss a difference: each version must be quoted there, and each place by its own trace."""
     for version in ("version 1", "version 2"):
         own = comparison.own_lines(version)
         if own and not any((span.file, line) in own for span in quoted.values() for line in range(*span[1:])):

@@ -1,4 +1,4 @@
-"""Two actions and a row's files -> CodeComparison: the numbered files that a certificate quotes, and what differs."""
+"""Two actions and a row's files -> CodeComparison: numbered files that a certificate quotes, and their differences."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,31 +17,31 @@ from verl_pivot.verifiers.extraction import OUTPUT_LANGUAGES, extract_program
 from verl_pivot.verifiers.verdicts import Reason, refuse
 
 Texts: TypeAlias = dict[str, str | None]
-"""Text of each file by path; None for a file that is deleted."""
+"""{path: text of the file}; None for a file that is deleted."""
 Owner: TypeAlias = Literal["both versions", "version 1", "version 2", "a test"]
 LETTER = re.compile(r"[^\W_]")
-"""A line without one says nothing that could be quoted."""
+"""A letter or digit; a line without one has nothing to quote."""
 _MAX_LINES_COMPARED = 200
-"""Lines of a changed region that are aligned one by one; a longer region is one place."""
+"""Most lines of a changed region that are aligned one by one; a longer region is one place."""
 _MAX_PLACES_OF_FILE = 20
-"""Places of one file that are traced one by one; where there are more, the whole changed region is one place."""
+"""Most places of one file that are traced one by one; if there are more, the whole changed region is one place."""
 _MAX_TESTS = 50
 
 
 class CertificateOptions(Options):
-    """What a judge compares by a certificate, without running it."""
+    """Code that a judge compares by a certificate, without running it."""
 
     row: Literal["edit", "code"]
     """
     edit: both actions are calls of an editor, applied to `files` as the verifier `edit` applies them.
-    code: both actions hold a Python program or one in another language, as the verifier `code` reads it.
+    code: both actions hold a program, in Python or another language, as the verifier `code` reads it.
     """
     files: dict[str, str] = Field(default_factory=dict)
-    """Text before an edit by path: the edited files, and those that the judge has to read beside them."""
+    """{path: text before the edit} of the edited files, and of other files that the judge has to read."""
     tests: dict[str, str] = Field(default_factory=dict)
     """
-    Text of each test by its name, all of which the expert's action passes. The judge traces each of them; without tests
-    it traces each place at which the two versions differ.
+    {name: text of the test}; the expert's action passes all of them. The judge traces each test; without tests, it
+    traces each place at which the two versions differ.
     """
     argument: ToolArgument | None = None
     """Argument that holds the program, as "tool.argument"; None for the last code block of the text."""
@@ -58,12 +58,12 @@ class CertificateOptions(Options):
 
 
 class QuotableFile(NamedTuple):
-    """One file that a judge is shown; its number is its place among all, from 1."""
+    """One file that a judge is shown; its number is its position among all files, from 1."""
 
     owner: Owner
     path: str
     lines: list[str]
-    """Lines as the judge reads them: without markers of chat templates. A line end behind the last one begins none."""
+    """Lines as the judge reads them, without markers of chat templates; a final line end begins no further line."""
 
 
 class Span(NamedTuple):
@@ -74,7 +74,7 @@ class Span(NamedTuple):
     first: int
     """Number of the first line, from 1."""
     behind: int
-    """Number of the line behind the last one; equal to `first` where a version lacks the lines of the other."""
+    """Number of the line after the last one; equal to `first` if a version lacks the lines of the other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,13 +83,13 @@ class CodeComparison:
 
     files: tuple[QuotableFile, ...]
     places: tuple[tuple[Span, ...], ...]
-    """[num_places] Lines of version 1 and of version 2 that differ; one span alone where a version lacks the file."""
+    """[num_places] Lines of version 1 and of version 2 that differ; only one span if a version lacks the file."""
     num_tests: int
     passing_version: Literal[1, 2]
     """The version of the expert, which passes every test."""
 
     def own_lines(self, version: Owner) -> set[tuple[int, int]]:
-        """File and line of each line of one version that the other version's file of this path does not have."""
+        """(file number, line number) of each line of one version that the file of the same path in the other lacks."""
         other: Owner = "version 2" if version == "version 1" else "version 1"
         others = {file.path: {line.strip() for line in file.lines} for file in self.files if file.owner == other}
         return {
@@ -150,7 +150,7 @@ def _quotable(owner: Owner, path: str, text: str) -> QuotableFile:
 
 
 def _places(versions: Sequence[list[str]], numbers: Sequence[int]) -> list[tuple[Span, ...]]:
-    """Places at which the versions of one file differ; the whole file where there is one version alone."""
+    """Places at which the versions of one file differ; the whole file if there is only one version."""
     if len(versions) == 1:
         return [(Span(numbers[0], 1, len(versions[0]) + 1),)]
     one, two = versions
@@ -169,7 +169,7 @@ def _places(versions: Sequence[list[str]], numbers: Sequence[int]) -> list[tuple
 
 
 def _changed_blocks(one: list[str], two: list[str]) -> list[tuple[int, int, int, int]]:
-    """[num_blocks] Lines of two regions that differ, as first line and line behind the last of each, from 0."""
+    """[num_blocks] Lines of two regions that differ, as first line and line after the last of each, from 0."""
     if one == two:
         return []
     whole = [(0, len(one), 0, len(two))]

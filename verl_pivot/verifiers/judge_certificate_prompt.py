@@ -28,12 +28,12 @@ Answer {{"premises": [{{"number": 1, "file": 2, "line": 14, "quotation": "...", 
 
 
 def form_of(comparison: CodeComparison) -> type[Certificate]:
-    """The certificate that a comparison asks for: of tests, or of places where there are no tests."""
+    """Type of the certificate that a comparison needs: of tests, or of places if there are no tests."""
     return CertificateOfTests if comparison.num_tests else CertificateOfPlaces
 
 
 def certificate_question(state: str, comparison: CodeComparison) -> JudgeQuestion:
-    """Question for a certificate. Names of files stand inside the fences, since an action chooses them."""
+    """Question that asks for a certificate; names of files stand inside the fences, since an action chooses them."""
     fence = Fence()
     texts = [fence.around("The conversation so far:", state)]
     for number, file in enumerate(comparison.files, 1):

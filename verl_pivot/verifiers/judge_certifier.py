@@ -1,4 +1,4 @@
-"""Certifier: an action and the expert's, as code -> a verdict from certificates of a judge that hold."""
+"""Certifier: code of an action and of the expert's action -> a verdict from valid certificates of a judge."""
 
 from collections.abc import Sequence
 from hashlib import sha256
@@ -25,23 +25,23 @@ from verl_pivot.verifiers.judge_prompts import conversation_text
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse, undecided
 
 MAX_ROW_CHARS = 200_000
-"""Characters of the conversation, the tests and the files that the expert leaves, all together."""
+"""Most characters of the conversation, the tests and the files after the expert's action, all together."""
 MAX_PLACES = 50
-"""Places at which an action may differ from the expert's and still be traced."""
+"""Most places at which an action may differ from the expert's in a row without tests; with more, it is refused."""
 _MAX_CACHED_VERDICTS = 65_536
 _verdicts: AskedOnce[bytes, Verdict] = AskedOnce(_MAX_CACHED_VERDICTS)
 
 
 class Certifier:
-    """Asks a judge whether an action's code does what the expert's does, and takes certificates alone that hold."""
+    """Asks a judge whether an action's code does the same as the expert's, and accepts only valid certificates."""
 
     def __init__(self, options: CertificateOptions, endpoint: Endpoint, max_added_chars: int) -> None:
-        """Keep what is asked.
+        """Keep the parts that the questions of one row share.
 
         Args:
             options: The row's files and tests.
             endpoint: The judge.
-            max_added_chars: Characters by which the files of an action may exceed those of the expert's.
+            max_added_chars: Most characters by which the files after an action may exceed those after the expert's.
         """
         self._options = options
         self._endpoint = endpoint
@@ -51,7 +51,7 @@ class Certifier:
         self._size = sum(map(len, options.files.values())) + self._num_test_chars
 
     async def verdict(self, action: Message, turn: Turn, shown_state: Sequence[Message]) -> Verdict:
-        """The verdict on an action; undecided where no certificate holds, or the judge does not answer."""
+        """The verdict on an action; undecided if no certificate is valid, or the judge does not answer."""
         state = conversation_text(shown_state)
         size = self._size + size_of_message(action) + size_of_message(turn.expert)
         texts = await run_off_loop(size, self._texts_or_verdict, action, turn.expert, state)
@@ -72,7 +72,7 @@ class Certifier:
             return undecided(Reason.JUDGE_FAILED, str(error))
 
     def _texts_or_verdict(self, action: Message, expert_action: Message, state: str) -> tuple[Texts, Texts] | Verdict:
-        """Files that the action and the expert's leave, or the verdict for which no judge is needed."""
+        """Files after the action and after the expert's, or a verdict for which no judge is needed."""
         expert = texts_after(expert_action, self._options)
         if isinstance(expert, Verdict):
             return broken_expert(f"the expert's action leaves nothing to compare: {expert.reason} {expert.detail}")
@@ -91,7 +91,7 @@ class Certifier:
         return _refusal(sampled, expert, self._before, self._max_added_chars) or (sampled, expert)
 
     async def _judge(self, state: str, sampled: Texts, expert: Texts) -> Verdict:
-        """The verdict of two certificates; the second, with the versions changed about, where the first pays."""
+        """The verdict of two certificates; the second, with the versions swapped, is needed if the first accepts."""
         tests, size = self._options.tests, _num_chars(sampled) + _num_chars(expert)
         comparison = await run_off_loop(size, compared, sampled, expert, tests, passing_version=2)
         if len(comparison.places) > MAX_PLACES and not tests:
@@ -106,7 +106,7 @@ class Certifier:
         return Verdict.accept(detail=first.reason[:300])
 
     async def _judge_expert(self, state: str, expert: Texts) -> Verdict:
-        """Ask the control question: the expert's version against itself, or without tests against the row's files."""
+        """Ask the control question: compare the expert's version with itself, or without tests with the row's files."""
         first = expert if self._options.tests else self._before
         size = _num_chars(first) + _num_chars(expert)
         comparison = await run_off_loop(size, compared, first, expert, self._options.tests, passing_version=2)

@@ -26,20 +26,20 @@ from verl_pivot.verifiers.judge_usage import usage
 ReplyT = TypeVar("ReplyT", bound=BaseModel)
 _CODE_BLOCK = re.compile(r"```(?:json)?\n(.*)\n```", re.DOTALL)
 _MAX_ATTEMPTS = 3
-"""Number of times that a model is asked until its answer has the required form."""
+"""Most times that a model is asked until its answer has the required form."""
 
 
 class UnansweredQuestionError(VerifierError):
-    """The judge refuses one question, or never answers it in the form asked for; it may answer others."""
+    """The judge refuses one question, or never answers it in the required form; it may answer others."""
 
 
 class UnprovenAnswerError(VerifierError):
-    """The judge answers in the form asked for, but never so that its answer holds what a program checks."""
+    """The judge answers in the required form, but none of its answers passes the checks of a program."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One model behind an OpenAI-compatible endpoint, and the load that it may get."""
+    """One model behind an OpenAI-compatible endpoint, and the limits on its load."""
 
     base_url: str
     model: str
@@ -48,12 +48,12 @@ class Endpoint:
     max_concurrency: int
     requests_per_minute: float
     max_retries: int
-    """Number of times that a request is sent again after a refusal for load, a time-out or a failure of the server."""
+    """Number of retries of a request after a refusal because of load, a timeout or a server error."""
     timeout_seconds: float
     max_tokens: int
     answer_format: AnswerFormat
     cache_dir: str | None
-    """Folder of its answers; None keeps none."""
+    """Folder in which its answers are cached; None for no cache."""
 
 
 async def ask(
@@ -62,19 +62,19 @@ async def ask(
     reply: type[ReplyT],
     problem_of: Callable[[ReplyT], str | None] | None = None,
 ) -> ReplyT:
-    """The model's answer to a question, as a `reply`; each time that there is none, it is asked with another seed.
+    """The model's answer to a question, as a `reply`; while there is none, the model is asked again with another seed.
 
-    With a `cache_dir` a question with one seed is asked once, also by several processes and after a resume.
+    With a `cache_dir`, each question is asked once per seed, also across several processes and after a resume.
 
     Args:
         endpoint: The model.
         question: The question; a content may be a list of parts, with pictures as `image_url`.
         reply: Form of the answer.
-        problem_of: What is wrong with an answer in this form, or None; without it every such answer is taken.
+        problem_of: Gives the problem of an answer in this form, or None; without it, every such answer is accepted.
 
     Raises:
         UnansweredQuestionError: If the endpoint refuses the question each time, or never answers in this form.
-        UnprovenAnswerError: If `problem_of` finds something in an answer, and no answer is without a problem.
+        UnprovenAnswerError: If answers have this form, but `problem_of` finds a problem in each of them.
         VerifierError: If the endpoint does not answer.
         ConfigError: If the environment variable of the key is not set, or answers cannot be kept in `cache_dir`.
     """
@@ -106,7 +106,7 @@ async def ask(
 def without_wrapping(text: str) -> str:
     """An answer without the model's reasoning before it, and without one code block around it.
 
-    An object inside other text is not looked for, since that text may quote one of the policy's.
+    A JSON object inside other text is not looked for, since that text may quote an object that the policy wrote.
     """
     answer = text.strip()
     if not answer.startswith("{") and answer.count("</think>") == 1:
@@ -148,7 +148,7 @@ class _EndpointConnection:
         """Text of one answer.
 
         Raises:
-            VerifierError: If the endpoint does not answer, or with something that is no answer of a model.
+            VerifierError: If the endpoint does not answer, or its response holds no answer of a model.
             ConfigError: If the endpoint refuses the request.
         """
         endpoint = self._endpoint

@@ -1,4 +1,4 @@
-"""A question about an action and a control question -> the verdict, or whose fault it is that there is none."""
+"""Question about an action, control question -> the verdict; tells failures of the action from those of the judge."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeAlias
@@ -12,15 +12,15 @@ Question: TypeAlias = Callable[[], Coroutine[Any, Any, Verdict]]
 
 
 async def verdict_or_refusal(ask: Question, control: Question | None) -> Verdict:
-    """The judge's verdict. What makes only the question about this action fail is this action, which is refused.
+    """The judge's verdict; if the question fails for this action alone, the action is at fault and is refused.
 
     Args:
         ask: Question about the action.
-        control: The same question about the expert's action; where it fails too, nothing is decided. An endpoint that
-            failed is asked about the action once more behind it. None where the action is the expert's.
+        control: The same question about the expert's action; if it fails too, nothing is decided. If the endpoint
+            failed, it is asked about the action once more after the control. None if the action is the expert's.
 
     Raises:
-        UnprovenAnswerError: If the judge answers, but proves nothing: a judge that errs is no fault of the action.
+        UnprovenAnswerError: If the judge answers, but proves nothing: an error of the judge is no fault of the action.
         VerifierError: If the endpoint and not the action is at fault.
     """
     try:

@@ -47,7 +47,7 @@ class Checklist(Options):
 
 
 class JudgeQuestion(NamedTuple):
-    """What a judge is asked."""
+    """One question to a judge."""
 
     messages: list[JsonObject]
     name: str
@@ -62,7 +62,7 @@ class Fence:
         self.word = word or secrets.token_hex(8)
 
     def around(self, title: str, text: str) -> str:
-        """The text under its title, without markers of chat templates, by which it could end the question."""
+        """The text under its title, without markers of chat templates, with which it could end the question."""
         return f"{title}\n<{self.word}>\n{without_chat_tokens(text)}\n</{self.word}>"
 
     def system(self, task: str, answer: str = _JSON_ALONE) -> dict[str, str]:
@@ -71,7 +71,7 @@ class Fence:
         return {"role": "system", "content": f"{task}\n\n{rules}"}
 
     def question(self, task: str, content: Json) -> JudgeQuestion:
-        """A question with this task, whose fenced texts and instructions are the user's message."""
+        """A question with this task; `content`, the fenced texts and instructions, is the user's message."""
         messages: list[JsonObject] = [{**self.system(task)}, {"role": "user", "content": content}]
         return JudgeQuestion(messages, self.name_of(messages))
 
@@ -95,7 +95,7 @@ def equivalence(state: str, first: str, second: str, criterion: str) -> JudgeQue
 
 
 def rubric(state: str, action: str, criterion: str) -> JudgeQuestion:
-    """Question for points from 0 to 10."""
+    """Question that asks for 0 to 10 points."""
     fence = Fence()
     texts = (fence.around("The conversation so far:", state), fence.around("The action:", action))
     question = f'By this rubric: {criterion}\nAnswer {{"reason": "...", "points": 0 to 10}}.'
@@ -104,7 +104,7 @@ def rubric(state: str, action: str, criterion: str) -> JudgeQuestion:
 
 
 def checklist(state: str, action: str, items: Sequence[str]) -> JudgeQuestion:
-    """Question for the state of each item of a checklist (Web-Shepherd, arXiv:2505.15277)."""
+    """Question that asks for the state of each item of a checklist (Web-Shepherd, arXiv:2505.15277)."""
     fence = Fence()
     texts = (fence.around("The conversation so far:", state), fence.around("The action:", action))
     numbered = "\n".join(f"{number}. {item}" for number, item in enumerate(items, 1))

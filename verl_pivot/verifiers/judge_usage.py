@@ -1,9 +1,9 @@
-"""Requests and tokens that judges cost in this process, by model."""
+"""Numbers of requests to judges and of their tokens in this process, by model."""
 
 from collections import Counter
 
 usage: Counter[tuple[str, str]] = Counter()
-"""[(model, "requests" | "prompt_tokens" | "completion_tokens")]"""
+"""{(model, "requests" | "prompt_tokens" | "completion_tokens"): number}"""
 
 
 def usage_lines() -> list[str]:

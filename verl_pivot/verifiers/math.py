@@ -21,9 +21,9 @@ from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse, undecid
 
 _MAX_CHARS = 2000
 _NO_ANSWERS = frozenset({"None", "null", "nan", "NaN"})
-"""What programs write where they have no answer."""
+"""Words that programs write if they have no answer."""
 _PROBE = "1234567"
-"""A number that no expert's answer is, to see whether comparing takes forever."""
+"""A number that is no expert's answer, to test whether the expert's formula can be compared in time."""
 _problems: AskedOnce[FormulaPair, str] = AskedOnce(4096)
 _read_kept = lru_cache(maxsize=4096)(read_math_answer)
 
@@ -32,13 +32,14 @@ class MathOptions(Options):
     """Options of the verifier `math`."""
 
     place: Literal["boxed", "answer_tag", "boxed_in_answer_tag", "all"] = "boxed"
-    r"""Where the answer stands; rStar2-Agent has it in \boxed{} in <answer> (arXiv:2508.20722, section 2.2)."""
+    r"""Where the answer stands; `boxed_in_answer_tag` is \boxed{} inside <answer>, as in rStar2-Agent
+    (arXiv:2508.20722, section 2.2)."""
     answer: str | None = None
     """The right answer; None for the answer in the expert's action."""
     digits: Annotated[int, Field(ge=1, le=15)] = 6
-    """Significant digits of floating-point numbers that are compared."""
+    """Number of significant digits to which floating-point numbers are compared."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
-    """CPU seconds for one pair of formulas."""
+    """Limit on the time to compare one pair of formulas, in CPU seconds."""
 
 
 @register("math", options=MathOptions)
@@ -110,7 +111,7 @@ class MathVerifier:
 
 
 async def _problem_of_expert(pair: FormulaPair) -> str:
-    """What ends the comparison of the expert's formula with any number; "" if nothing. Asked once for each expert."""
+    """Reason why the expert's formula cannot be compared with any number, found once per formula; "" if it can be."""
     return await _problems.get(pair, lambda: _find_problem(pair))
 
 
@@ -126,7 +127,7 @@ def _row_answer(answer: str) -> str | Verdict:
 
 
 def _one_formula(text: str) -> str | Verdict:
-    """The formula without the dollars around it. Dollars inside make several, of which the parser would take one."""
+    """The formula without dollar signs around it; those inside mean several formulas, and the parser would take one."""
     text = text.strip()
     if len(text) > 1 and text[0] == text[-1] == "$" and not text.endswith("\\$"):
         text = text.strip("$").strip()

@@ -17,7 +17,7 @@ _PLAN, _VERDICTS = "plan.json", "verdicts.json"
 MAX_PAIRS = 64
 """Most pairs in one program."""
 _SHARED_SECONDS = 0.5
-"""CPU seconds for a pair among others; a pair that takes longer is compared alone, with all of its own time."""
+"""CPU seconds for one pair among others; a pair that takes longer is compared again alone, with its full time limit."""
 _LOAD_SECONDS = 20.0
 """Seconds that math-verify may take to load."""
 
@@ -31,7 +31,7 @@ class FormulaPair(NamedTuple):
     expert: str
     answer: str
     digits: int
-    """Digits of floating-point numbers that are compared."""
+    """Number of significant digits to which floating-point numbers are compared."""
     seconds: float
     """CPU seconds that comparing them may take."""
 
@@ -50,8 +50,8 @@ def batch_program(pairs: Sequence[FormulaPair]) -> Program:
 async def _compare(key: None, pairs: Sequence[FormulaPair]) -> list[PairResult | None]:
     """Results of the pairs, in order; None for a pair that is to be compared alone.
 
-    The program bounds time and memory of each pair, so that no pair can end it. Time is CPU time, which a busy machine
-    gives later and not less.
+    The program bounds time and memory of each pair, so that no pair can end it. Time is CPU time, so that a busy
+    machine delays a pair but does not shorten its time.
 
     Raises:
         SandboxError: If the program fails with a single pair, as where math-verify is not installed.

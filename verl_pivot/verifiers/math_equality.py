@@ -1,4 +1,4 @@
-"""Two answers in LaTeX -> what refuses the one without calculating, or the pairs of formulas that have to be equal."""
+"""Two answers in LaTeX -> a mismatch that is found without calculating, or the pairs of formulas that must be equal."""
 
 import re
 from typing import NamedTuple
@@ -9,24 +9,24 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 class FormulaChoice(NamedTuple):
-    """Formulas of which one must equal the expert's of the same place."""
+    """Pairs of formulas, at least one of which must be equal."""
 
     pairs: tuple[tuple[str, str], ...]
-    """((the expert's formula, the policy's), ...)"""
+    """((the expert's formula, the policy's formula), ...)"""
 
 
 class Mismatch(NamedTuple):
-    """What tells two answers apart before anything is calculated."""
+    """Difference between two answers that is found before anything is calculated."""
 
     what: str
 
 
 def needed_equalities(answer: MathAnswer, expert: MathAnswer) -> list[FormulaChoice] | Mismatch:
-    """The equalities that make an answer right, each given in one way or several; none if it is right already.
+    """Equalities that must all hold for a right answer, each with one or more alternatives; empty if it is right.
 
     Args:
-        answer: The policy's.
-        expert: The expert's.
+        answer: The policy's answer.
+        expert: The expert's answer.
     """
     if answer == expert:
         return [FormulaChoice(((expert.formula, answer.formula),))]
@@ -55,7 +55,7 @@ def _kind(answer: MathAnswer) -> str:
 
 
 def _sides(answer: MathAnswer, expert: MathAnswer) -> list[tuple[MathAnswer, MathAnswer]] | None:
-    """(side of the answer, side of the expert's) that must be equal; None where the equations cannot be compared."""
+    """(side of the answer, side of the expert's answer) that must be equal; None if they cannot be compared."""
     if answer.is_list_of_equations != expert.is_list_of_equations:
         return None
     given, wanted = answer.sides, expert.sides
@@ -75,7 +75,10 @@ def _sides(answer: MathAnswer, expert: MathAnswer) -> list[tuple[MathAnswer, Mat
 
 
 def _choice(answer: MathAnswer, expert: MathAnswer) -> FormulaChoice:
-    """A percentage equals the number that it stands for, and its own number where that can be no share."""
+    """Alternatives for a percentage: the fraction that it stands for, or its number as written.
+
+    The number as written does not count if the expert's answer has no percent sign and may itself be a share.
+    """
     as_written = (expert.formula, answer.formula)
     if answer.is_percent == expert.is_percent:
         return FormulaChoice((as_written,))

@@ -16,7 +16,7 @@ _FIGURE = re.compile(
     r"(?:m ?)?(\\(?:(?:measured|spherical)?angle|triangle|bigtriangleup|square|Box|odot|bigodot|bigcirc|arc|frown))"
     r" ?\{? ?([A-Za-z](?: ?[A-Za-z]){1,11}) ?\}?"
 )
-"""A figure that is named by its points, whose letters are no product."""
+"""A geometric figure that is named by its points, whose letters are not a product."""
 _ROOT = re.compile("\u221a *(\\d+(?:\\.\\d+)?|[A-Za-z]|\\([^()]*\\))")
 _FONT = r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|textup|textnormal)"
 _TEXT = re.compile(_FONT + r"\{([^{}]*)\}")
@@ -48,7 +48,7 @@ _SAME_UNIT = {
 }  # fmt: skip
 _PERCENT = re.compile(r"(?<!\\)%")
 _REPEATING = re.compile(r"(-?)(\d{0,500})\.(\d{0,500})(?:\\overline|\\dot|\\bar)\{(\d{1,500})\}")
-"""A repeating decimal. Python reads no number of more than 4,300 digits."""
+"""A repeating decimal; its length is limited, since Python reads no number of more than 4,300 digits."""
 _SCIENTIFIC = re.compile(r"(-?\d+(?:\.\d+)?)[eE]\+?(-?\d+)")
 _DECIMAL_COMMA = re.compile(r"(-?\d+)\{,\}(\d{1,2}|\d{4,})")
 _BASE = re.compile(r"\d_\{? *(\d+) *\}?")
@@ -64,17 +64,17 @@ _UNEVALUATED = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MathAnswer:
-    """One answer, taken apart."""
+    """The parts of one answer."""
 
     formula: str
     """Formula without unit and percent sign."""
     unit: str = ""
-    """Unit in one spelling; "" where there is none."""
+    """Unit in its standard spelling; "" if there is none."""
     is_percent: bool = False
     letters: str = ""
-    """The answer itself where it is letters or words alone; "" otherwise."""
+    """The answer itself if it consists of letters or words alone; "" otherwise."""
     is_words: bool = False
-    """Whether the letters stand in a command for text, where they are words and no product."""
+    """Whether the letters stand in a LaTeX command for text, which makes them words and not a product."""
 
     @property
     def bases(self) -> list[str]:
@@ -83,7 +83,7 @@ class MathAnswer:
 
     @property
     def brackets(self) -> str:
-        r"""The brackets around a list, such as "()", "[)" or "{}"; "" where there is no list or none is around it."""
+        r"""The brackets around a list, such as "()", "[)" or "{}"; "" if there is no list, or it has no brackets."""
         text = re.sub(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])", "", self.formula).strip()
         text = text.replace("{,}", "").replace("\\{", "{").replace("\\}", "}")
         is_list = "," in text and text[:1] in ("(", "[", "{") and text[-1:] in (")", "]", "}")
@@ -101,7 +101,7 @@ class MathAnswer:
 
     @property
     def sides(self) -> list["MathAnswer"]:
-        """What stands between equal signs and arrows; the answer alone where there is none, or several equations."""
+        """Parts between equal signs and arrows; the whole answer if there are no such signs, or several equations."""
         formula = _RELATION.sub("=", self.formula)
         if self.is_list_of_equations:
             return [self]
@@ -109,7 +109,7 @@ class MathAnswer:
 
     @property
     def is_list_of_equations(self) -> bool:
-        """Whether there is an equal sign beside a comma, or words between formulas."""
+        """Whether the formula has an equal sign, and also a comma, a line break or words between formulas."""
         text = self.formula.replace("{,}", "")
         return "=" in text and (_TEXT.search(text) is not None or len(_split_at(text, ",")) > 1 or "\\\\" in text)
 
@@ -124,12 +124,12 @@ class MathAnswer:
         return self.letters == other.letters or (is_same_word and self.letters.casefold() == other.letters.casefold())
 
     def as_fraction(self) -> "MathAnswer":
-        """A percentage as the number that it stands for."""
+        """The percentage as a fraction of 100, without percent sign."""
         return replace(self, formula=rf"\frac{{{self.formula}}}{{100}}", is_percent=False)
 
 
 def read_math_answer(text: str) -> MathAnswer | None:
-    """The answer that a text spells; None where words stand behind the formula that are no unit."""
+    """The answer that a text spells; None if the formula is followed by words that are not a unit."""
     text = _plain(text)
     words, letters = _only_text(text)
     if words is not None and any(map(str.isdigit, words)):
@@ -161,7 +161,7 @@ def read_math_answer(text: str) -> MathAnswer | None:
 
 
 def _only_text(text: str) -> tuple[str | None, str | None]:
-    """(words of a command for text that is the whole answer, letters that are); None where the answer is not that."""
+    """(words in a LaTeX command for text, plain letters), whichever is the whole answer; None for the other."""
     found = _ONLY_TEXT.fullmatch(text)
     if found is None:
         return None, None
@@ -172,7 +172,7 @@ def _only_text(text: str) -> tuple[str | None, str | None]:
 
 
 def _plain(text: str) -> str:
-    """The text with commands for the characters that stand for them."""
+    """The text with LaTeX commands in place of the Unicode characters that stand for them."""
     text = _SUPERSCRIPT.sub(lambda found: f"^{{{unicodedata.normalize('NFKC', found[0])}}}", text)
     text = _FRACTION.sub(_fraction, text)
     text = _ROOT.sub(lambda found: rf"\sqrt{{{found[1]}}}", text)
@@ -182,13 +182,13 @@ def _plain(text: str) -> str:
 
 
 def _fraction(found: re.Match[str]) -> str:
-    """The command for one character that is a fraction."""
+    """The LaTeX command for a character that is a whole fraction."""
     above, below = unicodedata.normalize("NFKC", found[0]).split("\u2044")
     return rf"\frac{{{above}}}{{{below}}}"
 
 
 def _number(formula: str) -> str:
-    """A number in a spelling that math-verify knows; any other formula as it is."""
+    """A number in a spelling that math-verify knows; any other formula is unchanged."""
     if found := _REPEATING.fullmatch(formula):
         sign, whole, fixed, repeated = found.groups()
         digits = Fraction(int(whole + fixed + repeated or 0) - int(whole + fixed or 0))
@@ -202,7 +202,7 @@ def _number(formula: str) -> str:
 
 
 def _without_unit(text: str) -> tuple[str, str]:
-    """(formula, what stands behind it from its first words or degrees on, "" where it is not only that)."""
+    """(formula, its tail from the first words or degree sign on); the tail is "" if it may not be a unit."""
     if (plain := _PLAIN_UNIT.fullmatch(text)) and (len(plain[2]) > 3 or _singular(plain[2]) in _SAME_UNIT):
         return plain[1], rf"\text{{{plain[2]}}}{plain[3] or ''}"
     begin = _UNIT_BEGINS.search(text)
@@ -216,7 +216,7 @@ def _without_unit(text: str) -> tuple[str, str]:
 
 
 def _unit(tail: str) -> str | None:
-    """A unit in one spelling; None where the words are none."""
+    """A unit in its standard spelling; None if the words are not a unit."""
     text = re.sub(r"\^ *(?:\{ *)?\\circ(?: *\})?|\\degree", " degree ", tail)
     text = _TEXT.sub(lambda found: f" {found[1]} ", text)
     text = re.sub(r"\\(?:cdot|times)|\\[,;:! ]|[~*.]|\bper\b", lambda found: " / " if found[0] == "per" else " ", text)

@@ -14,7 +14,7 @@ from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 _MAX_KEPT_CHARS = 1000
-"""Characters of the longest accepted answer whose words are kept for the next action."""
+"""Most characters of an accepted answer whose words are cached for the next action."""
 
 
 class QaOptions(Options):
@@ -24,18 +24,18 @@ class QaOptions(Options):
     """
     exact: the same words in the same order.
     f1: graded by the words that both answers share.
-    contains: an accepted answer, word for word, among at most `max_words` words, whatever the others say: "not Paris"
-    contains Paris, and so does a list of guesses.
+    contains: an accepted answer, word for word, within an answer of at most `max_words` words. The other words do not
+    matter: "not Paris" contains Paris, and so does a list of guesses.
     """
     normalisation: Literal["search_r1", "l0"] = "search_r1"
-    """search_r1: lower case, without articles. l0: lower case, letters a to z and digits. Both without punctuation,
-    except for signs, points, percent signs and the like that give a number or a name its sense."""
+    """search_r1: lower case, without articles. l0: lower case, letters a to z and digits. Both drop punctuation, except
+    for signs, points, percent signs and other marks that change the meaning of a number or a name."""
     place: AnswerPlace = "answer_tag"
     """Where the answer stands."""
     answers: tuple[str, ...] = ()
     """Accepted answers; if empty, the answer in the expert's action."""
     max_words: Annotated[int, Field(ge=1, le=1000)] = 20
-    """Words of the longest answer that metric `contains` searches."""
+    """Most words of an answer that metric `contains` searches; a longer answer must be an accepted one as a whole."""
 
 
 @register("qa", options=QaOptions)
@@ -43,8 +43,8 @@ class QaVerifier:
     """Compares short answers, with the metrics and normalisations of two papers.
 
     Sources: Search-R1 (arXiv:2503.09516) and L0 (arXiv:2506.23667). Differs from both where they can be fooled: several
-    different answers are no answer, marks that tell -5 from 5 or C++ from C count, and a row is undecided if nothing is
-    left of an accepted answer, or if L0's normalisation loses a letter of it.
+    different answers count as no answer, and marks that tell -5 from 5 or C++ from C count. A row is undecided if
+    normalisation leaves nothing of an accepted answer, or if L0's normalisation loses a letter of it.
     """
 
     def __init__(self, options: QaOptions) -> None:
@@ -91,7 +91,7 @@ class QaVerifier:
 
 
 def _words(text: str, normalisation: str) -> AnswerWords | None:
-    """Words of an answer; None where nothing is left of an answer, or the normalisation would lose a letter of it."""
+    """Words of an answer; None if the normalisation leaves no word, or would lose a letter."""
     words = l0_words(text) if normalisation == "l0" else search_r1_words(text)
     return words if words.compared else None
 

@@ -1,4 +1,4 @@
-"""Short answer -> the words that are compared: without case, articles and marks that change nothing."""
+"""Short answer -> the words that are compared, without case, articles, and marks that do not change the meaning."""
 
 import re
 from collections import Counter
@@ -9,11 +9,11 @@ from verl_pivot.verifiers.telling_words import plain
 _LATEX_TEXT = re.compile(r"\\(?:text|mathrm|textbf|mathbf)\{([^{}]*)\}")
 _EMPHASISED = re.compile(r"([*_`]{1,3})(.+)\1", re.DOTALL)
 _OPENING, _CLOSING = "\"'([{$,;:", "\"')]},;:?."
-"""Marks that are dropped before and behind a word."""
+"""Marks that are dropped before and after a word."""
 _THOUSANDS = re.compile(r"([-+<>=~]*)(\d{1,3}(?:,\d{3})+)((?:\.\d+)?\D*)")
 _LONE_PERCENT = re.compile(r"(?<=\d)\s+%")
 _WITHIN_WORD = re.compile(r"(?<=[^\W\d_])['.\-_/&](?=[^\W\d_])|(?<=[^\W\d_]{2})['.\-_/&](?=\d)")
-"""Marks between letters, or a word and a number: well-known, U.S.A, O'Neill, covid-19; not those of 1e-5 and x-1."""
+"""Marks between letters, or a word and a number: well-known, U.S.A, O'Neill, covid-19; not those in 1e-5 and x-1."""
 _ARTICLES = frozenset({"a", "an", "the"})
 
 
@@ -26,10 +26,10 @@ class AnswerWords(NamedTuple):
 
 
 def search_r1_words(text: str) -> AnswerWords:
-    """Words of an answer as Search-R1 compares them, but with every mark that gives a number or a name its sense.
+    """Words of an answer as Search-R1 compares them, but with every mark that changes the meaning of a number or name.
 
-    Signs, points, fractions, percent signs, comparisons and marks as in C++ are kept; an "a" that ends the text or
-    stands before a small word after a capital, as in "Vitamin A", is a letter and no article.
+    Signs, points, fractions, percent signs, comparisons and marks as in C++ are kept. An "a" at the end of the text, as
+    in "Vitamin A", is a letter and no article; so is an "A" between a word with a capital and a word without one.
     """
     tokens = _tokens(text)
     words = [_word(token) for token in tokens]
@@ -40,25 +40,25 @@ def search_r1_words(text: str) -> AnswerWords:
 
 
 def are_same(words: AnswerWords, accepted: AnswerWords) -> bool:
-    """Whether two answers have the same words in the same order, whatever articles stand between them."""
+    """Whether two answers have the same words in the same order, either without or with their articles."""
     return words.compared == accepted.compared or words.with_articles == accepted.with_articles
 
 
 def f1(words: AnswerWords, accepted: AnswerWords) -> float:
-    """Harmonic mean of the shares of both answers' words that the other one has; one of the two must have a word."""
+    """Harmonic mean of the share of each answer's words that the other has; at least one answer must have a word."""
     shared = (Counter(words.compared) & Counter(accepted.compared)).total()
     return 2 * shared / (len(words.compared) + len(accepted.compared))
 
 
 def l0_words(text: str) -> AnswerWords:
-    """Words of an answer as L0 compares them: none where it would lose a letter or digit that ASCII does not have."""
+    """Words of an answer as L0 compares them; empty if L0 would lose a letter or digit that ASCII does not have."""
     words = tuple(_word(token) for token in _tokens(text))
     is_lost = not text.isascii() and any(each.isalnum() and not each.isascii() for word in words for each in word)
     return AnswerWords((), ()) if is_lost else AnswerWords(words, words)
 
 
 def _tokens(text: str) -> list[str]:
-    """Tokens between spaces in their own case, without the marks around them; a lone % belongs to the number before."""
+    """Tokens between spaces, with their case and without the marks around them; a lone % joins the number before it."""
     text = (text if text.isascii() else plain(text)).strip()
     if "\\" in text:
         text = _LATEX_TEXT.sub(r"\1", text).replace("\\%", "%").replace("\\$", "$")
@@ -81,8 +81,8 @@ def _without_marks(token: str, primes: str) -> str:
     """A token without the marks around it.
 
     Args:
-        token: Letters between spaces.
-        primes: Quotes that have no partner in the text; behind a digit they are feet, inches or minutes.
+        token: Characters between spaces.
+        primes: Quotes that have no partner in the text; after a digit, they stand for feet, inches or minutes.
     """
     token = token.lstrip(_OPENING)
     bare = token.rstrip(_CLOSING)

@@ -18,8 +18,8 @@ class Verifier(Protocol):
     """Compares one sampled action with the expert's, from the same state.
 
     Return ``Verdict.undecided(...)`` when the comparison itself fails (broken expert data, sandbox down). Raise only
-    for a bug: an exception stops a profile and the first step of training; later it is counted and left out, as an
-    undecided action is. A verifier never trusts text of the policy and never changes ``turn``.
+    for a bug: an exception stops a profile and the first step of training. Later it is counted, and the action is left
+    out like an undecided one. A verifier never trusts text of the policy and never changes ``turn``.
 
     Example:
         @register("same_text")
@@ -59,10 +59,10 @@ _verifiers: Registry[Verifier] = Registry(
     "--verifier-module, or with pivot.verifier_modules in training",
 )
 _MAX_CHARS_KEPT = 64 * 1024**2
-"""Characters of the options of all verifiers that are kept: each row may have files or databases of its own."""
+"""Most characters that the options of all cached verifiers may have: each row may have its own files or databases."""
 _made: LRUCache[tuple[str, str], tuple[int, Verifier]] = LRUCache(_MAX_CHARS_KEPT, getsizeof=lambda kept: kept[0])
 _CHARS_OF_VERIFIER = 2048
-"""Characters that a verifier without options counts as."""
+"""Characters that are counted for each cached verifier, in addition to those of its options."""
 _lock = threading.Lock()
 SourceT = TypeVar("SourceT", bound=Callable[..., Any])
 
@@ -72,8 +72,8 @@ def register(name: str, *, options: type[BaseModel] | None = None) -> Callable[[
 
     Args:
         name: A name that no other verifier has.
-        options: Type of the verifier's options, from whose instance the decorated class or function then makes the
-            verifier. Without options, the decorated function is the verifier.
+        options: Type of the verifier's options; the decorated class or function makes the verifier from an instance of
+            this type. Without options, the decorated function is the verifier.
 
     Raises:
         ConfigError: If another verifier has the name already.
@@ -82,7 +82,7 @@ def register(name: str, *, options: type[BaseModel] | None = None) -> Callable[[
 
 
 def get_verifier(name: str, options: JsonObject | None = None) -> Verifier:
-    """The verifier registered under ``name``; equal options give the same object, while it is kept.
+    """The verifier registered under ``name``; equal options give the same object, while it is cached.
 
     Raises:
         ConfigError: If no verifier has the name, or the verifier does not take these options.
@@ -101,7 +101,7 @@ def get_verifier(name: str, options: JsonObject | None = None) -> Verifier:
 
 
 def check_verifier(name: str, options: JsonObject) -> None:
-    """Refuse a name or options that `get_verifier` would refuse; keeps no verifier, since rows may all differ.
+    """Refuse a name or options that `get_verifier` would refuse; caches no verifier, since rows may all differ.
 
     Raises:
         ConfigError: If no verifier has the name, or the verifier does not take these options.

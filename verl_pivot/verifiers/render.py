@@ -26,16 +26,16 @@ _TASK = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageCritique:
-    """What came of one page."""
+    """Result of one page."""
 
     verdict: Verdict
     lines: tuple[str, ...] = ()
-    """What does not hold, what the judge says, and what the page wrote to the console, for whoever revises the page."""
+    """Assertions that fail, comment of the judge, and console output of the page, for whoever revises the page."""
 
 
 @register("render", options=RenderOptions)
 class RenderVerifier:
-    """Renders the action's page offline. An invalid page scores 0, whatever its parts would say.
+    """Renders the action's page offline and grades it; an invalid page scores 0, whatever its parts would score.
 
     Source: ReLook (arXiv:2510.11498): screenshots at load and after one and two seconds, a critic that sees them, and
     no reward for an invalid render. Assertions and likeness are ours.
@@ -53,11 +53,11 @@ class RenderVerifier:
         return (await self.critique(html, conversation_text(turn.state[-3:]))).verdict
 
     async def critique(self, html: str, state: str) -> PageCritique:
-        """The verdict on a page and what can be said of it; undecided where the browser or the judge fails.
+        """The verdict on a page, with comments; undecided if the browser or the judge fails.
 
         Args:
             html: The page.
-            state: The conversation before, for the judge.
+            state: The conversation before the page, for the judge.
 
         Raises:
             ConfigError: If no browser is installed, or the judge's key is not set.
@@ -99,13 +99,13 @@ class RenderVerifier:
 
 
 def _problem(assertion: Assertion, found: Rendering) -> str | None:
-    """What of an assertion does not hold before or after the last screenshot, so that a page cannot change between."""
+    """How an assertion fails before or after the last screenshot; both count, so that a page cannot change between."""
     problems = (problem_of_assertion(assertion, each) for each in found.measured)
     return next((each for each in problems if each is not None), None)
 
 
 def _question(state: str, criterion: str, screenshots: Sequence[bytes]) -> JudgeQuestion:
-    """Question for points; no text of the page but its pictures is shown."""
+    """Question that asks for points; it shows pictures of the page, and no text of it."""
     fence = Fence()
     asked = f'By this rubric: {criterion}\nAnswer {{"reason": "...", "points": 0 to 10}}.'
     parts: list[Json] = [{"type": "text", "text": fence.around("The conversation so far:", state)}]

@@ -1,4 +1,4 @@
-"""Assertions on a page, and what was measured of its elements -> which of them hold, each with a sentence."""
+"""Assertions on a page, measurements of its elements -> a sentence for each assertion that does not hold."""
 
 import json
 import re
@@ -10,16 +10,16 @@ from verl_pivot.types import Json
 from verl_pivot.validation import Options
 
 TOLERANCE = 1.0
-"""CSS pixels by which an edge may stand beyond another one."""
+"""Most CSS pixels by which an edge may lie beyond another one."""
 _COLOUR_TOLERANCE = 2
-"""Steps of 255 by which each part of a colour may differ."""
+"""Largest difference of each channel of two equal colours, on a scale from 0 to 255."""
 _HEX = re.compile(r"#(?:[0-9a-fA-F]{3}|[0-9a-fA-F]{6})")
 _COMPUTED = re.compile(r"rgba?\((\d+), (\d+), (\d+)(?:, ([\d.]+))?\)")
 MOST_ELEMENTS = 100
-"""Elements of one selector that are measured; all of them are counted."""
+"""Most elements of one selector that are measured; all of them are counted."""
 Selector: TypeAlias = Annotated[str, Field(min_length=1, max_length=500)]
 
-# Runs in a world of its own, so that the page's scripts cannot forge what it measures.
+# Runs in an isolated world of the browser, so that the page's scripts cannot forge what it measures.
 _MEASURE = """(() => {
   let untouchable;
   const most = %d, measure = (element) => {
@@ -51,7 +51,7 @@ _MEASURE = """(() => {
     });
   } finally { document.adoptedStyleSheets = sheets; }
 })()"""
-# An element that shows a picture instead of text and boxes.
+# Whether an element of the page shows a picture instead of text and boxes.
 _HAS_PICTURES = """(() => document.querySelector(
     'img,canvas,video,object,embed,iframe,svg image,input[type=image]') !== null
   || Array.from(document.querySelectorAll('*')).some((element) =>
@@ -63,7 +63,7 @@ _HAS_PICTURES = """(() => document.querySelector(
 
 
 class Assertion(Options):
-    """One claim about the elements of a page that a CSS selector finds; all keys beside it must hold of the first.
+    """One claim about the elements that a CSS selector finds on a page; all other keys must hold for the first element.
 
     Example:
         {"selector": "#buy", "visible": true, "inside": "form", "left_of": "#cancel", "text": "Buy", "count": 1}
@@ -71,21 +71,21 @@ class Assertion(Options):
 
     selector: Selector
     visible: bool | None = None
-    """Whether it is seen without scrolling: it has a size, and nothing else covers its middle."""
+    """Whether the element is visible without scrolling: it has a size, and nothing else covers its middle."""
     count: Annotated[int, Field(ge=0)] | None = None
-    """Number of the elements; 0 for none, which goes with no other key."""
+    """Number of elements that the selector finds; with 0, no other key may be given."""
     text: str | None = None
-    """Text of the element, but for space and case."""
+    """Text of the element; white space and case do not count."""
     inside: Selector | None = None
-    """First element of this selector, whose box holds the box of the element."""
+    """Selector whose first element must contain the box of the element."""
     left_of: Selector | None = None
-    """First element of this selector, which begins where the element ends or further to the right."""
+    """Selector whose first element must begin at the right edge of the element, or further right."""
     above: Selector | None = None
-    """First element of this selector, which begins where the element ends or further below."""
+    """Selector whose first element must begin at the lower edge of the element, or further down."""
     colour: str | None = None
-    """Colour of its text, as #rrggbb."""
+    """Colour of the element's text, as #rrggbb."""
     background: str | None = None
-    """Colour behind it that is its own, as #rrggbb."""
+    """The element's own background colour, as #rrggbb."""
     weight: Annotated[float, Field(gt=0.0, le=1000.0)] = 1.0
 
     @model_validator(mode="after")
@@ -129,24 +129,24 @@ class SelectorMatches(NamedTuple):
 
     num_found: int
     elements: tuple[MeasuredElement, ...]
-    """At most MOST_ELEMENTS."""
+    """The first elements, at most MOST_ELEMENTS."""
 
 
 Measured: TypeAlias = dict[str, SelectorMatches | None]
-"""By selector; None for one that is no CSS selector."""
+"""{selector: its elements}; None for a selector that is not valid CSS."""
 
 
 def measuring(selectors: list[str], *, allow_pictures: bool) -> str:
     """JavaScript expression that measures the elements of these selectors.
 
-    Its value is null for a page that holds a picture where none is allowed.
+    Its value is null for a page that holds a picture if pictures are not allowed.
     """
     measure = _MEASURE % (MOST_ELEMENTS, json.dumps(selectors))
     return measure if allow_pictures else f"{_HAS_PICTURES} ? null : {measure}"
 
 
 def read_measured(selectors: list[str], value: Json) -> Measured:
-    """What the expression gave."""
+    """Read the value that the JavaScript expression gave."""
     found: Measured = {}
     for selector, each in zip(selectors, value if isinstance(value, list) else [], strict=True):
         if not isinstance(each, dict):
@@ -160,7 +160,7 @@ def read_measured(selectors: list[str], value: Json) -> Measured:
 
 
 def problem_of_assertion(assertion: Assertion, measured: Measured) -> str | None:
-    """What of an assertion does not hold, in a sentence; None where it holds."""
+    """A sentence that says how an assertion fails; None if it holds."""
     found = measured[assertion.selector]
     if found is None:
         return f"{assertion.selector} is no CSS selector"

@@ -1,4 +1,4 @@
-"""RenderOptions: what a row asks of a page, checked."""
+"""RenderOptions: the validated requirements of a row for a page."""
 
 import base64
 import binascii
@@ -16,7 +16,7 @@ from verl_pivot.verifiers.render_pictures import read_picture
 
 
 class RenderWeights(Options):
-    """Weights of the parts in the mean; each counts only if the row has it."""
+    """Weights of the parts in the mean score; a weight counts only if the row has the part."""
 
     assertions: Annotated[float, Field(ge=0.0, le=1000.0)] = 1.0
     """Weight of the share of assertions that hold."""
@@ -32,18 +32,18 @@ class RenderOptions(Options):
     argument: ToolArgument | None = None
     """Argument that holds the HTML, as "tool.argument"; None for the last code block of the text."""
     assertions: Annotated[tuple[Assertion, ...], Field(max_length=200)] = ()
-    """Claims about the page after the last screenshot; their share by weight is this part's score."""
+    """Claims about the page at the last screenshot; the weighted share of those that hold is this part's score."""
     reference: str = ""
-    """Picture that the last screenshot should be like, as base64 of a PNG or JPEG of `width` x `height`; its SSIM, at
-    least 0, is this part's score."""
+    """Picture that the last screenshot should resemble, as base64 of a PNG or JPEG of `width` x `height`. The SSIM of
+    the two pictures, at least 0, is this part's score."""
     judge: JudgeOptions | None = None
     """Judge of kind `rubric` that sees the screenshots and grades them by its `criterion`."""
     weights: RenderWeights = RenderWeights()
     """Weights of the parts."""
     width: Annotated[int, Field(ge=16, le=2560)] = 1280
-    """CSS pixels of the visible part of the page."""
+    """Width of the visible part of the page, in CSS pixels."""
     height: Annotated[int, Field(ge=16, le=2560)] = 720
-    """CSS pixels of the visible part of the page."""
+    """Height of the visible part of the page, in CSS pixels."""
     seconds: Annotated[tuple[Annotated[float, Field(ge=0.0, le=30.0)], ...], Field(min_length=1, max_length=5)] = (
         0.0,
         1.0,
@@ -51,7 +51,7 @@ class RenderOptions(Options):
     )
     """Seconds after loading at which screenshots are taken, ascending (ReLook: at load, after one and two seconds)."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=120.0)] = 15.0
-    """Seconds for loading, screenshots and measuring, beside those of `seconds`."""
+    """Time limit in seconds for loading, screenshots and measuring, in addition to the last of `seconds`."""
     allow_pictures: bool = True
     """Whether a page may show pictures (img, canvas, video, frames, url() in a style); else it is refused."""
 
@@ -77,10 +77,10 @@ class RenderOptions(Options):
         return self
 
     def picture(self) -> NDArray[np.uint8]:
-        """[height, width, 3] The reference.
+        """[height, width, 3] The reference picture.
 
         Raises:
-            ValueError: If it is no base64, or no picture.
+            ValueError: If the reference is no base64, or no picture.
         """
         try:
             return read_picture(base64.b64decode(self.reference, validate=True))
@@ -90,7 +90,7 @@ class RenderOptions(Options):
             raise ValueError(f"the reference {error}") from error
 
     def request(self) -> RenderRequest:
-        """What is asked of the browser."""
+        """The request to the browser."""
         selectors = dict.fromkeys(selector for each in self.assertions for selector in each.selectors)
         return RenderRequest(
             width=self.width,

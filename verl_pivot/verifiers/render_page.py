@@ -1,4 +1,4 @@
-"""HTML -> Rendering: what a page shows at load and later, or why it is no valid page; in the browser, offline."""
+"""HTML -> Rendering of the page at load and later, or why the page is invalid; in the browser, offline."""
 
 import asyncio
 import os
@@ -19,20 +19,20 @@ from verl_pivot.verifiers.render_pictures import num_drawn_pixels, read_picture
 from verl_pivot.verifiers.verdicts import Reason, refuse
 
 MIN_DRAWN_PIXELS = 64
-"""Pixels that differ from the background of a page that shows something."""
+"""Fewest pixels that must differ from the background; a page with fewer shows nothing."""
 _MAX_ATTEMPTS = 3
-"""Browsers that are tried before a page is left undecided."""
+"""Most attempts to render a page, including those in which the browser fails, before the page is left undecided."""
 _CONTROL_PAGE = "<h1>Control</h1>"
 _CONTROL_SHARE = 0.5
-"""Share of `wall_seconds` in which a page of one word must be done where another one was not."""
+"""Share of `wall_seconds` within which a control page of one word must be done, after another page was too slow."""
 
 _PAGES_PER_PROCESSOR = 4
-"""Pages at a time for each processor: some of them wait for a second screenshot."""
+"""Pages that are rendered at a time per processor; some of them only wait for their next screenshot."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderRequest:
-    """What is asked of a page."""
+    """Request to render a page."""
 
     width: int
     height: int
@@ -40,32 +40,32 @@ class RenderRequest:
     """[num_screenshots] Seconds after loading, ascending."""
     selectors: tuple[str, ...]
     wall_seconds: float
-    """Seconds for all of it, those of `seconds` beside them."""
+    """Time limit in seconds for the whole request, in addition to the last of `seconds`."""
     allow_pictures: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendering:
-    """A page that is valid."""
+    """Result of rendering a valid page."""
 
     screenshots: tuple[bytes, ...]
     """[num_screenshots] PNG"""
     last: NDArray[np.uint8]
     """[height, width, 3] The last screenshot."""
     measured: tuple[Measured, ...]
-    """Elements before and after the last screenshot."""
+    """Measured elements before and after the last screenshot."""
     notes: tuple[str, ...]
     """Errors that the page wrote to the console, and requests that were refused."""
 
 
 async def rendered(html: str, request: RenderRequest) -> Rendering | Verdict:
-    """The page, or the verdict that it is invalid, whatever a judge would say of it.
+    """The rendered page, or the verdict that it is invalid, whatever a judge would say about it.
 
-    A page that hangs or fails in the browser is tried twice, with a page of one word between: a busy machine is not its
-    fault.
+    A page that hangs or fails in the browser is tried twice, with a control page of one word in between, since a busy
+    machine is not the fault of the page.
 
     Raises:
-        BrowserError: If three times a browser dies, or takes too long for a page of one word.
+        BrowserError: If a browser dies, or takes too long for the control page, and no further attempt is left.
         ConfigError: If no browser is installed.
     """
     was_invalid = False
@@ -83,14 +83,14 @@ async def rendered(html: str, request: RenderRequest) -> Rendering | Verdict:
 
 
 async def _check_speed(request: RenderRequest) -> None:
-    """Show a page of one word, after a page that was not done in time.
+    """Render the control page of one word, after another page was not done in time.
 
     Raises:
-        BrowserError: If this page takes more than a share of the time, so that the machine may be at fault.
+        BrowserError: If the control page takes more than its share of the time, and so the machine may be at fault.
     """
     control = replace(request, seconds=(0.0,), selectors=(), allow_pictures=True)
     async with _page(request) as page:
-        began = asyncio.get_running_loop().time()  # not before: the wait for a page says nothing of the machine
+        began = asyncio.get_running_loop().time()  # from here: the wait for a free page says nothing about the machine
         found = await _in_time(page, _CONTROL_PAGE, control)
         seconds = asyncio.get_running_loop().time() - began
     if isinstance(found, Verdict) or seconds > _CONTROL_SHARE * request.wall_seconds:
@@ -104,7 +104,7 @@ async def _rendered_once(html: str, request: RenderRequest) -> Rendering | Verdi
         except BrowserError as error:
             if not await page.browser_answers():
                 raise
-            return refuse(Reason.INVALID_PAGE, str(error))  # the page or the machine: a page of one word will tell
+            return refuse(Reason.INVALID_PAGE, str(error))  # page or machine is at fault; the control page tells which
 
 
 def _page(request: RenderRequest) -> AbstractAsyncContextManager[WebPage]:
@@ -135,7 +135,7 @@ async def _in_time(page: WebPage, html: str, request: RenderRequest) -> Renderin
 
 
 def _pages_at_once() -> int:
-    """Pages that the browser renders at a time: more would only wait for a processor, and their time would count."""
+    """Number of pages that the browser renders at a time; more would wait for a processor while their time runs."""
     return min(BrowserSettings().max_pages, _PAGES_PER_PROCESSOR * len(os.sched_getaffinity(0)))
 
 
@@ -178,7 +178,7 @@ def _read_drawn(screenshot: bytes) -> tuple[NDArray[np.uint8], int]:
 
 
 async def _measured(page: WebPage, request: RenderRequest) -> Measured | None:
-    """The elements as they are now; None for a page that holds a picture and may not."""
+    """The elements as they are now; None for a page that holds a picture although pictures are not allowed."""
     selectors = list(request.selectors)
     if request.allow_pictures and not selectors:
         return {}

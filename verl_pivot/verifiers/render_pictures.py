@@ -1,4 +1,4 @@
-"""Screenshots as PNG -> how much they show, and how like they are to a reference picture (SSIM)."""
+"""Screenshots as PNG -> number of pixels that are drawn, and similarity to a reference picture (SSIM)."""
 
 import io
 import warnings
@@ -12,7 +12,7 @@ with extra("web"):
     from PIL import Image, UnidentifiedImageError
 
 _WINDOW = 7
-"""Pixels of the side of the window in which two pictures are compared."""
+"""Side, in pixels, of the windows in which two pictures are compared."""
 _K1, _K2, _RANGE = 0.01, 0.03, 255.0
 _SAMPLE_STEP = 16
 _MAX_PIXELS = 4096 * 4096
@@ -23,7 +23,7 @@ def read_picture(png: bytes) -> NDArray[np.uint8]:
     """[height, width, 3] Pixels of a picture.
 
     Raises:
-        ValueError: If it is none, or has more than 16 million pixels.
+        ValueError: If it is no picture, or has more than 16 million pixels.
     """
     try:
         with warnings.catch_warnings(), Image.open(io.BytesIO(png), formats=("PNG", "JPEG")) as image:
@@ -36,7 +36,7 @@ def read_picture(png: bytes) -> NDArray[np.uint8]:
 
 
 def num_drawn_pixels(picture: NDArray[np.uint8]) -> int:
-    """Pixels of another colour than the background: the most frequent colour in a sixteenth of the pixels."""
+    """Number of pixels that differ from the background, the most frequent colour in a sixteenth of the pixels."""
     codes = _codes(picture)
     values, counts = np.unique(codes.ravel()[::_SAMPLE_STEP], return_counts=True)
     return int(np.count_nonzero(codes != values[counts.argmax()]))
@@ -53,8 +53,8 @@ def structural_similarity(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> flo
     """Mean SSIM of two pictures of one size, in [-1, 1]; 1 for equal ones.
 
     Wang, Bovik, Sheikh and Simoncelli (2004), on grey values, over every whole window of 7 x 7 pixels of equal weight
-    with unbiased variances, which is the default of scikit-image; written here with NumPy alone, since that package and
-    what it requires (SciPy, networkx, imageio, tifffile) would be needed for this one function.
+    with unbiased variances, as is the default of scikit-image. It is written here with NumPy alone, since scikit-image
+    and its requirements (SciPy, networkx, imageio, tifffile) would be needed for this one function.
 
     Raises:
         ValueError: If their sizes differ, or a side is shorter than the window.

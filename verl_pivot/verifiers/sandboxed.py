@@ -12,7 +12,7 @@ from verl_pivot.types import Verdict
 from verl_pivot.verifiers.verdicts import Reason, undecided
 
 DEADLINE_SECONDS = 300.0
-"""Seconds for all programs of one verdict, with the time in queues and for retries."""
+"""Time limit in seconds for all programs of one call of `execute`, including queues and retries."""
 
 REASONS = {
     Status.ERROR: Reason.RUNTIME_ERROR,
@@ -28,11 +28,11 @@ REASONS = {
 
 
 _MAX_AGAIN = 4
-"""Programs of one event loop that run again at a time, since they got no core among all that ran at once."""
+"""Most programs of one event loop that are run again at the same time, because they got no CPU core before."""
 
 
 class _RunsAgain:
-    """Bound on the programs of one event loop that run again at a time."""
+    """Limit on the programs of one event loop that are run again at the same time."""
 
     def __init__(self) -> None:
         self.bound = asyncio.Semaphore(_MAX_AGAIN)
@@ -50,7 +50,8 @@ _runs_again = LoopLocal(_RunsAgain)
 async def execute(programs: Sequence[Program]) -> list[Result]:
     """Run programs in the event loop's sandbox; the results are in the programs' order.
 
-    A program that got no core for its time is run again, beside few others. So no status is what a busy machine made.
+    A program that timed out because it got no CPU core is run again, beside few others. So no status is caused by a
+    busy machine.
 
     Raises:
         SandboxRequestError: If a program may not be sent, as with a language that no node has or too large files.
@@ -63,7 +64,7 @@ async def execute(programs: Sequence[Program]) -> list[Result]:
 
 
 async def _with_core(program: Program, result: Result, deadline: float) -> Result:
-    """The result, or the one of a later run where there was no core for the program."""
+    """The result, or that of a later run if there was no CPU core for the program."""
     while _lacks_core(result):
         async with (await _runs_again.get()).bound:
             seconds_left = deadline - time.monotonic()

@@ -17,7 +17,7 @@ from verl_pivot.verifiers.search_query_words import Query, difference, share_of_
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 
 MAX_CHARS = 1000
-"""Characters of the longest query."""
+"""Most characters of a query."""
 
 
 class SearchQueryOptions(Options):
@@ -27,17 +27,17 @@ class SearchQueryOptions(Options):
     """Argument that holds the query, as "tool.argument"; None for the text in <search> (Search-R1)."""
     mode: Literal["words", "documents"] = "words"
     """
-    words: share of the words that both queries have, of all words that either has, without articles, prepositions etc.
-    Numbers, names and their order, negations and words such as "from" and "before" must be the same, and no word may
-    stand in another's place.
+    words: number of words that both queries have, divided by the number that either has; articles, prepositions etc. do
+    not count. Numbers, names and their order, negations and words such as "from" and "before" must be the same, and no
+    word may be replaced by another.
     documents: share of the expert's `num_documents` best documents in `corpus` (BM25) that the query finds too.
     """
     min_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.6
-    """Least share with which a query is accepted."""
+    """Smallest share with which a query is accepted."""
     corpus: Path | None = None
     """File of JSON lines, one document each, with its text in "text" or "contents"; other lines are left out."""
     num_documents: Annotated[int, Field(ge=1, le=100)] = 3
-    """Best documents of each query that are compared, with mode documents."""
+    """Number of best documents of each query that are compared, in mode `documents`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -52,7 +52,7 @@ class SearchQueryOptions(Options):
 class SearchQueryVerifier:
     """Compares the action's query with the expert's.
 
-    Several different queries in one text count as none. Text behind the query, where Search-R1 stops the policy, is
+    Several different queries in one text count as none. Text after the query, where Search-R1 stops the policy, is
     refused.
     """
 

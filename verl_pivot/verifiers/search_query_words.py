@@ -11,9 +11,9 @@ from verl_pivot.verifiers.telling_words import NUMBER, NUMBER_WORDS, num_negatio
 _TOKEN = re.compile(
     rf"{NUMBER.pattern}\w*|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+(?:\+\+|#)?"
 )
-"""A number with what is written behind it, one character of Chinese, Japanese or Korean, or a word."""
+"""A number with the letters attached to it, one character of Chinese, Japanese or Korean, or a word."""
 _EXCLUDED = re.compile(r"(?<!\S)-(?=\w)")
-"""The sign by which search engines leave out what holds the next word."""
+"""The minus sign that makes search engines leave out results with the next word."""
 _LITTLE = frozenset(
     {
         "a",
@@ -37,7 +37,7 @@ _LITTLE = frozenset(
         "with",
     }
 )
-"""Words that say nothing of what is asked."""
+"""Words that say nothing about what is asked."""
 _DIRECTIONS = frozenset(
     {
         "above",
@@ -66,14 +66,14 @@ _DIRECTIONS = frozenset(
         "vs",
     }
 )
-"""Words that, with the word behind them, say in which direction, order or measure something is asked."""
+"""Words that, with the word after them, give the direction, order or measure of what is asked."""
 _CURRENCY = re.compile(r"[$\u20ac\u00a3\u00a5\u20b9](?=\s?\d)|(?<=\d)\s?[\u20ac\u00a3\u00a5\u20b9]")
 _QUESTION = re.compile(
     r"(?:what|who|whom|whose|which|when|where|why|how|did|do|does|can|could|will|would|should|has|have|had|find|list"
     r"|show|give|tell)\Z",
     re.IGNORECASE,
 )
-"""Words that begin a question with a capital and are no names."""
+"""Words that begin a question, where a capital does not make them names."""
 _HOW_TO = re.compile(r"\bhow to\b", re.IGNORECASE)
 _ES = re.compile(r"(?<=[sxz])es$|(?<=[cs]h)es$")
 _VOWEL = re.compile(r"[aeiouy]")
@@ -99,13 +99,13 @@ class Query:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Stems of words with a capital; none where the query is written without capitals."""
+        """Stems of words with a capital; empty if the query is written without capitals."""
         tokens = self.tokens[1:] if self.tokens and _QUESTION.match(self.tokens[0]) else self.tokens
         return frozenset(stem(token) for token in tokens if token[:1].isupper() and not _is_little(token))
 
     @cached_property
     def numbers(self) -> Counter[str]:
-        """Words with a digit, and words for numbers as digits."""
+        """Words with a digit, and words for numbers, turned into digits."""
         words = [token.casefold() for token in self.tokens]
         return Counter(
             NUMBER_WORDS.get(word, word) for word in words if word in NUMBER_WORDS or any(map(str.isdigit, word))
@@ -113,12 +113,12 @@ class Query:
 
     @cached_property
     def currencies(self) -> frozenset[str]:
-        """Signs of currencies at numbers."""
+        """Currency signs next to numbers."""
         return frozenset(sign.strip() for sign in _CURRENCY.findall(self.text))
 
     @cached_property
     def directions(self) -> Counter[tuple[str, str]]:
-        """(word of direction, stem of the next word that says what is asked) and ("-", excluded word)."""
+        """Counts of (direction word, stem of the next word that says what is asked) and of ("-", excluded word)."""
         pairs = list(_directions(self.tokens))
         text = self.text if self.text.isascii() else plain(self.text)
         pairs += [("-", stem(_TOKEN.findall(text[sign.end() :])[0])) for sign in _EXCLUDED.finditer(text)]
@@ -132,10 +132,10 @@ def share_of_words(query: Query, expert: Query) -> float:
 
 
 def difference(query: Query, expert: Query) -> str | None:
-    """What the query asks otherwise than the expert's; None where it only adds words or leaves some out.
+    """How the query asks for something else than the expert's; None if it only adds words or leaves some out.
 
-    Numbers, names, negations, directions and the order of names must be the same, and no word may stand in another's
-    place. Where the expert writes no capitals, any word may be a name, and the order of all words counts.
+    Numbers, names, negations, directions and the order of names must be the same, and no word may be replaced by
+    another. If neither query has capitals, any word may be a name, and the order of all words counts.
     """
     words, expert_words = Counter(query.words), Counter(expert.words)
     found = {
@@ -152,7 +152,7 @@ def difference(query: Query, expert: Query) -> str | None:
 
 @lru_cache(maxsize=65_536)
 def stem(word: str) -> str:
-    """A word in small letters without the ending of a plural or of a form of a verb."""
+    """A word in lower case, without the ending of a plural or of a verb form."""
     word = word.casefold()
     if word.endswith("ies") and len(word) > 4:
         return word.removesuffix("ies") + "y"
@@ -170,14 +170,14 @@ def _stems(query: Query) -> frozenset[str]:
 
 
 def _shared_names(query: Query, other: Query) -> list[str]:
-    """Stems of the names that both queries have, in the order of `query`, but those behind a word of direction."""
+    """Stems of the names that both queries have, in the order of `query`, except those after a direction word."""
     names = (query.names | other.names) or frozenset(query.words)
     names -= {name for _, name in query.directions}
     return [word for word in query.words if word in names and word in other.words]
 
 
 def _is_little(token: str) -> bool:
-    """Whether a word says nothing of what is asked; a capital A, as in "Vitamin A", is a name."""
+    """Whether a word says nothing about what is asked, or only a direction; the A of "Vitamin A" is a name."""
     word = token.casefold()
     return (word in _LITTLE and token != "A") or word in _DIRECTIONS
 

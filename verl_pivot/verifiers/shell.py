@@ -1,4 +1,4 @@
-"""Verifier `shell`: a command is right if it does what the expert's does, by its form, its effect or its spelling."""
+"""Verifier `shell`: a command is right if it does the same as the expert's, by its form, its effect or its spelling."""
 
 from typing import Annotated, Literal
 
@@ -21,22 +21,22 @@ class ShellOptions(Options):
     """Argument that holds the command, as "tool.argument"; None for the last code block of the text."""
     mode: Literal["form", "execution", "similarity"] = "form"
     """
-    form: equal but for blanks, quotes, comments and, in common commands, the order of flags; see shell_forms.py. A
-    command that is equal with other letters is checked by `bash -n` in the sandbox.
-    execution: both run in sandboxes of their own, after `setup`; the same output, exit code and files, see
+    form: equal except for blanks, quotes, comments and, in common commands, the order of flags; see shell_forms.py. If
+    the texts of the two commands differ, the sandbox also checks the syntax of the action's command by `bash -n`.
+    execution: each command runs in its own sandbox, after `setup`; output, exit code and files must be the same. See
     shell_effects.py.
     similarity: edit similarity of at least `threshold`, as published for the terminal domain, for comparison; accepts
     `rm -r build` for `rm -r built`.
     """
     threshold: Annotated[float, Field(ge=0.5, le=1.0)] = 0.95
-    """Similarity from which mode `similarity` accepts a command."""
+    """Smallest similarity at which mode `similarity` accepts a command."""
     setup: str = ""
-    """Bash script that makes the folder in which both commands begin, in mode `execution`."""
+    """Bash script that makes the folder in which both commands start, in mode `execution`."""
     num_perturbed: Annotated[int, Field(ge=0, le=16)] = 2
-    """Number of altered copies of that folder, in which lines of its text files are missing, doubled or exchanged, so
-    that a command which has the expert's result written into it fails."""
+    """Number of altered copies of that folder, in mode `execution`. Lines of their text files are missing, doubled or
+    exchanged, so that a command with the expert's result written into it fails."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
-    """Seconds for the command in each folder on average, and CPU seconds of its processes, in mode `execution`."""
+    """Time limit in mode `execution`: average seconds for the command per folder, and CPU seconds of each process."""
 
 
 @register("shell", options=ShellOptions)

@@ -1,4 +1,4 @@
-"""Arguments of a common command -> the same arguments in one order: flags, then operands, then what bash expands."""
+"""Arguments of a common command -> the same in one order: flags, operands, and all from the first that bash expands."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ _NUMBER_OF_LINES = re.compile(r"-\d+", re.ASCII)
 
 
 class _FlagRules(NamedTuple):
-    """Flags and operands of a command of GNU's. A call with any other flag keeps its arguments as they are."""
+    """Flags and operands of a GNU command; a call with any other flag keeps its arguments unchanged."""
 
     unordered: str = ""
     """Flags whose order has no effect as long as a call has no other flags; none of them excludes another."""
@@ -31,7 +31,7 @@ class _FlagRules(NamedTuple):
     """Whether a first argument such as -5 is the number of lines."""
 
     def letter_of(self, name: str, *, is_valued: bool) -> str | None:
-        """Letter of the flag that has a long name."""
+        """Letter of the flag with this long name; None if the name is not known."""
         pairs = (pair.partition("=") for pair in (self.valued_long if is_valued else self.long).split())
         return next((letter for letter, _, known in pairs if known == name), None)
 
@@ -90,17 +90,17 @@ _COMMANDS = {
 
 
 class _UnknownOptionError(Exception):
-    """An option may take the next argument as its value, or end the options."""
+    """An option is not known; it may take the next argument as its value, or end the options."""
 
 
 class Arguments(NamedTuple):
-    """Arguments of one command; equal ones have the same effect."""
+    """Arguments of one command; equal arguments have the same effect."""
 
     flags: tuple[str, ...]
     """Flags of one letter each, with their values: "-n 5"."""
     operands: tuple[str, ...]
     rest: tuple[WordForm, ...]
-    """Arguments as they stand, from the first one on that bash expands; all of them if the flags are not known."""
+    """Unchanged arguments, from the first that bash expands; all arguments if a flag is not known."""
 
 
 class _PlainArguments(NamedTuple):
@@ -113,7 +113,7 @@ class _PlainArguments(NamedTuple):
 def ordered_arguments(name: str, arguments: Sequence[WordForm]) -> Arguments:
     """The arguments of a command, in one order and spelling if the command is common and all its flags are known.
 
-    From the first argument on that bash expands, whose words may be flags, the arguments stay as they are.
+    From the first argument that bash expands, the arguments stay unchanged, since expanded words may be flags.
     """
     rules = _COMMANDS.get(name)
     if rules is None:
@@ -136,7 +136,7 @@ def ordered_arguments(name: str, arguments: Sequence[WordForm]) -> Arguments:
 def _is_order_without_effect(flags: list[str], rules: _FlagRules) -> bool:
     """Whether the order of the flags has no effect.
 
-    It has one where two flags exclude each other, of which the last one counts, and where a flag is given twice.
+    The order counts if two flags exclude each other, so that the last one decides, or a flag with a value is repeated.
     """
     valued = [flag[1] for flag in flags if flag[1] in rules.unordered_valued]
     others = [flag[1:] for flag in flags if flag[1] not in rules.unordered_valued]
@@ -188,7 +188,7 @@ def _short_flags(letters: str, rest: Iterator[str], rules: _FlagRules) -> list[s
 
 
 def _plain_path(text: str) -> str:
-    """A path without ./ and doubled slashes. `..` stays, since a link may stand before it; so does a last slash."""
+    """A path without ./ and doubled slashes; `..` after a possible symbolic link stays, and so does a last slash."""
     text = _DOTS.sub("", text)
     plain = text.removeprefix("./")
     return text if plain == "" or plain.startswith("-") else plain

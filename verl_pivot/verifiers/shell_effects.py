@@ -1,6 +1,6 @@
-"""Effects of a command and of the expert's, each in a sandbox of its own -> whether they are the same.
+"""Effects of a command and of the expert's, each run in its own sandbox -> whether they are the same.
 
-The effect is the output, the exit code and the files of the folder that a setup makes, and of altered copies of it.
+The effect is the output, the exit code and the files, in the folder that a setup script makes and in altered copies.
 """
 
 import json
@@ -33,12 +33,12 @@ class ShellEffects(NamedTuple):
     setup: str
     """Bash script that makes the folder."""
     num_perturbed: int
-    """Number of altered copies of it."""
+    """Number of altered copies of the folder."""
     wall_seconds: float
-    """Seconds for the command in each folder on average, and CPU seconds of each of its processes."""
+    """Time limit: average seconds for the command per folder, and CPU seconds of each of its processes."""
 
     async def compare(self, command: str, expert: str) -> Verdict:
-        """Verdict on a command. The expert's runs once for all samples of a row; equal commands need not run."""
+        """Verdict on a command; the expert's runs once for all samples of a row, and a command equal to it does not."""
         try:
             effects = await _expert_effects.get((self, expert), lambda: self._run_expert(expert))
             if isinstance(effects, Verdict):
@@ -46,7 +46,7 @@ class ShellEffects(NamedTuple):
             if command.strip() == expert.strip():
                 return Verdict.accept()
             (result,) = await execute([self._program(command, num_runs=1)])
-        except SandboxRequestError as error:  # the expert's command could be sent with the same setup
+        except SandboxRequestError as error:  # this command is too large: the expert's could be sent
             return refuse(Reason.TOO_LONG, str(error))
         except SandboxError as error:
             return sandbox_failed(error)
@@ -55,7 +55,7 @@ class ShellEffects(NamedTuple):
     async def _run_expert(self, expert: str) -> "_ExpertEffects | Verdict":
         """Effects of the expert's command, or the verdict that there is nothing to compare with.
 
-        It runs twice, since a command that prints the time or a random number differs from itself.
+        The command runs twice, since one that prints the time or a random number has another effect in each run.
         """
         try:
             (result,) = await execute([self._program(expert, num_runs=2)])
@@ -94,7 +94,7 @@ _expert_effects: AskedOnce[tuple[ShellEffects, str], _ExpertEffects | Verdict] =
 
 
 def _read(result: Result) -> list[list[Effect]] | None:
-    """[num_runs][num_perturbed + 1] effects; None if the program was ended, or its command made it write nothing."""
+    """[num_runs][num_perturbed + 1] effects; None if the program was stopped, or its command kept it from writing."""
     if result.status is not Status.OK:
         return None
     try:
@@ -106,7 +106,7 @@ def _read(result: Result) -> list[list[Effect]] | None:
 
 
 def _problem(runs: list[list[Effect]]) -> str:
-    """Why the expert's effects prove nothing; empty if they do."""
+    """Reason why no command can be compared with the expert's effects; empty if one can."""
     first = runs[0][0]
     if "ended" in first:
         return f"the expert's command: {first['ended']}"

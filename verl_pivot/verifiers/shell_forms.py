@@ -1,9 +1,9 @@
-"""A line for bash -> its form: the line without what has no effect, such as blanks, quotes and the order of flags.
+"""A line for bash -> its form: the line without parts that have no effect, such as blanks, quotes and order of flags.
 
-Two lines of one form do the same, if bash takes both; of two lines with different forms nothing is known. Every
-letter of a line is a part of its form, except for comments, blanks between words, quotes that bash only removes, and
-the choice between `;` and a new line. A line with syntax that is not read here (here-documents, functions, arrays,
-`[[`, ...) has no other form than its text.
+Two lines with the same form do the same, if bash accepts both; about two lines with different forms, nothing is known.
+Every character of a line is part of its form, except for comments, blanks between words, quotes that bash only removes,
+and the choice between `;` and a line end. If a line has syntax that is not read here (here-documents, functions,
+arrays, `[[`, ...), its form is its text.
 
 Source: "Token Recognition" and "Shell Grammar" in POSIX.1-2017, XCU 2.3 and 2.10, with bash's additions.
 """
@@ -19,11 +19,11 @@ Redirection: TypeAlias = tuple[str, WordForm]
 
 
 class CommandForm(NamedTuple):
-    """A command without a name has assignments or redirections alone."""
+    """One simple command; without a name, it has only assignments or redirections."""
 
     assignments: tuple[WordForm, ...]
     name: str
-    """First word as it stands, which bash may take for an alias or a reserved word."""
+    """First word as it is written, which bash may take for an alias or a reserved word."""
     arguments: Arguments
     redirections: tuple[Redirection, ...]
 
@@ -35,31 +35,32 @@ class LineForm(NamedTuple):
 
 class TextForm(NamedTuple):
     text: str
-    """A line that has no other form than its text."""
+    """Text of a line that has no other form."""
 
 
 Form: TypeAlias = LineForm | TextForm
 MAX_CHARS = 20_000
-"""Characters of the longest line that has another form than its text."""
+"""Most characters of a line that is read; the form of a longer line is its text."""
 _OPERATOR = re.compile(r";;&|;;|;&|&&|\|\||\|&|&(?!>)|[|;()\n]")
 _REDIRECTION = re.compile(r"\d{0,9}(?:<<<|<>|<&|>>|>&|>\||<|>)|&>>|&>", re.ASCII)
 _BLANKS = re.compile(r"[ \t]*")
 _COMMENT = re.compile(r"#[^\n]*")
 _BEGINS_OTHER_THAN_WORD = frozenset("\n#\\<>&|;()0123456789")
-"""Letters that may begin something else than a word."""
+"""Characters that may begin something other than a word."""
 _OPENING_WORDS = frozenset({"if", "then", "elif", "else", "while", "until", "do", "{"})
 _WORDS_BEFORE_WORDS = frozenset({"for", "case"})
 """Reserved words that are followed by words instead of a command."""
 _NOT_READ = frozenset({"select", "function", "time", "coproc", "[[", "alias", "unalias", "shopt", "enable"})
 """Reserved words and commands that change how bash reads what follows."""
 _TAKES_NEW_LINE = frozenset({"|", "|&", "&&", "||", "&", "(", ";;", ";&", ";;&", *_OPENING_WORDS})
-"""Operators and reserved words behind which a new line has no effect."""
+"""Operators and reserved words after which a line end has no effect."""
 
 
 def form_of(line: str) -> Form | None:
-    """The form of a line; None if one of its quotes is never closed, or if it holds what no file of bash's can hold."""
+    """The form of a line; None if a quote is never closed, or the line has characters that no bash script can hold."""
     if "\0" in line or not _is_unicode(line):
         return None
+    # POSIXLY_CORRECT changes the order of arguments; `!?` and `^` search the history, and their text may hold blanks.
     if len(line) > MAX_CHARS or "POSIXLY_CORRECT" in line or "!?" in line or line.startswith("^"):
         return _text_form(line)
     try:
@@ -68,9 +69,6 @@ def form_of(line: str) -> Form | None:
         return _text_form(line)
     except UnclosedQuoteError:
         return None
-
-
-# POSIXLY_CORRECT changes the order of arguments; `!?` and `^` search the history, and their text may hold blanks.
 
 
 def _is_unicode(line: str) -> bool:
@@ -93,7 +91,7 @@ class _Reader:
         self._line = line
         self._position = 0
         self._read: list[str | CommandForm] = []
-        """Form of what is read so far."""
+        """Form of the part of the line that is read so far."""
         self._words: list[Word] = []
         """Words of the command that is being read."""
         self._redirections: list[Redirection] = []
@@ -131,9 +129,9 @@ class _Reader:
         self._position = blanks.end()
 
     def _skip_continuation(self) -> None:
-        """Skip a backslash and a new line, which bash removes; only where a blank keeps apart what stands around it.
+        """Skip a backslash and a line end, which bash removes, if a blank before or after them separates two words.
 
-        At the end of the line it waits for another line.
+        Without a blank, they join two words; at the end of the text, bash would wait for another line.
         """
         before = self._line[self._position - 1] if self._position else "\n"
         behind = self._line[self._position + 2 : self._position + 3]
@@ -168,7 +166,7 @@ class _Reader:
         self._read.append(operator)
 
     def _may_follow_no_command(self, operator: str) -> bool:
-        """Whether an operator may stand where no command stands before it; elsewhere bash would refuse it."""
+        """Whether an operator may stand here without a command before it; if not, bash would refuse it."""
         last = self._read[-1] if self._read else "("
         return last == ")" or operator.startswith(";;") or (operator == ")" and last != "(")
 

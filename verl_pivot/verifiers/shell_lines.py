@@ -1,4 +1,4 @@
-"""Two lines for bash -> a verdict: the same form, and bash takes the line."""
+"""Two lines for bash -> a verdict: they must have the same form, and bash must accept the line."""
 
 from functools import lru_cache
 from typing import NamedTuple
@@ -14,14 +14,14 @@ from verl_pivot.verifiers.verdicts import Reason, refuse
 
 _FILE = "line.sh"
 _SYNTAX_ERROR = 2
-"""Exit code of bash for a line that it does not take."""
+"""Exit code of bash for a line with a syntax error."""
 _checked_lines: AskedOnce[str, Verdict] = AskedOnce(4096)
 
 
 async def compare_lines(line: str, expert: str) -> Verdict:
-    """Compare two lines by their forms. If the texts differ, bash is asked whether it would take the line.
+    """Compare two lines by their forms; if the texts differ, bash must also accept the syntax of the line.
 
-    A line whose quotes bash would find open has no form; where it is the expert's, only the same text is right.
+    A line with a quote that is never closed has no form; if the expert's is such a line, only the same text is right.
     """
     if line.strip("\n") == expert.strip("\n") and not line.rstrip("\n").endswith("\\"):
         return Verdict.accept()
@@ -51,10 +51,10 @@ def _expert_form(expert: str) -> Form | None:
 
 
 async def _checked(line: str) -> Verdict:
-    """Whether bash takes a line, which `bash -n` reads without executing it.
+    """Whether bash accepts the syntax of a line, which `bash -n` reads without executing it.
 
     Raises:
-        SandboxError: If bash could not be asked.
+        SandboxError: If bash could not be run.
     """
     (result,) = await execute([Program(code=f"bash -n {_FILE}", language="bash", files={_FILE: line.encode()})])
     match result.status:
@@ -62,5 +62,5 @@ async def _checked(line: str) -> Verdict:
             return Verdict.accept()
         case Status.ERROR if result.exit_code == _SYNTAX_ERROR:
             return refuse(Reason.MALFORMED_COMMAND, result.stderr[-300:])
-        case _:  # raised, and so asked again the next time
+        case _:  # raised, so that nothing is cached and bash is asked again
             raise SandboxError(f"bash -n: {result.status} {result.exit_code}: {result.stderr[-300:]}")

@@ -4,17 +4,17 @@ import re
 from typing import NamedTuple, TypeAlias
 
 WordForm: TypeAlias = "str | tuple[object, ...]"
-"""Letters of a word that bash takes as they are; else a tuple of the word's parts, or with its text as it stands."""
+"""Characters of a word that bash takes literally; else a tuple with the parts of the word, or its text as written."""
 Part: TypeAlias = "str | tuple[str, str, bool]"
-"""Letters, or an expansion: its kind, its text, and whether it stands in double quotes."""
+"""Characters, or an expansion: its kind, its text, and whether it stands in double quotes."""
 
 _PLAIN = re.compile(r"[^ \t\n|&;()<>'\"\\$`]+")
 _PLAIN_IN_QUOTES = re.compile(r"[^\"\\$`]+")
 _END_OF_WORD = frozenset(" \t\n|&;()<>")
 _BEHIND_WORD = frozenset(("", *" \t\n|&;)"))
-"""What ends a word that may stand before it; anything may stand before the end of the line."""
+"""Characters that may follow a complete word; "" stands for the end of the line."""
 _EXPANDED = re.compile(r"[*?\[~{}!]")
-"""Letters for which bash looks outside of quotes; `!` is the history of an interactive shell, also in double quotes."""
+"""Characters that bash expands outside of quotes; interactive shells expand `!` (history) in double quotes, too."""
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\}|([?#@*$0-9-]))", re.ASCII)
 _OTHER_EXPANSION = re.compile(r"\$\{[^{}'\"`\\$\n!]*\}")
 _ANSI_C_STRING = re.compile(r"\$'(?:[^'\\]|\\.)*'", re.DOTALL)
@@ -30,19 +30,19 @@ _CASE = re.compile(r"\b(?:case|esac)\b")
 
 
 class OutsideSubsetError(Exception):
-    """The line has syntax whose end is not found here; such a line has no other form than its text."""
+    """The line has syntax whose end is not found here; the form of such a line is its text."""
 
 
 class UnclosedQuoteError(Exception):
-    """A quote is never closed, so that bash would not take the line."""
+    """A quote is never closed, so that bash would not accept the line."""
 
 
 class Word(NamedTuple):
     text: str
-    """The word as it stands in the line."""
+    """The word as it is written in the line."""
     form: WordForm
     end: int
-    """Position behind the word."""
+    """Position after the word."""
 
     @property
     def is_assignment(self) -> bool:
@@ -83,9 +83,9 @@ def _is_expanded(part: str) -> bool:
 
 
 def _is_no_word(text: str, behind: str) -> bool:
-    """Whether a text is empty, or belongs to what stands right behind it.
+    """Whether a text is empty, or belongs to the syntax right after it.
 
-    That is a function, an array, a substitution within a word, or the number or variable of a redirection.
+    That syntax is a function, an array, a substitution within a word, or a redirection with a number or variable.
     """
     if not text or behind.startswith("(") or behind in ("<(", ">("):
         return True
@@ -93,7 +93,7 @@ def _is_no_word(text: str, behind: str) -> bool:
 
 
 def _read_part(line: str, position: int, parts: list[Part]) -> int:
-    """Add the part of a word at a position; returns the position behind it."""
+    """Add the part of a word at a position; returns the position after the part."""
     match line[position]:
         case "'":
             end = line.find("'", position + 1)
@@ -133,7 +133,7 @@ def _append(parts: list[Part], letters: str) -> None:
 
 
 def _read_quoted(line: str, position: int, parts: list[Part]) -> int:
-    """Add the parts of a text in double quotes; returns the position behind the closing quote."""
+    """Add the parts of a text in double quotes; returns the position after the closing quote."""
     _append(parts, "")
     while position < len(line):
         letter = line[position]
@@ -154,7 +154,7 @@ def _read_quoted(line: str, position: int, parts: list[Part]) -> int:
 
 
 def _read_expansion(line: str, position: int, parts: list[Part], *, is_quoted: bool) -> int:
-    """Add what begins with `$` or a backtick; returns the position behind it."""
+    """Add the expansion that begins with `$` or a backtick; returns the position after the expansion."""
     if line[position] == "`":
         if (backticks := _BACKTICKS.match(line, position)) is None:
             raise OutsideSubsetError
@@ -180,7 +180,7 @@ def _read_expansion(line: str, position: int, parts: list[Part], *, is_quoted: b
 
 
 def _end_of_substitution(line: str, position: int) -> int:
-    """Position behind the bracket that closes `$(`, `<(` or `>(`, whose inside begins at `position`."""
+    """Position after the bracket that closes `$(`, `<(` or `>(`; the text in the brackets begins at `position`."""
     begin, depth = position, 1
     while position < len(line):
         found = _PLAIN_IN_SUBSTITUTION.match(line, position) or _QUOTED_IN_SUBSTITUTION.match(line, position)

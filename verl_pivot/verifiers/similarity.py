@@ -1,4 +1,4 @@
-"""Two texts -> their similarity as difflib measures it, or 0.0 below a bound that is found sooner."""
+"""Two texts -> their similarity as difflib measures it, or 0.0 if it is below a bound, which is found faster."""
 
 from difflib import SequenceMatcher
 
@@ -8,8 +8,8 @@ from rapidfuzz import fuzz
 def similarity(first: str, second: str, *, at_least: float) -> float:
     """Ratio of difflib's SequenceMatcher(None, first, second), or 0.0 where it is below `at_least`.
 
-    difflib's matching blocks are one common subsequence of both texts, so that its ratio is at most that of the longest
-    one, which is found in a hundredth of the time.
+    difflib's matching blocks are one common subsequence of both texts. So its ratio is at most that of the longest
+    common subsequence, which is found in a hundredth of the time.
     """
     if first == second:
         return 1.0

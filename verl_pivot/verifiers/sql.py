@@ -1,4 +1,4 @@
-"""Verifier `sql`: a query is right if it gives the rows of the expert's query, on the databases and altered copies."""
+"""Verifier `sql`: a query is right if it gives the expert query's rows, on the databases and on altered copies."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,27 +31,27 @@ _MAX_CACHED_QUERIES = 1024
 _MAX_TOGETHER = 8
 """Most queries that run in one program; making the databases takes most of its time."""
 _SHARED_SECONDS = 2.0
-"""Seconds for queries that run together; where they take longer, each runs alone, with all of its own time."""
+"""Time limit in seconds for queries that run together; if they take longer, each runs alone, with its full time."""
 
 
 class SqlOptions(Options):
     """Options of the verifier `sql`. Databases are given as files, as scripts that make them, or both."""
 
     dialect: Literal["sqlite", "duckdb"] = "sqlite"
-    """Database that runs the queries."""
+    """Database engine that runs the queries."""
     databases: tuple[Path, ...] = ()
     """Database files, at most 8 MiB together, on the machine that the verifier runs on."""
     scripts: tuple[str, ...] = ()
     """SQL scripts, each of which makes one database."""
     num_perturbed: Annotated[int, Field(ge=0, le=16)] = 4
-    """Number of altered copies of each database. Rows are missing or doubled there, values exchanged or NULL, and
-    numbers changed, so that a query which has the expert's rows written into it fails."""
+    """Number of altered copies of each database. In them, rows are missing or doubled, values are exchanged or NULL,
+    and numbers are changed, so that a query with the expert's rows written into it fails."""
     seed: int = 0
     """Seed of the alterations."""
     argument: ToolArgument | None = None
     """Argument that holds the query, as "tool.argument"; None for the last code block of the text."""
     wall_seconds: Annotated[float, Field(gt=0.0, le=600.0)] = 10.0
-    """Seconds for one query on all databases."""
+    """Time limit in seconds for one query on all databases."""
     max_rows: Annotated[int, Field(ge=1, le=100_000)] = 10_000
     """Most rows that a query may give on one database."""
 
@@ -67,7 +67,7 @@ class _ExpertRows(NamedTuple):
 
     rows: Rows
     tied: SortedRows | None
-    """All rows with the keys that they are sorted by, where the query has an order or a LIMIT that can be read."""
+    """All rows with their sort keys; None if the query has no ORDER BY or LIMIT that can be read."""
     is_ordered: bool
     """Whether the order of the rows counts."""
 
@@ -79,7 +79,7 @@ class _ExpertRows(NamedTuple):
 
 
 _ExpertAnswer: TypeAlias = "tuple[_ExpertRows | None, ...] | Verdict"
-"""[num_databases] rows of the expert's query, None for an altered copy on which it fails; or why there are none."""
+"""[num_databases] rows of the expert's query, None for an altered copy on which it fails; or a verdict without them."""
 _expert_rows: AskedOnce[tuple[SqlOptions, str], _ExpertAnswer] = AskedOnce(_MAX_CACHED_QUERIES)
 
 
@@ -87,9 +87,9 @@ _expert_rows: AskedOnce[tuple[SqlOptions, str], _ExpertAnswer] = AskedOnce(_MAX_
 class SqlVerifier:
     """Runs both queries in sandboxes of their own, on copies of the databases, and compares the rows outside.
 
-    Order counts only where the expert's query has an ORDER BY of its own, and not among rows that it leaves tied. An
-    expert's query without any row on any database is broken: every wrong query that finds nothing would equal it (as in
-    the test suites of arXiv:2010.02840, several databases tell queries apart that agree on one).
+    The order of rows counts only if the expert's query has an ORDER BY of its own, and not among tied rows. An expert's
+    query that gives no row on any database is broken: every wrong query that finds nothing would equal it. As in the
+    test suites of arXiv:2010.02840, several databases tell apart queries that agree on one database.
     """
 
     def __init__(self, options: SqlOptions) -> None:
@@ -106,7 +106,7 @@ class SqlVerifier:
             if isinstance(expert_rows, Verdict):
                 return expert_rows
             outcome = await self._run(query)
-        except SandboxRequestError as error:  # the expert's query could be sent with the same databases
+        except SandboxRequestError as error:  # this query is too large: the expert's could be sent
             return refuse(Reason.TOO_LONG, str(error))
         except SandboxError as error:
             return sandbox_failed(error)
@@ -115,7 +115,7 @@ class SqlVerifier:
     async def _run(self, query: str) -> "_QueryOutcome":
         if self._options.dialect == "duckdb":
             return await (await _queries.get()).ask(self._options, query)
-        (outcome,) = await _run_queries(self._options, [query])  # alone: a PRAGMA lasts for the queries beside it
+        (outcome,) = await _run_queries(self._options, [query])  # alone: a PRAGMA would change other queries, too
         assert outcome is not None, "a query that runs alone has an outcome"
         return outcome
 
@@ -163,7 +163,7 @@ class SqlVerifier:
 
 
 def sql_program(options: SqlOptions, queries: Sequence[str], *, is_expert: bool = False) -> Program:
-    """Program that runs queries of the policy, or those of the expert twice each.
+    """Program that runs queries of the policy, or each query of the expert twice.
 
     Raises:
         SandboxRequestError: If the files are too large to send.
@@ -183,16 +183,16 @@ def sql_program(options: SqlOptions, queries: Sequence[str], *, is_expert: bool 
 
 
 class _QueryOutcome(NamedTuple):
-    """What a query of the policy gives."""
+    """Outcome of a query of the policy."""
 
     answers: "Answers | Verdict"
-    """[num_databases] answers, or why there are none."""
+    """[num_databases] answers, or the verdict if there are none."""
     size: int
-    """Characters and bytes that the program wrote for it and the queries beside it."""
+    """Characters and bytes that the program wrote, for this query and for those that ran with it."""
 
 
 async def _run_queries(options: SqlOptions, queries: Sequence[str]) -> list[_QueryOutcome | None]:
-    """Outcomes of queries, in order; None for each where they cannot run together, such as beside a slow one.
+    """Outcomes of queries, in order; None for each if they cannot run together, for example because one is slow.
 
     Raises:
         SandboxRequestError: If a query alone is too large to send.
@@ -223,7 +223,10 @@ _queries = LoopLocal(_gather_queries)
 
 
 def _problem_of_rows(answers: Answers, num_variants: int) -> str:
-    """Why the expert's rows prove nothing; empty if they do. A database's first answer is of no altered copy."""
+    """Reason why no query can be compared with the expert's rows; empty if one can.
+
+    The first answer of each database is that of the original; the others are those of its altered copies.
+    """
     errors = [answer["error"] for answer in answers[::num_variants] if "error" in answer]
     if errors:
         return f"the expert's query fails: {errors[0]}"
@@ -237,7 +240,7 @@ def _problem_of_rows(answers: Answers, num_variants: int) -> str:
 def _expert_rows_of(rows: Rows, every: Rows | None, is_ordered: bool, order: SqlOrder | None) -> _ExpertRows:
     tied = None if order is None else order.sorted_rows(rows, every)
     if tied is not None and not fits(rows, tied, len(rows)):
-        tied = None  # the query that shows the keys does not do what the expert's does
+        tied = None  # the query with the key columns gives other rows than the expert's
     return _ExpertRows(rows, tied, is_ordered)
 
 

@@ -1,4 +1,4 @@
-"""The expert's query -> how its rows may be ordered: a query that shows the keys they are sorted by, and its LIMIT."""
+"""The expert's query -> how its rows may be ordered: a query that also shows the sort keys, and the LIMIT."""
 
 from typing import NamedTuple
 
@@ -10,22 +10,22 @@ with extra("sql"):
 
 _KEY = "verl_pivot_key_"
 _CLOCKS = frozenset({"currenttimestamp", "currenttime", "currentdatetime", "localtime", "localtimestamp"})
-"""Keys of sqlglot's expressions for them."""
+"""Keys of sqlglot's expressions for the current time."""
 _CLOCK_NAMES = frozenset({"now", "get_current_timestamp", "get_current_time", "transaction_timestamp"})
 _CLOCK_NAMES |= {"current_localtime", "current_localtimestamp", "uuidv7"}
 _CLOCKS_WITHOUT_TIME = frozenset({"datetime", "time", "unixepoch", "julianday"})
-"""Functions of SQLite that take the time of the day where they are given none."""
+"""Functions of SQLite that take the current time if they are given no time."""
 
 
 class SqlOrder(NamedTuple):
     """Order and LIMIT of a query."""
 
     query: str | None
-    """The query without its LIMIT, with further columns at the end that hold keys; None if its own rows show them."""
+    """The query without LIMIT, with added columns of sort keys at the end; None if the rows show all keys already."""
     num_keys: int
-    """Number of those columns."""
+    """Number of the added columns."""
     columns: tuple[int, ...]
-    """Columns of the query's own that it is sorted by."""
+    """Indices of the query's own columns that it is sorted by."""
     num_skipped: int
 
     def sorted_rows(self, rows: Rows, every: Rows | None) -> SortedRows | None:
@@ -33,7 +33,7 @@ class SqlOrder(NamedTuple):
 
         Args:
             rows: Rows of the query.
-            every: Rows of `query`; None if it failed or gives too many.
+            every: Rows of `query`; None if it failed or gives too many rows.
         """
         if self.query is None:
             return SortedRows(rows, [[row[column] for column in self.columns] for row in rows], 0)
@@ -45,7 +45,7 @@ class SqlOrder(NamedTuple):
 
 
 def order_of(parsed: exp.Expr, dialect: str) -> SqlOrder | None:
-    """Order and LIMIT of a query; None if it has neither, or one that cannot be shown by further columns."""
+    """Order and LIMIT of a query; None if it has neither, or if added columns cannot show its sort keys."""
     limit, order = parsed.args.get("limit"), parsed.args.get("order")
     num_skipped = _number(parsed.args.get("offset"))
     if (limit is None and order is None) or not isinstance(parsed, exp.Query) or num_skipped is None:
@@ -73,7 +73,7 @@ def order_of(parsed: exp.Expr, dialect: str) -> SqlOrder | None:
 
 
 def clock_in(parsed: exp.Expr) -> str:
-    """What in a query asks for the time of the day; empty if nothing does."""
+    """Part of a query that asks for the current time; empty if there is none."""
     for node in parsed.walk():
         if node.key in _CLOCKS or (isinstance(node, exp.Anonymous) and _is_clock(node)):
             return node.sql()
@@ -95,7 +95,7 @@ def _is_clock(function: exp.Anonymous) -> bool:
 
 
 def _number(clause: exp.Expr | None) -> int | None:
-    """Number of a LIMIT or OFFSET, 0 if there is none; None if it is no literal."""
+    """Number in a LIMIT or OFFSET clause; 0 if there is no clause, None if the number is not a literal."""
     if clause is None:
         return 0
     value = clause.args.get("expression")
@@ -103,7 +103,7 @@ def _number(clause: exp.Expr | None) -> int | None:
 
 
 def _column(term: exp.Expr, parsed: exp.Query) -> int | None:
-    """The column of the result that a term of ORDER BY is, where the query names its columns."""
+    """Index of the result column that a term of ORDER BY names; None if it names none, or the query has a `*`."""
     selected = parsed.selects
     if any(each.find(exp.Star) and not each.find(exp.Count) for each in selected):
         return None
@@ -120,5 +120,5 @@ def _column(term: exp.Expr, parsed: exp.Query) -> int | None:
 
 
 def _whole(literal: exp.Literal) -> int | None:
-    """The whole number that a literal is; None for any other, and for one that no database reads."""
+    """Whole number of a literal; None for any other literal, and for a number too long for a database."""
     return int(literal.name) if literal.name.isdecimal() and len(literal.name) < 20 else None

@@ -9,7 +9,7 @@ from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 
 _RUNNER = (Path(__file__).parent / "runners" / "run_query.py").read_text()
 _FIRST_LINE = {"sqlite": "", "duckdb": "import duckdb\n"}
-"""Line by which the sandbox finds the interpreter to fork from; one that has imported duckdb is slower to fork."""
+"""Line that tells the sandbox which interpreter to fork; an interpreter that has imported duckdb is slower to fork."""
 _PLAN, _ANSWERS = "plan.json", "answers.json"
 Answers: TypeAlias = list[dict[str, Any]]
 """[num_databases] {"rows": [...]}, with "is_stable" if the query was repeated, or {"error": text}."""
@@ -26,16 +26,16 @@ def query_program(
     max_rows: int,
     is_repeated: bool = False,
 ) -> Program:
-    """The program that runs queries on copies of the databases, so that nothing they write stays.
+    """The program that runs queries on copies of the databases, so that nothing they write is kept.
 
     Args:
-        queries: Queries that read.
+        queries: Queries that only read.
         dialect: SQL of the query and kind of the databases.
         databases: Database files.
         scripts: SQL scripts, each of which makes one database.
         num_perturbed: Number of altered copies of each database, on which the query is run too.
         seed: Seed of the alterations.
-        wall_seconds: Seconds for all queries on all databases together.
+        wall_seconds: Time limit in seconds for all queries on all databases together.
         max_rows: Most rows that a query may give on one database; more are an error.
         is_repeated: Whether each query runs twice, to see whether it gives the same rows.
 
@@ -68,7 +68,7 @@ def query_program(
 def read_answers(result: Result) -> list[Answers] | None:
     """[num_queries] answers of a program; None if it failed or wrote more than can be fetched.
 
-    The policy's query cannot run code in the program, so that what the program wrote can be trusted.
+    The policy's query cannot run code in the program, so that the program's output can be trusted.
     """
     if result.status is not Status.OK or _ANSWERS not in result.files:
         return None

@@ -1,7 +1,7 @@
 """Rows of two queries -> whether they are the same: values, types, NULLs, duplicates and, if asked for, order.
 
-Whole numbers are compared exactly. Others may differ by 1e-9 (relative), since sums in another order do, but by no more
-than 0.001, or the rounding of a float where that is larger: so no time or number of an order is taken for the next one.
+Whole numbers are compared exactly. Others may differ by 1e-9 (relative), since sums in another order do, but by at most
+0.001, or by the rounding error of a float where that is larger. So no timestamp or order number is taken for the next.
 """
 
 import math
@@ -17,7 +17,7 @@ Cell: TypeAlias = tuple[object, ...]
 _RELATIVE_TOLERANCE, _ABSOLUTE_TOLERANCE = 1e-9, 1e-12
 _MAX_DIFFERENCE, _ROUNDING = 1e-3, 1e-13
 _MAX_EXACT_FLOAT = 2.0**53
-"""Floats from here on are all whole, although sums that they come from need not be."""
+"""All floats from this size on are whole, although they may be sums of numbers that are not."""
 
 
 class SortedRows(NamedTuple):
@@ -27,7 +27,7 @@ class SortedRows(NamedTuple):
     keys: Rows
     """[num_rows] values by which the rows are sorted; rows with equal keys may stand in any order."""
     num_skipped: int
-    """Rows that the query leaves out at the beginning."""
+    """Number of rows that the query leaves out at the beginning."""
 
 
 def same_rows(first: Rows, second: Rows, *, is_ordered: bool) -> bool:
@@ -39,9 +39,9 @@ def same_rows(first: Rows, second: Rows, *, is_ordered: bool) -> bool:
 
 
 def fits(rows: Rows, found: SortedRows, num_rows: int) -> bool:
-    """Whether rows are what the query may give: `num_rows` rows in its order, ties in any.
+    """Whether rows are a possible result of the query: `num_rows` rows in its order, tied rows in any order.
 
-    Where its LIMIT cuts through rows that are tied, any of them are right.
+    If its LIMIT cuts through tied rows, any of them are right.
     """
     if len(rows) != num_rows:
         return False
@@ -73,7 +73,7 @@ def canonical(*tables: Rows) -> list[list[Cell]]:
 
 
 def _names_of_numbers(tables: Sequence[Rows], column: int) -> Mapping[float, float]:
-    """{number: number that stands for all that are about equal}, for a column that holds other than whole numbers."""
+    """{number: representative of all numbers about equal to it}; empty for a column of whole numbers alone."""
     cells = (row[column] for table in tables for row in table if column < len(row))
     numbers = {number for cell in cells for number in _numbers(cell)}
     if all(map(_is_whole, numbers)):

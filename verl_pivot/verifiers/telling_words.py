@@ -1,4 +1,4 @@
-"""Text -> its words that turn the sense of a sentence: numbers and negations, which similar texts must share."""
+"""Text -> the words that decide the meaning of a sentence: numbers and negations, which similar texts must share."""
 
 import re
 import unicodedata
@@ -15,7 +15,7 @@ _NEGATION = re.compile(
     r"|\u043d\u0435|\u043d\u0435\u0442|\u0431\u0435\u0437)\b"
     r"|[\u4e0d\u6ca1\u6c92\u672a\u65e0\u7121]"
 )
-"""Words that negate a sentence, or turn it as a negation does, in some languages."""
+"""Words that negate a sentence, or reverse its meaning as a negation does, in some languages."""
 _SMALL_NUMBERS = (
     *("zero", "", "two second", "three third", "four fourth", "five fifth", "six sixth", "seven seventh"),
     *("eight eighth", "nine ninth", "ten tenth", "eleven", "twelve dozen", "thirteen", "fourteen", "fifteen"),
@@ -33,7 +33,7 @@ NUMBER_WORDS = {
     },
     **{word: word for word in ("once", "twice", "thrice", "first", "half", "quarter", "double", "triple")},
 }
-"""Words for numbers. "One" is a pronoun as well."""
+"""{word for a number: digits, or the word}; "one" is left out, since it is a pronoun as well."""
 _ENDING = re.compile(r"(?<=\w{3})(?:ing|ers?|est|ed|es|e|s|d)\Z")
 _CONTRARIES = tuple(
     frozenset(_ENDING.sub("", word) for word in words.split())
@@ -92,9 +92,9 @@ _CONTRARIES = tuple(
         *("son daughter", "brother sister", "uncle aunt", "mr mrs"),
     )
 )
-"""Words, without their endings, that exclude each other."""
+"""Groups of words, without their endings, that exclude each other."""
 _PREFIXES = ("non-", "non", "un", "dis", "in", "il", "im", "ir", "de-", "de", "mis", "anti-", "anti")
-"""Beginnings of words that turn their sense."""
+"""Prefixes that reverse the meaning of a word."""
 _AROUND_WORD = "\"'`*_()[]{}<>,;:!?.\u2026"
 _PROSE = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
 _AMOUNT = re.compile(r"[-+~<>=#$\u20ac\u00a3\u00a5]*\d+(?:[.,:/]\d+)*")
@@ -102,7 +102,7 @@ _BEHIND_NUMBER = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the"}
     | {"this", "to", "was", "were", "with"}
 )
-"""Words behind a number that are not what is counted."""
+"""Words after a number that do not name the thing that is counted."""
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 _DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"))
 
@@ -113,26 +113,26 @@ def plain(text: str) -> str:
 
 
 def num_negations(text: str) -> int:
-    """Number of words that negate, in a text of any case."""
+    """Number of negating words in a text, in upper or lower case."""
     return len(_NEGATION.findall((text if text.isascii() else plain(text)).casefold()))
 
 
 class _ProseWord(NamedTuple):
-    """One word of a text in small letters, a number word in digits."""
+    """One word of a text in lower case, with a number word in digits."""
 
     word: str
     is_number: bool
-    """Whether it has a digit or stands for a number, or says what an amount before it counts."""
+    """Whether the word has a digit, stands for a number, or names the thing that an amount before it counts."""
     is_name: bool
-    """Whether it is no number and yet not only small letters: a name, an address, a flag."""
+    """Whether the word is neither a number nor ordinary prose: a name, an address, a flag."""
 
 
 def have_same_sense(text: str, other: str) -> bool:
-    """Whether two texts of prose name the same numbers in the same order, exchange neither names nor contraries, and
-    negate equally often.
+    """Whether two texts of prose agree in their numbers, names and contraries, and in the number of negations.
 
-    Numbers count with their signs and units. A text may leave names out or add some; where each has names that the
-    other lacks, or both have the same in another order, the texts say different things. Words may be repeated.
+    Numbers must be the same in the same order, with their signs and units. A text may leave names out or add some. If
+    each text has names that the other lacks, or both have the same names in another order, the texts say different
+    things. The same holds if one text has the contrary of a word of the other. Words may be repeated.
     """
     if num_negations(text) != num_negations(other):
         return False
@@ -152,9 +152,9 @@ def have_same_sense(text: str, other: str) -> bool:
 
 
 def _exchange_contraries(words: list[_ProseWord], others: list[_ProseWord]) -> bool:
-    """Whether each text has a word that excludes one of the other, or both have such words in another order.
+    """Whether the texts exchange words that exclude each other, or have such words in another order.
 
-    A word excludes those of its group in _CONTRARIES, and itself with a prefix that turns it.
+    A word excludes the others of its group in _CONTRARIES, and itself with a prefix that reverses its meaning.
     """
     whole, whole_others = ({each.word for each in found} for found in (words, others))
     if any(_turned(new, old) for new, old in ((whole - whole_others, whole_others), (whole_others - whole, whole))):
@@ -170,7 +170,7 @@ def _exchange_contraries(words: list[_ProseWord], others: list[_ProseWord]) -> b
 
 
 def _turned(words: Set[str], others: Set[str]) -> bool:
-    """Whether one of the words is one of the others with a prefix that turns its sense."""
+    """Whether one of the words is one of the others with a prefix that reverses its meaning."""
     return any(
         word.startswith(prefix) and len(word) - len(prefix) > 3 and word.removeprefix(prefix) in others
         for word in words
@@ -200,7 +200,7 @@ def _prose_words(text: str) -> list[_ProseWord]:
 
 
 def without_accents(words: Iterable[str]) -> list[str]:
-    """The words with letters such as e for an accented one."""
+    """The words with plain letters in place of accented ones."""
     return [
         "".join(each for each in unicodedata.normalize("NFD", word) if not unicodedata.combining(each))
         for word in words

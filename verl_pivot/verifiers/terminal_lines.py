@@ -1,4 +1,4 @@
-"""Screen of a terminal and lines typed into it -> whether bash reads the next line, or a program may."""
+"""Screen of a terminal, lines typed into it -> whether bash reads the next line, or another program may."""
 
 import re
 from functools import lru_cache
@@ -6,34 +6,34 @@ from functools import lru_cache
 from verl_pivot.verifiers.shell_forms import CommandForm, LineForm, form_of
 
 _PROMPT = re.compile(r"(?<![-=(*^!'\"$])[$#]\s*\Z")
-"""End of a screen with bash's prompt; psql's ends in =#, -# and the like."""
+"""End of a screen with bash's prompt; the prompt of psql, which ends in =#, -# and the like, does not match."""
 _WORDS = """
 ls cd pwd mkdir rmdir touch echo printf export unset true false : which type whoami hostname date sleep chmod chown
 clear id uname kill ps df du stat file tree gcc g++ rm cp mv
 """
 _NEVER_READ = frozenset(_WORDS.split())
-"""Commands that read nothing from the terminal; the empty name is that of assignments and redirections."""
+"""Commands that read nothing from the terminal."""
 _READ_WITHOUT_FILE = {"cat": 1, "head": 1, "tail": 1, "wc": 1, "sort": 1, "uniq": 1, "grep": 2}
-"""Commands that read the terminal unless they have as many operands, which follow their flags."""
+"""{command: number of operands with which it does not read the terminal}; the operands follow the flags."""
 _MAY_ASK = frozenset({"rm", "cp", "mv"})
-"""Commands that may ask whether to write over a file, or to remove it, unless a flag forbids it."""
+"""Commands that may ask before they overwrite or remove a file, unless a flag forbids it."""
 _MAY_READ = re.compile(r"\$\(|`|[<>]\(|\bdev\b(?!/null\b)|\bproc\b|\bstdin\b|\btty")
-"""A substitution, whose commands may read, and paths of the terminal; quotes and backslashes are taken out before."""
+"""A substitution, whose commands may read the terminal, or a path of the terminal, in a line without its quotes."""
 _QUOTES = re.compile(r"[\"'\\]")
 _OPERATORS = frozenset({";", "&&", "||", "|", "|&"})
 
 
 def shows_prompt(screen: str) -> bool:
-    """Whether the last line of a screen that is not blank ends as bash's prompt does."""
+    """Whether the last non-blank line of a screen ends as bash's prompt does."""
     return _PROMPT.search(screen) is not None
 
 
 @lru_cache(maxsize=1024)
 def returns_to_prompt(line: str) -> bool:
-    """Whether bash reads what is typed after a line: all its commands are known to leave the terminal alone.
+    """Whether bash reads the input after a line, since no command of the line reads the terminal.
 
-    An editor, an interpreter, or a command that may ask something reads it otherwise. Lines are those of experts, which
-    all rollouts of a turn share.
+    Otherwise an editor, an interpreter or a command that asks something may read the input. Results are cached, since
+    all rollouts of a turn share the lines of its expert.
     """
     if _MAY_READ.search(_QUOTES.sub("", line)):
         return False

@@ -1,4 +1,4 @@
-"""Verifier `terminus`: keystrokes for a terminal are right if they do what the expert's do; both Terminus formats."""
+"""Verifier `terminus`: terminal keystrokes are right if they do the same as the expert's; both Terminus formats."""
 
 import json
 import re
@@ -19,15 +19,15 @@ from verl_pivot.verifiers.terminal_lines import returns_to_prompt, shows_prompt
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 
 MAX_CHARS = 100_000
-"""Characters of the longest batch."""
+"""Most characters of a batch."""
 _MAX_SIMILAR_CHARS = 5_000
-"""Characters of the longest keystrokes whose similarity is measured, in time with the square of their length."""
+"""Most characters of keystrokes whose similarity is measured; the time grows with the square of their number."""
 _MAX_EXTRA_SECONDS = 60.0
-"""Seconds that a batch may wait longer than the expert's; one command of Terminus 2 waits no longer than that."""
+"""Most seconds that a batch may wait longer than the expert's; a command of Terminus 2 never waits longer than this."""
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
 _MAY_BE_KEY = re.compile(r"\S{2,}")
 _KEY = re.compile(r"[\x00-\x09\x0b-\x1f\x7f]")
-"""Keys that no line holds: bash completes words at a tab, and edits the line or its history at others."""
+"""Keys that are not text of a line: bash completes a word at a tab, and edits the line or its history at others."""
 _Seconds = Annotated[float, Field(strict=True, ge=0.0, allow_inf_nan=False)]
 
 
@@ -61,7 +61,7 @@ class _Terminus2Batch(Options):
 
 
 class _Keys(NamedTuple):
-    """A line, or keys without one, of a batch of Terminus 2; cheaper to make than its commands."""
+    """A line, or keys that form no line, of a batch of Terminus 2; cheaper to make than the batch's commands."""
 
     keystrokes: str
 
@@ -75,21 +75,22 @@ class TerminusOptions(Options):
 
     mode: Literal["form", "similarity"] = "form"
     """
-    form: the same lines, each by its form as in verifier `shell` where bash reads it; other keys must be equal. Bash
-    reads a line if the screen shows its prompt and all lines before it leave the terminal alone. In Terminus 1, the
-    same commands must be blocking. No batch may wait 60 s longer than the expert's.
-    similarity: edit similarity of all keystrokes together of at least `threshold`; NeMo Gym's rule without its judge,
-    for comparison.
+    form: the same lines. A line that bash reads is compared by its form, as in verifier `shell`; other keys must be
+    equal. Bash reads a line if the screen shows its prompt and no line before it reads the terminal. In Terminus 1, the
+    same commands must be blocking. A batch may wait at most 60 s longer than the expert's.
+    similarity: the edit similarity of all keystrokes together must be at least `threshold`; NeMo Gym's rule without its
+    judge, for comparison.
     """
     threshold: Annotated[float, Field(ge=0.5, le=1.0)] = 0.95
-    """Similarity from which a batch is accepted; 0.95 and 0.9 in NeMo Gym's configurations."""
+    """Smallest similarity at which a batch is accepted in mode `similarity`; 0.95 and 0.9 in NeMo Gym's
+    configurations."""
 
 
 @register("terminus", options=TerminusOptions)
 class TerminusVerifier:
-    """Compares two batches of one format, both of which must say the same about whether the task is complete.
+    """Compares two batches of the same format, which must also agree on whether the task is complete.
 
-    Differs from NeMo Gym 07d6b0d (resources_servers/terminus_judge), which asks for completeness only where the expert
+    Differs from NeMo Gym 07d6b0d (resources_servers/terminus_judge), which compares completeness only if the expert
     claims it, so that a policy could always claim it.
     """
 
@@ -114,12 +115,12 @@ class TerminusVerifier:
 
 @lru_cache(maxsize=256)
 def _parse_expert(text: str) -> Batch | None:
-    """The expert's batch, of either format; kept for the other rollouts of its turn."""
+    """The expert's batch, of either format; cached for the other rollouts of its turn."""
     return _parse_batch(text, _Terminus1Batch) or _parse_batch(text, _Terminus2Batch)
 
 
 def _parse_batch(text: str, form: type[Batch]) -> Batch | None:
-    """The batch that makes up all of a text; None if the text is anything else."""
+    """The batch that the whole text is; None if the text is anything else."""
     if len(text) > MAX_CHARS:
         return None
     try:
@@ -153,7 +154,7 @@ async def _compare(command: Command, expert: Command, *, is_read_by_bash: bool) 
         return refuse(Reason.WRONG_VALUE, f"waits in another way: {command}")
     if line == expert_line:
         return Verdict.accept()
-    # Keys that do not end a line are not executed, and several lines may be read by what the first of them starts.
+    # Keys that do not end a line are not executed. Of several lines, the first may start a program that reads the rest.
     is_one_line = all(each.find("\n") == len(each) - 1 and not _KEY.search(each) for each in (line, expert_line))
     if not is_read_by_bash or not is_one_line:
         return refuse(Reason.WRONG_VALUE, f"{line[:200]!r}, the expert types {expert_line[:200]!r}")
@@ -161,16 +162,17 @@ async def _compare(command: Command, expert: Command, *, is_read_by_bash: bool) 
 
 
 def _waits_alike(command: Command, expert: Command) -> bool:
-    """Whether both commands block the terminal or not, and neither ends its waiting at once where the other waits."""
+    """Whether both commands are blocking or neither is, and `command` does not time out at once if the expert waits."""
     if isinstance(command, _Terminus1Command) and isinstance(expert, _Terminus1Command):
         return command.is_blocking == expert.is_blocking and command.timeout_sec >= min(1.0, expert.timeout_sec)
     return True
 
 
 def _typing_commands(batch: Batch) -> list[Command]:
-    """The commands of a batch without those that only wait; lines in Terminus 2, whose keys may be split anyhow.
+    """The commands of a batch without those that only wait; for Terminus 2 its lines, however commands split them.
 
-    Keys without a blank or line end stand alone: tmux reads some of them as the name of a key, such as C-c or Up.
+    In Terminus 2, keystrokes of two or more characters without a blank or line end stay apart, since tmux reads some of
+    them as the name of a key, such as C-c or Up.
     """
     if isinstance(batch, _Terminus1Batch):
         return [command for command in batch.commands if command.keystrokes]

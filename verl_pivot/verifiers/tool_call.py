@@ -1,4 +1,4 @@
-"""Verifier `tool_call`: an action is right if its calls do what the expert's do, by one of several rules."""
+"""Verifier `tool_call`: an action is right if its calls do the same as the expert's, by one of several rules."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -21,8 +21,8 @@ from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 class ToolCallVerifier:
     """Compares the action's calls with the expert's; the score is 0 or 1, except in modes `toolrl` and `nemo_gym`.
 
-    Where the expert writes text, any text is right and a call is wrong, as in PivotRL for conversational tool use
-    (section 4). Parallel calls are compared without their order, each with a partner of its own.
+    If the expert writes text, any text is right and a call is wrong, as in PivotRL for conversational tool use
+    (section 4). Parallel calls may stand in any order; each is paired with one call of the expert.
     """
 
     def __init__(self, options: ToolCallOptions) -> None:
@@ -65,7 +65,7 @@ class ToolCallVerifier:
         return self._compare(action, turn)
 
     def _ask(self, action: Message, turn: Turn) -> Awaitable[Verdict] | None:
-        """The verdict of other verifiers on an action whose calls are right so far; None where there are none."""
+        """The verdict of the other verifiers on an action that is right so far; None if the options name none."""
         if not turn.expert.tool_calls:
             return None if self._judge is None else self._judge(action, turn)
         if self._arguments is None:
@@ -130,12 +130,12 @@ class ToolCallVerifier:
 
 
 def _rank(verdict: Verdict) -> tuple[int, float]:
-    """Order of verdicts over several experts: an undecided one comes before refusals, after an acceptance."""
+    """Rank of a verdict among those for several experts: acceptance first, then undecided, then refusals by score."""
     return (1, 0.0) if verdict.score is None else (2 * (verdict.score == 1.0), verdict.score)
 
 
 def _broken(expert: Message) -> Verdict | None:
-    """The undecided verdict where an expert's action cannot be compared; None where it can."""
+    """An undecided verdict if the expert's action cannot be compared; None if it can."""
     if _is_empty(expert):
         return broken_expert("the expert's action has neither a call nor text")
     if not all(equal(call.arguments, call.arguments) for call in expert.tool_calls):
@@ -156,7 +156,7 @@ def _strict(action: Message, turn: Turn) -> Verdict:
 
 
 def _exact(value: object) -> object:
-    """A key that is equal for values written the same way but for the order of keys: 1 is not 1.0."""
+    """A value to compare exactly: equal for values written alike, whatever the order of keys; 1 is not 1.0."""
     if isinstance(value, dict):
         return {name: _exact(each) for name, each in value.items()}
     if isinstance(value, list):
@@ -178,7 +178,7 @@ def _name_only(action: Message, turn: Turn) -> Verdict:
 
 
 def takes_any_text(verifier: str, options: JsonObject) -> bool:
-    """Whether a verifier with these options, which it takes, accepts any text where the expert writes a message."""
+    """Whether a verifier with these (valid) options accepts any text if the expert writes a message."""
     if verifier != "tool_call":
         return False
     read = ToolCallOptions.model_validate(options)
@@ -186,7 +186,7 @@ def takes_any_text(verifier: str, options: JsonObject) -> bool:
 
 
 def _toolrl(action: Message, turn: Turn) -> Verdict:
-    """Compare by ToolRL's rule. Where the expert makes no call, R is 0 for every action, and the score 0.5."""
+    """Compare by ToolRL's rule; if the expert makes no call, every action has R = 0, which is a score of 0.5."""
     expert_calls = turn.expert.tool_calls
     share = tool_call_toolrl.share(action.tool_calls, expert_calls) if expert_calls else 0.5
     reason = Reason.ACCEPTED if share == 1.0 else Reason.PARTIAL
@@ -198,7 +198,7 @@ def _is_empty(expert: Message) -> bool:
 
 
 def _call_against_message(action: Message, expert_calls: Sequence[object]) -> Verdict | None:
-    """The verdict where the action or the expert makes no call; None if both make calls."""
+    """The verdict if the action or the expert makes no call; None if both make calls."""
     if not expert_calls:
         if action.tool_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE, f"called {_names(action.tool_calls)}")
@@ -221,12 +221,12 @@ def _pair_up(calls: Sequence[ToolCall], expert_calls: Sequence[ToolCall], find: 
 def _nearest_difference(
     calls: Sequence[ToolCall], partners: Sequence[int | None], expert: ToolCall, find: FindDifference
 ) -> Difference:
-    """Difference between the expert's call and the unpaired call nearest to it: one of the same tool if there is one.
+    """Difference between an expert's call and the nearest call without a partner, of the same tool if there is one.
 
     Args:
-        calls: [num_calls] the policy's.
-        partners: [num_expert_calls] index of the partner of each, None where there is none.
-        expert: Call of the expert's without a partner.
+        calls: [num_calls] calls of the policy.
+        partners: [num_expert_calls] index of the partner of each of the expert's calls; None if it has none.
+        expert: Call of the expert without a partner.
         find: Finds the difference between two calls.
     """
     unpaired = [call for index, call in enumerate(calls) if index not in partners]

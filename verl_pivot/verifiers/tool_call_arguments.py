@@ -14,8 +14,11 @@ from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
 
 
 class ArgumentVerifiers:
-    """Verifiers by argument. One with an option `argument`, as `shell` has, is shown a call with that argument alone;
-    any other is shown the argument's text as a message."""
+    """Verifiers of single arguments, by argument.
+
+    A verifier with an option `argument`, such as `shell`, is shown a call with that argument alone; any other verifier
+    is shown the text of the argument as a message.
+    """
 
     def __init__(self, parts: Mapping[ToolArgument, VerifierPart]) -> None:
         """Make the verifiers.
@@ -35,11 +38,11 @@ class ArgumentVerifiers:
     async def compare(
         self, calls: Sequence[ToolCall], expert_calls: Sequence[ToolCall], turn: Turn, find: FindDifference
     ) -> Verdict:
-        """The lowest verdict over all pairs of calls, each with the partner that fits it best.
+        """The lowest verdict over all pairs of calls, paired so that they fit best.
 
         Args:
-            calls: [num_calls] the policy's, as many as the expert's.
-            expert_calls: [num_calls] the expert's.
+            calls: [num_calls] calls of the policy, as many as the expert's.
+            expert_calls: [num_calls] calls of the expert.
             turn: Turn that the calls were made at.
             find: Finds the difference between two calls in all other arguments.
         """
@@ -73,14 +76,14 @@ class ArgumentVerifiers:
 
 
 def lowest(verdicts: Iterable[Verdict]) -> Verdict:
-    """The verdict with the least score: a refusal if there is one, else one that is undecided if there is one."""
+    """The verdict with the lowest score: a refusal if there is one, else an undecided verdict if there is one."""
     return min(
         verdicts, key=lambda verdict: (1, 0.0) if verdict.score is None else (2 * bool(verdict.score), verdict.score)
     )
 
 
 def _shown(call: ToolCall, name: str, takes_call: bool) -> Message | None:
-    """What a verifier sees of one argument; None where it is no text and the verifier reads text."""
+    """Message that shows one argument to a verifier; None if the verifier reads text and the argument is no text."""
     value = call.arguments[name]
     if takes_call:
         return Message(role=Role.ASSISTANT, tool_calls=(replace(call, arguments={name: value}),))

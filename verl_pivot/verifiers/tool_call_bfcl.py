@@ -1,9 +1,9 @@
 """Rule of the Berkeley Function-Calling Leaderboard: every argument of a call is one of its listed values.
 
-The row's `accepted` holds one object per call of the expert: {tool: {argument: [value, ...]}}. An empty text in the
-list means that the argument may be left out, and is no value itself. In an accepted value that is an object, each key
-has such a list again. Unlike the leaderboard's checker, it takes 1.0 for 1, and neither an empty text for an argument
-that may be left out nor texts of other case, spaces or punctuation.
+The row's `accepted` holds one object per call of the expert: {tool: {argument: [value, ...]}}. An empty text in a list
+means that the argument may be left out; it is not an accepted value itself. If an accepted value is an object, each of
+its keys has such a list in turn. Unlike the leaderboard's checker, this rule accepts 1.0 for 1. It accepts neither an
+empty text for an argument that may be left out, nor texts that differ in case, spaces or punctuation.
 """
 
 from collections.abc import Mapping, Set
@@ -27,8 +27,11 @@ def is_accepted(call: ToolCall, accepted: JsonObject, required: Set[str]) -> boo
 
 
 def is_broken(accepted: JsonObject) -> bool:
-    """Whether an object does not name exactly one tool, or does not list at least one value for each argument and key,
-    on every level, or holds a value that equals nothing."""
+    """Whether an object of accepted values is invalid.
+
+    It is if it does not name exactly one tool, if an argument or a key on any level has no list of values or an empty
+    one, or if a value is NaN, which equals nothing.
+    """
     if len(accepted) != 1:
         return True
     (arguments,) = accepted.values()

@@ -1,4 +1,4 @@
-"""Functional rule for calls: whether a tool would do the same with both, by the JSON schema of its arguments."""
+"""Functional rule for two calls: whether a tool would do the same with both, by the JSON schema of its arguments."""
 
 import math
 from collections import Counter
@@ -16,8 +16,8 @@ ExpertT = TypeVar("ExpertT")
 ActualT = TypeVar("ActualT")
 
 _MAX_MATCHED = 256
-"""Number of items up to which all of two arrays without an order are compared with each other. In longer arrays, items
-that are in both are taken off first."""
+"""Most items of two arrays without an order whose items are all compared with each other. From longer arrays, items
+that are in both are removed first."""
 _PATH_FORMATS = ("path", "file-path", "directory-path")
 
 
@@ -30,24 +30,24 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualityRules:
-    """What counts as the same value. Arguments are written "tool.argument", and "tool.argument.key" within objects."""
+    """Rules for equal values; arguments are written "tool.argument", and "tool.argument.key" within objects."""
 
     number_tolerance: float = 1e-13
-    """Relative difference of equal numbers where one of them has a fraction; whole numbers are equal or not."""
+    """Largest relative difference of equal numbers if one of them has a fraction; whole numbers must be equal."""
     dates: bool | frozenset[str] = False
-    """Arguments in which spellings of one date are the same; True: where the schema's format is date or date-time."""
+    """Arguments in which different spellings of a date are equal; True: if the schema's format is date or date-time."""
     paths: bool | frozenset[str] = False
-    """Arguments in which spellings of one path are the same (a/./b, a//b); True: where the schema's format is path,
+    """Arguments in which different spellings of a path (a/./b, a//b) are equal; True: if the schema's format is path,
     file-path or directory-path."""
     enums: bool | frozenset[str] = False
-    """Arguments in which spellings of an enum's member that differ in case or surrounding space are the same, unless
-    two members differ in nothing else; True: wherever the schema has an enum."""
+    """Arguments in which a member of an enum may be spelt with other case or surrounding space, unless two members
+    differ in nothing else; True: wherever the schema has an enum."""
     free_text: frozenset[str] = frozenset()
     """Arguments that hold prose, which is compared by similarity, numbers and negations."""
     min_similarity: float = 0.8
-    """Least normalised edit similarity, in [0, 1], of prose that is the same."""
+    """Smallest normalised edit similarity, in [0, 1], at which two texts of prose are equal."""
     unordered: frozenset[str] = frozenset()
-    """Arguments that hold arrays without an order, beside those with uniqueItems in the schema."""
+    """Arguments that hold arrays without an order, in addition to those with uniqueItems in the schema."""
     ignored: frozenset[str] = frozenset()
     """Arguments that are not compared, and that either call may leave out."""
 
@@ -60,8 +60,8 @@ def find_difference(
     Args:
         call: The policy's call, which is not nested too deeply (see `is_too_deep`).
         expert: The expert's call.
-        parameters: JSON schema of the tool's arguments; {} where the row has none.
-        rules: What counts as the same value.
+        parameters: JSON schema of the tool's arguments; {} if the row has none.
+        rules: Rules for equal values.
     """
     if call.name != expert.name:
         return Difference(Reason.WRONG_TOOL, f"{call.name}, the expert calls {expert.name}")
@@ -69,13 +69,13 @@ def find_difference(
 
 
 FindDifference: TypeAlias = Callable[[ToolCall, ToolCall], Difference | None]
-"""(the policy's call, the expert's call) -> the first difference; None if they do the same."""
+"""(the policy's call, the expert's call) -> the first difference; None if both calls do the same."""
 
 
 def match_all(
     expert: Sequence[ExpertT], actual: Sequence[ActualT], fits: Callable[[ExpertT, ActualT], bool]
 ) -> list[int | None]:
-    """[num_expert] index of the partner of each in a largest possible matching; None without a partner."""
+    """[num_expert] index of the partner of each expert item in a largest possible matching; None without a partner."""
     if not expert:
         return []
     matrix = [[fits(one, other) for other in actual] for one in expert]
@@ -88,12 +88,13 @@ def match_all(
 
 
 def best_partners(matrix: Sequence[Sequence[float]]) -> list[int | None]:
-    """[num_rows] column of the partner of each row, for the largest sum; None where there are more rows than columns.
+    """[num_rows] column of the partner of each row, for the largest sum; None for a row without a partner.
 
     Args:
         matrix: [num_rows][num_columns] how well each row fits each column.
     """
-    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]  # takes a tenth of a second: most actions are one call
+    # Imported here, since the import takes a tenth of a second and most actions are one call.
+    from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
     rows, columns = linear_sum_assignment(matrix, maximize=True)
     partners: list[int | None] = [None] * len(matrix)
@@ -112,7 +113,7 @@ class _Comparison:
     def objects(
         self, actual: Mapping[str, Json], expert: Mapping[str, Json], schema: JsonObject, path: str
     ) -> Difference | None:
-        """The first difference; values at the default of their schema may be left out or spelt out."""
+        """The first difference; a value that is the default of its schema may be left out or written."""
         schema = resolved(schema, self._parameters)
         known = self._properties(schema)
         if self._rules.ignored:
@@ -174,7 +175,7 @@ class _Comparison:
         return next((each for each in found if each is not None), None)
 
     def _items(self, actual: Json, expert: Json, schema: JsonObject, path: str) -> Difference | None:
-        """The first difference of two items of arrays without an order; arrays within these have one."""
+        """The first difference of two items of arrays without an order; arrays within the items have an order."""
         return self._values(actual, expert, schema, f"{path}[]" if isinstance(expert, list) else path)
 
     def _is_same(self, actual: Json, expert: Json, schema: JsonObject, path: str) -> bool:
@@ -198,14 +199,14 @@ class _Comparison:
 
 
 def _applies(arguments: bool | frozenset[str], path: str, is_default: bool = True) -> bool:
-    """Whether a rule that holds for some arguments, or for True wherever the schema says so, holds for one."""
+    """Whether a rule applies to one argument: if the rule lists it, or is True and the schema says so."""
     return path in arguments if isinstance(arguments, frozenset) else arguments and is_default
 
 
 def _with_defaults(
     arguments: Mapping[str, Json], known: Mapping[str, JsonObject], required: Set[str]
 ) -> Mapping[str, Json]:
-    """The arguments with the defaults of those that are left out, except of the required ones."""
+    """The arguments, with the defaults of those that are left out and not required."""
     defaults = {
         name: schema["default"]
         for name, schema in known.items()
@@ -215,7 +216,7 @@ def _with_defaults(
 
 
 def _without_shared(items: list[Json], others: list[Json]) -> tuple[list[Json], list[Json]]:
-    """Both lists without the items that both have, as often as both have them."""
+    """Both lists without their shared items; an item is removed as often as both lists have it."""
     left = Counter(map(_key, others))
     rest, shared = [], Counter[Hashable]()
     for item in items:
@@ -244,7 +245,7 @@ def _key(value: Json) -> Hashable:
 
 
 def _is_close(value: float, other: float, tolerance: float) -> bool:
-    """Whether two different numbers are the same but for rounding: never two whole numbers."""
+    """Whether two different numbers are equal up to rounding; two whole numbers never are."""
     try:
         num_whole = float(value).is_integer() + float(other).is_integer()
     except OverflowError:  # an integer too large for a float

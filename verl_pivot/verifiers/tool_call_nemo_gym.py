@@ -1,9 +1,9 @@
-"""NeMo Gym's rule for calls, bug for bug: texts are equal if they share enough words. For comparison only.
+"""NeMo Gym's rule for calls, bug for bug, for comparison only: texts are equal if they share enough words.
 
-Source: NeMo Gym 07d6b0d, single_step_tool_use_with_argument_comparison. A text of two or more words is equal if
-`|shared words| / (words of both) >= threshold`; identical texts have 0.5. Known to pay wrong calls: almost any text
-passes 0.1; true passes for 1; an empty message passes for a message; with the published defaults calls beside the
-expert's cost nothing.
+Source: NeMo Gym 07d6b0d, single_step_tool_use_with_argument_comparison. Two texts of two or more words are equal if
+`|shared words| / (words of both) >= threshold`; identical texts have 0.5. The rule is known to accept wrong calls.
+Almost any text passes a threshold of 0.1; true passes for 1; an empty message passes for a message; with the published
+defaults, calls in addition to the expert's cost nothing.
 """
 
 from collections import Counter
@@ -22,17 +22,17 @@ class NemoGymSwitches(Options):
     """Switches of NeMo Gym's rule, with its names and its defaults."""
 
     floating_point_comparison_threshold: Annotated[float, Field(ge=0.0)] = 1e-6
-    """Absolute difference below which two numbers that are both written with a point are equal."""
+    """Absolute difference below which two numbers are equal, if both are written with a decimal point."""
     parallel_tool_call_rewarding: bool = False
-    """Whether the number of calls counts; without it, calls beside the expert's cost nothing."""
+    """Whether the number of calls counts; if not, calls in addition to the expert's cost nothing."""
     allow_subset: bool = False
-    """Whether fewer calls than the expert's are looked at, where the number counts."""
+    """Whether an action with fewer calls than the expert's may score above 0, if the number of calls counts."""
     allow_superset: bool = False
-    """Whether more calls than the expert's are looked at, where the number counts."""
+    """Whether an action with more calls than the expert's may score above 0, if the number of calls counts."""
     parallel_tool_call_reward_mode: Literal["binary_strict", "fractional", "f1"] = "binary_strict"
     """
-    What partly right calls get, where the number counts.
-    binary_strict: nothing. fractional: the share of the needed calls that match. f1: 2 * matches / calls of both.
+    Score of calls that are partly right, if the number of calls counts.
+    binary_strict: 0. fractional: the share of the needed calls that match. f1: 2 * matches / calls of both.
     """
 
 
@@ -49,9 +49,9 @@ def calls_score(
     """Score in [0, 1] of an action's calls.
 
     Args:
-        calls: [num_calls] the policy's, at least one.
-        expert_calls: [num_expert_calls] the expert's, at least one.
-        threshold: Share of words from which two texts are equal.
+        calls: [num_calls] calls of the policy, at least one.
+        expert_calls: [num_expert_calls] calls of the expert, at least one.
+        threshold: Smallest share of words at which two texts are equal.
         switches: The rule's switches.
     """
     partners = match_all(expert_calls, calls, lambda expert, call: is_same_call(call, expert, threshold, switches))
@@ -70,7 +70,7 @@ def calls_score(
 
 
 def difference(actual: Json, expert: Json, threshold: float, float_threshold: float) -> Reason | None:
-    """Why two values are not equal; None if they are."""
+    """Reason why two values are not equal; None if they are."""
     if not isinstance(actual, type(expert)):
         return Reason.WRONG_TYPE
     if isinstance(expert, dict):

@@ -1,4 +1,4 @@
-"""Options of the verifier `tool_call`, and what of them is an option of one mode alone."""
+"""Options of the verifier `tool_call`, some of which belong to one mode alone."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -14,7 +14,7 @@ from verl_pivot.verifiers.tool_call_nemo_gym import NemoGymSwitches
 
 
 def _read_action(value: object) -> object:
-    """One more action of an expert, as rows write messages."""
+    """Check one more action of an expert, written as a message of a row."""
     try:
         action = parse_message(value)  # type: ignore[arg-type]  # checked by parse_message
     except BadRowError as error:
@@ -29,7 +29,7 @@ _OPTIONS_OF_MODE = {
     "functional": ("ignored", "verifiers"),
     "nemo_gym": ("switches",),
 }
-"""Options that one mode alone has."""
+"""{mode: options that no other mode takes}"""
 
 
 class ToolCallOptions(Options):
@@ -37,14 +37,15 @@ class ToolCallOptions(Options):
 
     mode: Literal["functional", "strict", "name_only", "nemo_gym", "accepted_values", "toolrl"] = "functional"
     """
-    functional: equal in what the tool gets to see, by its schema; see tool_call_functional.py.
+    functional: calls that are equal for the tool, by the schema of its arguments; see tool_call_functional.py.
     strict: the same calls in the same order with the same values, or the same text (PivotRL, equation 2).
     name_only: the same tools (PivotRL for SWE).
     nemo_gym, accepted_values, toolrl: published rules; see tool_call_nemo_gym.py, tool_call_bfcl.py and
     tool_call_toolrl.py.
     """
     number_tolerance: Annotated[float, Field(ge=0.0, lt=0.1)] = 1e-13
-    """This option and the next seven are those of EqualityRules, for mode `functional`."""
+    """Largest relative difference of equal numbers if one of them has a fraction, for mode `functional`. This option
+    and the next seven are described at EqualityRules in tool_call_functional.py."""
     dates: bool | frozenset[ToolArgument] = False
     paths: bool | frozenset[ToolArgument] = False
     enums: bool | frozenset[ToolArgument] = False
@@ -55,17 +56,18 @@ class ToolCallOptions(Options):
     verifiers: dict[ToolArgument, VerifierPart] = Field(default_factory=dict)
     """Verifiers that compare one argument each, {"bash.command": {"name": "shell"}}, for mode `functional`."""
     other_experts: tuple[OtherExpert, ...] = ()
-    """More actions that are right beside the expert's, as rows write messages of the assistant."""
+    """More actions that are right, in addition to the expert's, written as assistant messages of a row."""
     threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
-    """Share of words from which mode `nemo_gym` takes two texts as equal; in NVIDIA's configurations 0.1 for
+    """Smallest share of words at which two texts are equal in mode `nemo_gym`; in NVIDIA's configurations 0.1 for
     conversations, 0.3 for search, 0 for SWE."""
     switches: NemoGymSwitches = NemoGymSwitches()
     """Switches of NeMo Gym's rule, by its own names, for mode `nemo_gym`."""
     accepted: tuple[dict[str, Any], ...] = ()
-    """Accepted values for mode `accepted_values`, one object per call of the expert; empty where it writes text."""
+    """Accepted values for mode `accepted_values`, one object per call of the expert; empty if the expert writes
+    text."""
     message_judge: dict[str, Any] | None = None
-    """Options of the verifier `judge`, which then decides on a message where the expert writes one; None: any text is
-    right."""
+    """Options of the verifier `judge`, which then decides on the action's message if the expert writes a message; None:
+    any text is right."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -1,4 +1,4 @@
-"""JSON schema of a tool's arguments -> the schema of one value, found behind $ref, allOf, anyOf and oneOf."""
+"""JSON schema of a tool's arguments -> the schema of one value, with $ref, allOf, anyOf and oneOf resolved."""
 
 from collections.abc import Iterable
 
@@ -7,15 +7,15 @@ from verl_pivot.types import Json, JsonObject
 _NO_SCHEMA: JsonObject = {}
 _REFERRING = frozenset({"$ref", "allOf", "anyOf", "oneOf"})
 _MAX_STEPS = 16
-"""References and combinations that are followed from one schema; a schema may refer to itself."""
+"""Most references and combinations that are followed from one schema, since a schema may refer to itself."""
 
 
 def resolved(schema: Json, root: JsonObject) -> JsonObject:
-    """The schema that says what a value is; {} where there is none or it cannot be told which of several applies.
+    """The schema of a value; {} if there is none, or it is not clear which of several applies.
 
     Args:
-        schema: A schema, perhaps {"$ref"}, {"allOf"} or a choice between null and one other schema, to whose keys
-            those beside the reference are added. Anything else than an object is no schema.
+        schema: A schema, perhaps {"$ref"}, {"allOf"} or a choice between null and one other schema. The keys beside
+            the reference are added to those of the schema found. Anything else than an object is no schema.
         root: Schema that holds what {"$ref": "#/..."} refers to.
     """
     found = schema if isinstance(schema, dict) else _NO_SCHEMA
@@ -34,7 +34,7 @@ def required_names(schema: JsonObject) -> frozenset[str]:
 
 
 def _parts(schema: JsonObject, root: JsonObject) -> list[JsonObject]:
-    """The schemas that a value must fulfil, behind the keys of `schema` that refer to others."""
+    """The schemas to which the keys of `schema` refer; a value must fulfil all of them."""
     reference, every = schema.get("$ref"), schema.get("allOf")
     found = [_at(reference, root)] if isinstance(reference, str) else []
     if isinstance(every, list):
@@ -47,7 +47,7 @@ def _parts(schema: JsonObject, root: JsonObject) -> list[JsonObject]:
 
 
 def _joined(schemas: Iterable[JsonObject]) -> JsonObject:
-    """One schema with the keys of all; properties and required names are united, other keys taken from the last."""
+    """One schema with the keys of all; properties and required names are merged, other keys come from the last one."""
     found: JsonObject = {}
     for schema in schemas:
         properties, required = found.get("properties"), found.get("required")

@@ -1,8 +1,8 @@
 """ToolRL's graded reward for calls: parts for tool names, argument names and argument values.
 
 Source: arXiv:2504.13958, `rlla.py`. `R = 6 * S / S_max - 3` lies in [-3, 3]; a verdict's score is `S / S_max`, from
-which R follows. As in the released code, true equals 1. A policy may settle for the reward of partly right calls: use
-this rule to compare, or with care.
+which R follows. As in the released code, true equals 1. A policy may learn to be content with the reward of partly
+right calls, so use this rule for comparison, or with care.
 """
 
 from collections import Counter

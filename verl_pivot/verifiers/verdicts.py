@@ -5,13 +5,13 @@ from enum import StrEnum
 from verl_pivot.types import Verdict
 
 MAX_DETAIL_CHARS = 500
-"""Characters of the longest detail; details quote texts of the policy and of programs, which may be of any length."""
+"""Most characters of a detail; details quote texts of the policy and of programs, which may be of any length."""
 
 
 class Reason(StrEnum):
     """Reason codes of the verifiers that come with the package; a verifier of your own may use its own codes.
 
-    The codes are names of metrics and stay as they are; "gold" in a code is the expert's action.
+    The codes are names of metrics and must not change; "gold" in a code means the expert's action.
     """
 
     ACCEPTED = "accepted"
@@ -21,8 +21,8 @@ class Reason(StrEnum):
     TRUNCATED = "truncated"
     MALFORMED_CALL = "malformed_call"
     MALFORMED_MESSAGE = "malformed_message"
-    """The text around the calls makes the turn no action: it holds markers of the chat, thinking that is never closed,
-    text behind a call, or no visible letter."""
+    """The text around the calls is not valid in an action: it holds chat markers, thinking that is never closed, text
+    after a call, or no visible letter."""
     TOO_DEEP = "too_deep"
     """Arguments are nested so deeply that no tool would take them."""
     EMPTY_MESSAGE = "empty_message"
@@ -43,16 +43,16 @@ class Reason(StrEnum):
     NO_ANSWER = "no_answer"
     SEVERAL_ANSWERS = "several_answers"
     TEXT_BEHIND_ANSWER = "text_behind_answer"
-    """The policy goes on behind an answer or query that has to end its turn."""
+    """The policy goes on after an answer or query that has to end its turn."""
     TOO_LONG = "too_long"
     JUDGE_WAVERS = "judge_wavers"
-    """The judge changes its answer when the two actions change places."""
+    """The judge changes its answer when the two actions are swapped."""
 
     UNANSWERABLE = "unanswerable"
-    """The judge answers about the expert's action, but about this one never in the form asked for."""
+    """The judge answers the question about the expert's action, but never the one about this action as required."""
 
     MALFORMED_COMMAND = "malformed_command"
-    """A shell would not take the command."""
+    """A shell would not accept the command."""
     WRONG_OUTPUT = "wrong_output"
     WRONG_ROWS = "wrong_rows"
     WRONG_STATE = "wrong_state"
@@ -78,13 +78,13 @@ class Reason(StrEnum):
     BAD_OPTIONS = "bad_options"
     """Undecided: the verifier does not take the options that the row gives it."""
     EXPERT_WAVERS = "gold_wavers"
-    """Undecided: the verifier comes to another verdict when it is asked about the expert's action again."""
+    """Undecided: the verifier gives another score when it is asked about the expert's action again."""
     EXPERT_TIME_LIMIT = "gold_time_limit"
     """Undecided: the expert's action takes too long here."""
     JUDGE_FAILED = "judge_failed"
-    """Undecided: the judge does not answer, or not in the form asked for."""
+    """Undecided: the judge does not answer, or not in the required form."""
     UNCERTIFIED = "uncertified"
-    """Undecided: no certificate of the judge holds what is checked in it."""
+    """Undecided: no certificate of the judge passes the checks."""
     ENVIRONMENT_FAILED = "environment_failed"
     """Undecided: a system that the environment needs failed."""
     BROWSER_FAILED = "browser_failed"

@@ -1,4 +1,4 @@
-"""CommandHome: where a command runs, which its workers in other processes take over."""
+"""CommandHome: the folder, module path and variables of a command, which its workers in other processes take over."""
 
 import os
 import sys

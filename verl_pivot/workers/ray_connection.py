@@ -1,4 +1,4 @@
-"""Address of a Ray cluster -> a process that is connected to it, for every command with --ray; and lost actors."""
+"""Address of a Ray cluster -> a process that is connected to it, for commands with --ray; and why an actor is lost."""
 
 import logging
 import socket
@@ -50,5 +50,5 @@ def _refuse_unreachable(address: str) -> None:
 
 
 def loss_reason(error: RayError) -> str:
-    """First line of what Ray says of an actor that is lost, behind which it explains for paragraphs."""
+    """First line of Ray's message about a lost actor; long explanations follow it."""
     return str(error).strip().partition("\n")[0]

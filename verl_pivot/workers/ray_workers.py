@@ -78,9 +78,9 @@ class RayWorkerCluster(Generic[TaskT, ResultT]):
         """Make no worker yet.
 
         Args:
-            kind: Class of the workers, made with the settings and a number of its own.
-            settings: The same for all workers.
-            workers_per_node: Workers of each node that has CPUs, where workers have no GPUs.
+            kind: Class of the workers; each is made with the settings and a number of its own.
+            settings: Settings, the same for all workers.
+            workers_per_node: Number of workers on each node that has CPUs, if workers have no GPUs.
             gpus_per_worker: GPUs of each worker, for the server that it starts; None: workers start none.
         """
         self._actors = ray.remote(kind)
@@ -113,7 +113,7 @@ class RayWorkerCluster(Generic[TaskT, ResultT]):
 
     @property
     def need(self) -> str:
-        """What a node lacks that has no worker, for the message."""
+        """What a node without a worker lacks, for the message."""
         if self._gpus_per_worker is None:
             return "CPUs"
         return f"{self._gpus_per_worker} GPUs for a server; name --endpoint"

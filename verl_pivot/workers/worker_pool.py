@@ -129,7 +129,7 @@ class WorkerPool(Generic[TaskT, ResultT]):
         self._last_attempt = asyncio.Lock()
         """Held by a task during its last attempt."""
         self._had_slot_at = time.monotonic()
-        """When some slot could last get a worker."""
+        """Last time at which some slot could get a worker, on the monotonic clock."""
 
     async def open(self) -> None:
         """Start workers, and wait until the first one is ready.
@@ -151,7 +151,7 @@ class WorkerPool(Generic[TaskT, ResultT]):
         """Do one task, again with another worker if its worker is lost.
 
         Args:
-            task: What the worker gets.
+            task: Task for the worker.
             group: Tasks of a group go to one worker as long as it lives.
             name: Name of the task for the message, such as "item 7".
 
@@ -192,11 +192,11 @@ class WorkerPool(Generic[TaskT, ResultT]):
         await asyncio.gather(*(worker.end() for worker in workers))
 
     def _alone_if_last(self, attempt: int) -> AbstractAsyncContextManager[None]:
-        """Lock for last attempts: one at a time, so that a task that kills workers is told from those beside it."""
+        """Lock for last attempts, one at a time: it shows which of several tasks kills its workers."""
         return self._last_attempt if attempt == MAX_ATTEMPTS else nullcontext()
 
     async def _assigned(self, group: str) -> _Place[TaskT, ResultT]:
-        """Place of the group's worker, or of the idlest worker if it has none; waits until a worker is ready."""
+        """Place of the group's worker, or of the least busy worker if it has none; waits until a worker is ready."""
         while not (ready := self._ready()):
             await self._change()
         place = self._assignments.get(group)
@@ -278,7 +278,7 @@ class WorkerPool(Generic[TaskT, ResultT]):
         task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        """Keep the error that ended a task, which the next turn raises."""
+        """Keep the error that ended a background task; `_ready` raises it."""
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failure = error

@@ -42,9 +42,9 @@ class MakespanBound:
 
 @dataclass(frozen=True, slots=True)
 class _Costs:
-    """What each conversation costs at least; every field is an array [num_conversations].
+    """Minimum costs of each conversation; every field is an array [num_conversations].
 
-    Of its prompt, which a group shares, each rollout bears an equal share.
+    The rollouts of a group share its prompt, so that each bears an equal share of the prompt's cost.
     """
 
     steps: Floats

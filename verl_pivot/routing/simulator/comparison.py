@@ -30,7 +30,7 @@ class ComparedStep:
     scenario: Scenario
     conversations: Sequence[SimulatedConversation]
     lengths_before: Sequence[int]
-    """[num_rollouts] response tokens of the step before, whose prompts were others."""
+    """[num_rollouts] response tokens of the step before, which has other prompts."""
     returning_before: float
     """Share of that step's turns that another turn of their conversation followed."""
 
@@ -76,10 +76,10 @@ ROUTING_POLICIES: dict[str, Callable[[ComparedStep], RoutingPolicy]] = {
 }
 """{name: makes the routing policy for a step}.
 
-`kv_forecast` knows the lengths of the step before. `kv_forecast_4_shards` has four actors, each with a quarter of the
-engines. `kv_forecast_prior_0.6` and `_1.6` know them times 0.6 and 1.6,
-`kv_forecast_no_prior` knows nothing, and `oracle` knows the lengths of the step itself. `affinity_margin` and
-`imbalance_gate` are proposals to verl, and `least_inflight_together` is verl's router with blocks of prompts.
+`kv_forecast` knows the lengths of the step before. `kv_forecast_prior_0.6` and `_1.6` know these lengths times 0.6 and
+1.6, `kv_forecast_no_prior` knows nothing, and `oracle` knows the lengths of the step itself. `kv_forecast_4_shards` has
+four actors, each with a quarter of the engines. `affinity_margin` and `imbalance_gate` are proposals to verl, and
+`least_inflight_together` is verl's router with blocks of prompts.
 """
 
 

@@ -6,9 +6,9 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, replace
 
 _MAX_RESERVED_TOKENS = 4_096
-"""Most tokens that SGLang reserves for one request (its `CLIP_MAX_NEW_TOKENS`)."""
+"""Maximum number of tokens that SGLang reserves for one request (its `CLIP_MAX_NEW_TOKENS`)."""
 _RETRACT_STEPS = 20
-"""Decode steps of each remaining request in SGLang's estimate of the reservation after a retraction (its
+"""Number of decode steps per remaining request in SGLang's estimate of the reservation after a retraction (its
 `SGLANG_RETRACT_DECODE_STEPS`)."""
 
 
@@ -20,7 +20,7 @@ class EngineRates:
     """
 
     step_seconds: float = 11.5e-3
-    """Seconds of a decode step, beside those of its requests and their contexts."""
+    """Fixed seconds of a decode step, to which those of its requests and their contexts are added."""
     request_seconds: float = 45e-6
     """Seconds that each running request adds to a decode step."""
     context_token_seconds: float = 61e-9
@@ -28,13 +28,13 @@ class EngineRates:
     prefill_token_seconds: float = 1 / 16_000
     """Seconds of prefill per token."""
     prefill_batch_seconds: float = 12e-3
-    """Seconds that a prefill takes however short it is."""
+    """Fixed seconds of each prefill, to which those of its tokens are added."""
     max_prefill_tokens: int = 16_384
-    """Most tokens in one prefill."""
+    """Maximum number of tokens in one prefill."""
     reservation: float = 0.7
-    """Share of the tokens that running requests may still generate for which room is reserved, at first."""
+    """Initial share of the tokens that running requests may still generate for which room is reserved."""
     min_reservation: float = 0.098
-    """The same share after `reservation_steps` decode steps, towards which it falls linearly."""
+    """Share to which `reservation` falls linearly within `reservation_steps` decode steps."""
     reservation_steps: int = 600
 
     def slowed(self, factor: float) -> "EngineRates":
@@ -76,12 +76,12 @@ class EngineRequest:
     remaining: int
     """Tokens still to be generated. Neither routing policies nor the engine's admission use this number."""
     max_new: int
-    """Most tokens that the turn may still generate, for which the engine reserves room."""
+    """Maximum number of tokens that the turn may still generate, for which the engine reserves room."""
     start_step: int = 0
     """Number of the engine's decode steps before this request started."""
 
     def generated(self, step: int) -> int:
-        """Tokens generated since its last prefill, after so many decode steps of the engine."""
+        """Tokens generated since its last prefill; `step` is the number of decode steps of the engine so far."""
         return step - self.start_step
 
 
@@ -115,8 +115,8 @@ class SimulatedEngine:
         Args:
             capacity: Tokens that the KV cache holds.
             rates: Speeds of the engine.
-            has_reservation: Whether a request is admitted only with room for what it may generate.
-            max_running: Most requests that run at once (SGLang's `max_running_requests`).
+            has_reservation: Whether a request is admitted only if there is room for the tokens that it may generate.
+            max_running: Maximum number of requests that run at once (SGLang's `max_running_requests`).
         """
         self.capacity = capacity
         self.max_running = max_running
@@ -185,7 +185,7 @@ class SimulatedEngine:
         return steps * (rates.step_seconds + rates.request_seconds * running) + rates.context_token_seconds * reads
 
     def _steps_until(self, seconds: float) -> int:
-        """The smallest number of decode steps that last at least so long."""
+        """The smallest number of decode steps that last at least `seconds`."""
         rates, running = self.rates, len(self._running)
         square = rates.context_token_seconds * running / 2
         linear = (
@@ -249,7 +249,7 @@ class SimulatedEngine:
         return finished
 
     def stop(self) -> list[EngineRequest]:
-        """Stop for ever, as a server that dies; returns the requests that ran or waited, as far as they had come."""
+        """Stop for ever, like a server that dies; returns the requests that ran or waited, with their tokens left."""
         for _, _, request in self._running:
             request.remaining -= request.generated(self._step)
         lost = [*(request for _, _, request in self._running), *self._prefilling, *self.queue]
@@ -384,7 +384,7 @@ class SimulatedEngine:
         return locked + reserved + min(request.max_new, _MAX_RESERVED_TOKENS) <= self.capacity
 
     def _lock(self, request: EngineRequest, hit: int) -> None:
-        """Hold the KV of an admitted request, of whose conversation the radix cache had `hit` tokens."""
+        """Hold the KV of an admitted request; the radix cache had `hit` tokens of its conversation."""
         self._uncache(request.conversation)
         self._lock_prompt(request)
         self._conversation_tokens += request.context
@@ -392,7 +392,7 @@ class SimulatedEngine:
         request.computed = request.context
 
     def _retract(self) -> None:
-        """Return the requests that generated least to the queue, until the others have room for a decode step."""
+        """Return the requests with the fewest generated tokens to the queue, until the rest can make a decode step."""
         self._is_full = False
         by_output = sorted(self._running, key=lambda entry: entry[2].generated(self._step))
         while len(by_output) > 1 and self._room() < len(by_output):

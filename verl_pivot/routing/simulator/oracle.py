@@ -12,14 +12,14 @@ from verl_pivot.routing.routing_policy import Placement, TurnRequest
 class Oracle(KvForecast):
     """Admits the longest rollouts first, by an exact forecast of the most KV tokens that a server will hold at once.
 
-    It is no bound: other routing policies can be faster.
+    It is no lower bound: other routing policies can be faster.
     """
 
     def __init__(self, lengths: Mapping[str, int], *, budget: int) -> None:
         """
         Args:
-            lengths: {conversation: tokens of its response}, for every conversation of the one step.
-            budget: Tokens that a response may have.
+            lengths: {conversation: tokens of its response}, for every conversation of the step.
+            budget: Maximum number of tokens of a response.
         """
         super().__init__(budget=budget, prior_returning=1.0, options=ForecastOptions(block_size=1, light_block_size=1))
         self._lengths_in_advance = lengths
@@ -44,5 +44,5 @@ class Oracle(KvForecast):
         left = np.maximum(lengths - tokens, 0.0)
         order = np.argsort(-left)
         num_running = np.arange(1, len(order) + 1)
-        # The moment just before a rollout ends: it and all that have more left have grown by what it has left.
+        # The peak is just before a rollout ends: it and all rollouts with more tokens left have grown by its rest.
         return float((np.cumsum(tokens[order]) + num_running * left[order]).max())

@@ -19,8 +19,8 @@ class AffinityMargin(LeastInflight):
 class ImbalanceGate(LeastInflight):
     """verl's router, with conversations that leave their server while the busiest and the idlest server are far apart.
 
-    Source: the proposal verl-project/verl #6533, with an absolute threshold of 8 requests, the smallest of those
-    measured there that did not slow verl down, and the relative threshold of SGLang's gateway, whose rule it is.
+    Source: the proposal verl-project/verl #6533. The absolute threshold of 8 requests is the smallest of those measured
+    there that did not slow verl down. The rule and its relative threshold are those of SGLang's gateway.
     """
 
     _balance_abs_threshold = 8

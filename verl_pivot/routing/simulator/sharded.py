@@ -1,4 +1,4 @@
-"""ShardedForecast, a routing policy for simulations only: the routers of several shards, and what they exchange."""
+"""ShardedForecast, a routing policy for simulations only: routers of several shards that exchange conversations."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ class ShardedForecast:
     def __init__(self, num_servers: int, num_shards: int, make_policy: Callable[[], KvForecast]) -> None:
         """
         Args:
-            num_servers: Servers that are there at the beginning of the step.
+            num_servers: Number of servers at the beginning of the step.
             num_shards: Number of shards.
             make_policy: Makes the routing policy of one shard.
         """

@@ -95,7 +95,7 @@ class Simulation:
         """Simulate the step until enough rollouts have ended, or all of them; returns the seconds that it takes.
 
         Args:
-            is_enough: Gets the rollouts that have just ended; with True the step ends.
+            is_enough: Function that gets the rollouts that have just ended; the step ends when it returns True.
         """
         now = 0.0
         for name in self._progress:
@@ -116,9 +116,9 @@ class Simulation:
         return now
 
     def interrupt(self, now: float) -> list[SimulatedConversation]:
-        """Stop all engines; returns the rollouts that have not ended, with what is left of them.
+        """Stop all engines; returns the rollouts that have not ended, without the part that is done.
 
-        A wait for tools ends meanwhile, and the token that is being generated is generated to its end.
+        Waits for tools count as over, and decode steps that run are finished.
         """
         remaining = {
             str(request.conversation): max(1, request.remaining)
@@ -173,7 +173,7 @@ class Simulation:
             self._schedule(number)
 
     def _max_new(self, progress: _Progress) -> int:
-        """Most tokens that a turn may generate, as its engine is told; verl allows each turn all that is left."""
+        """Maximum number of tokens of a turn that its engine is told; verl allows each turn all tokens left."""
         if self._scenario.has_exact_limits:
             return progress.conversation.turns[progress.turn].generated
         return max(1, self._scenario.budget - progress.context)
@@ -245,7 +245,7 @@ class Simulation:
 
 
 def _rest(progress: _Progress, remaining: int | None) -> SimulatedConversation:
-    """What is left of a rollout, in whose turn so many tokens remain; None between two turns."""
+    """The rest of a rollout. `remaining` is the number of tokens left in its turn; None between two turns."""
     first, *later = progress.conversation.turns[progress.turn :]
     left = first.generated if remaining is None else remaining
     return replace(

@@ -28,15 +28,15 @@ class TailRule:
     """Whether rollouts that are left go on in the next step, as in APRIL (arXiv:2509.18521). Otherwise they are thrown
     away, and their prompts are sampled anew in a step of such prompts alone, as in RollPacker (arXiv:2509.21009)."""
     max_steps: int | None = None
-    """With `goes_on`, most steps in which a group may be under way: the last of them waits for it."""
+    """With `goes_on`, maximum number of steps in which a group may be under way; the last of them waits for it."""
     extra_rollouts: float = 0.0
     """Rollouts of a prompt beyond a group, as a share of it. Those that end first are trained, as in RollPacker; the
     others run until the step ends."""
     sorts_prompts: bool = False
-    """Whether the prompts of a batch have like mean lengths, which no trainer knows in advance."""
+    """Whether the prompts of a batch have similar mean lengths, which no trainer knows in advance."""
     probes: bool = False
-    """Whether one rollout of each prompt asks for an engine before all others, which follow in the order of its length:
-    Seer (arXiv:2511.14617), with lengths of first rollouts that are known at once."""
+    """Whether the first rollout of each prompt asks for an engine before all others. Prompts are sorted by the length
+    of that rollout, the longest first. As in Seer (arXiv:2511.14617), but with these lengths known at once."""
 
 
 TAIL_RULES = {
@@ -70,7 +70,7 @@ class SimulatedTraining:
     mean_steps: float
     """Mean number of steps from the one that first began a prompt to the one that trained it, both included."""
     max_steps: int
-    """Largest such number."""
+    """Largest number of these steps for any prompt."""
 
 
 class _Step(NamedTuple):
@@ -84,7 +84,7 @@ class _Step(NamedTuple):
     group_tokens: float
     """Mean tokens of all responses of the trained groups."""
     ages: list[int]
-    """[num_groups] steps since each trained prompt was first begun, both included."""
+    """[num_groups] steps from the one that first began each trained prompt to this one, both included."""
 
 
 class _Prompts:
@@ -181,7 +181,7 @@ class TrainingSimulation:
         return KvForecast(budget=self._scenario.budget, prior=self._last_lengths, prior_returning=returning)
 
     def _count(self, ended: Sequence[SimulatedConversation]) -> bool:
-        """Count rollouts that have ended; whether the step ends with them."""
+        """Count rollouts that have ended; returns whether the step ends with them."""
         for each in ended:
             self._ended[each.group].append(each.id)
         complete = self._complete()
@@ -196,7 +196,7 @@ class TrainingSimulation:
         return {prompt: None for prompt in self._groups if len(self._ended[prompt]) >= size}
 
     def _age(self, prompt: int) -> int:
-        """Steps since the prompt was first begun, both included."""
+        """Number of steps from the one that first began the prompt to this one, both included."""
         return self._step - self._begun_in[prompt] + 1
 
     def _train(self, seconds: float, simulation: Simulation) -> _Step:
@@ -230,8 +230,8 @@ def simulate_training(
         seed: Seed of the lengths; rules that begin the same prompts get the same rollouts.
         rule: What the training does about slow rollouts.
         rates: Speeds of the engines.
-        num_steps: Steps that are counted.
-        num_warmup_steps: Steps before them.
+        num_steps: Number of steps that are counted.
+        num_warmup_steps: Number of steps before them, which are not counted.
     """
     training = TrainingSimulation(scenario, seed, rule, rates)
     steps = [training.advance() for _ in range(num_warmup_steps + num_steps)][num_warmup_steps:]

@@ -37,7 +37,7 @@ class SimulatedConversation:
     prompt_tokens: int
     turns: tuple[SimulatedTurn, ...]
     context_tokens: int = 0
-    """Tokens of its response that an earlier step has left, before the first of these turns."""
+    """Tokens of its response from earlier steps, before the first of these turns."""
 
     @property
     def response_tokens(self) -> int:
@@ -56,25 +56,25 @@ class Scenario:
     capacity: int = 400_000
     """Tokens that the KV cache of one engine holds."""
     has_reservation: bool = True
-    """Whether an engine admits a request only with room for what it may generate, as SGLang does."""
+    """Whether an engine admits a request only if there is room for the tokens that it may generate, as SGLang does."""
     has_exact_limits: bool = False
-    """Whether engines know the length of each turn, as where only its token limit ends it. Routers never know it."""
+    """Whether engines know the length of each turn, as if only a token limit ended it. Routers never know it."""
     max_running: int = 1_024
-    """Most requests that an engine runs at once; verl gives SGLang 1,024."""
+    """Maximum number of requests that an engine runs at once; verl gives SGLang 1,024."""
     num_slow_engines: int = 0
-    """Engines that need `slow_factor` times as long for everything. No routing policy is told."""
+    """Number of engines that need `slow_factor` times as long for everything. Routing policies do not know which."""
     slow_factor: float = 2.0
     dies_at_seconds: float = 0.0
     """Time at which the first engine dies, with all requests that run on it; 0 where none dies."""
     reports_end: bool = True
     """Whether agent loops report the end of a conversation, as ours do and verl's own do not."""
     num_groups: int = 512
-    """Prompts of a step."""
+    """Number of prompts of a step."""
     group_size: int = 32
-    """Rollouts of each prompt."""
+    """Number of rollouts of each prompt."""
     prompt_tokens: int = 1_024
     budget: int = 12_288
-    """Most tokens of a response, observations included; longer ones are cut."""
+    """Maximum number of tokens of a response, observations included; longer ones are cut."""
     median_tokens: float = 2_450.0
     """Median of the responses' tokens before they are cut."""
     prompt_sigma: float = 0.7
@@ -201,13 +201,13 @@ def draw_conversations(scenario: Scenario, seed: int) -> list[SimulatedConversat
 def draw_group(
     scenario: Scenario, group: int, centre: float, num_rollouts: int, rng: random.Random
 ) -> list[SimulatedConversation]:
-    """Rollouts of one prompt, whose ids no other prompt of the same `num_rollouts` has.
+    """Rollouts of one prompt; their ids are unique if all prompts have the same `num_rollouts`.
 
     Args:
         scenario: The distribution around the prompt's mean.
         group: Number of the prompt.
         centre: Mean of log(tokens) of the prompt's responses.
-        num_rollouts: Rollouts to draw.
+        num_rollouts: Number of rollouts to draw.
         rng: Source of the draws.
     """
     conversations = []

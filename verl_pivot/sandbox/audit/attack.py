@@ -1,4 +1,4 @@
-"""Types of the audit: attacks, and what came of each on a machine."""
+"""Types of the audit: attacks, and the outcome of each on a machine."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -23,9 +23,9 @@ class Attack:
     layer: str
     """Part of the sandbox that stops it."""
     code: str
-    """Python program, to which PROLOGUE is added."""
+    """Python program, which runs after PROLOGUE; for an attack on a session a cell, without PROLOGUE."""
     remedy: str
-    """What to do where it succeeds."""
+    """Advice for a machine on which the attack succeeds."""
     promised: Tier | None = Tier.T3
     """Weakest tier at which it is stopped; None for what the sandbox does not promise."""
     not_promised_by: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Attack:
     limits: Limits = SMALL
     network: Network = Network.NONE
     fetch: tuple[str, ...] = ()
-    """Files that are asked for."""
+    """Names of files to fetch after the attack."""
 
     def is_promised(self, tier: str, backend: str) -> bool:
         """Whether the sandbox promises to stop the attack at this tier."""
@@ -46,7 +46,7 @@ class Attack:
 
 
 class AttackOutcome(StrEnum):
-    """What came of an attack."""
+    """Outcome of an attack."""
 
     HOLDS = "holds"
     """Nothing was achieved."""
@@ -60,12 +60,12 @@ class AttackOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditFinding:
-    """An attack on one machine."""
+    """Outcome of one attack on one machine."""
 
     attack: Attack
     outcome: AttackOutcome
     details: tuple[str, ...] = field(default=())
-    """What it achieved, or why it was not tried."""
+    """Things that the attack achieved, or the reason why it was not tried."""
 
     @property
     def passed(self) -> bool:
@@ -74,7 +74,7 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditReport:
-    """All attacks on one machine."""
+    """Outcomes of all attacks on one machine."""
 
     tier: str
     backend: str

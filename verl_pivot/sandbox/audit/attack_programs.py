@@ -26,7 +26,7 @@ def read(path, size=1 << 16):
     except OSError:
         return b""
 """
-"""Beginning of each attack; `numbers` are those of system calls, `port` that of the service."""
+"""Beginning of each attack; `numbers` are the numbers of system calls, `port` is the port of the service."""
 
 PROCESSES = """
 for pid in (name for name in os.listdir("/proc") if name.isdigit()):

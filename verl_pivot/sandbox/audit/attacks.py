@@ -111,4 +111,4 @@ ATTACKS = (
         promised=None, remedy="put the Python environment where its path tells nothing, such as /opt",
     ),
 )  # fmt: skip
-"""Every attack, and those that the sandbox does not stop too."""
+"""All attacks, including those that the sandbox does not promise to stop."""

@@ -1,4 +1,4 @@
-"""Attacks -> AuditReport: runs each against a service of its own on this machine, and judges what came of it."""
+"""Attacks -> AuditReport: starts a service on this machine, runs each attack against it, and judges the outcome."""
 
 import asyncio
 import os
@@ -112,7 +112,7 @@ def _programs(attack: Attack, beginning: str) -> list[Program]:
 
 
 def judge(attack: Attack, result: Result, honest: Iterable[Result]) -> list[str]:
-    """What an attack achieved: the lines that it printed, an end that it may not have, and disturbed neighbours."""
+    """Achievements of an attack: lines that it printed, a status that it may not have, disturbed honest programs."""
     achieved = [] if Status.OUTPUT_LIMIT in attack.statuses else result.stdout.splitlines()
     if result.status not in attack.statuses:
         achieved.append(f"it ended with the status {result.status}: {result.stderr[-200:].strip()}")
@@ -124,7 +124,7 @@ def judge(attack: Attack, result: Result, honest: Iterable[Result]) -> list[str]
 
 
 async def _in_session(sandbox: Sandbox, attack: Attack) -> list[str]:
-    """What the cells after an attack answer, where that is neither the truth nor a loss that is told."""
+    """Wrong answers of the cells after an attack: not the true value, and no error that reports a loss."""
     async with await sandbox.open(limits=attack.limits) as session:
         await session.run(attack.code)
         answers = [await session.run(code) for code in ("audited = 21", "audited * 2", "audited * 2")]

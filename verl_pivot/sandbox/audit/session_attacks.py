@@ -40,4 +40,4 @@ SESSION_ATTACKS = (
         not_promised_by=_ONLY_PROGRAMS,
     ),
 )
-"""Attacks whose code is a cell; a backend that they name has no sessions."""
+"""Attacks whose code is a cell; the backends in `not_promised_by` have no sessions."""

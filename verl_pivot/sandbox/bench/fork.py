@@ -1,8 +1,8 @@
-"""Program and modules -> seconds of a bare fork of a warm interpreter: the least that a zygote could take.
+"""Program and modules -> seconds of a bare fork of a warm interpreter: a lower bound for a zygote.
 
-As a child process it imports the modules and warms up as lane/zygote.py does; then it reads lines with a number of
-forks, and answers each with their times. A fork has no namespaces, limits or pipes: fork, run the code with its output
-to /dev/null, exit, wait.
+As a child process, this file imports the given modules and warms up as lane/zygote.py does. Then it reads lines with a
+number of forks, and answers each line with the times of its forks. A fork has no namespaces, limits or pipes: fork, run
+the code with its output to /dev/null, exit, wait.
 """
 
 import gc

@@ -129,7 +129,7 @@ class BenchHarness:
         return int(sum(float(count) for count in _EXECUTIONS.findall(await self._metrics())))
 
     async def wait_quiet(self) -> None:
-        """Wait until nothing runs or waits in the service, for QUIET_SECONDS at most."""
+        """Wait until the service has no requests and no open sessions, for QUIET_SECONDS at most."""
         end = time.monotonic() + QUIET_SECONDS
         while time.monotonic() < end:
             lines = (await self._metrics()).splitlines()

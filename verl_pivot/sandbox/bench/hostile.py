@@ -17,13 +17,13 @@ from verl_pivot.sandbox.local_service import LocalService
 
 NUM_HONEST_AT_ONCE = 4
 RAMP_SECONDS = 2.0
-"""Seconds until the hostile programs are in full swing: as long as their limit on wall time."""
+"""Seconds until all hostile programs are at work: as long as their limit on wall time."""
 LIMITS = Limits(wall_seconds=2.0, memory_bytes=128 * MIB, num_processes=32)
 """Limits of a hostile program."""
 MAX_RATIO = 3.0
-"""Largest ratio of honest p99 times, beside hostile programs and idle, that reaches the target."""
+"""Target: at most this ratio of the p99 time of honest calls beside hostile programs to that on an idle service."""
 MAX_HONEST_SECONDS = 180.0
-"""Seconds after which no further honest call is begun: so bad a ratio needs no more of them."""
+"""Seconds after which no further honest call is begun: by then the ratio is bad enough without them."""
 SETTLE_SECONDS = 15.0
 """Most seconds that the processes of hostile programs have to end, so that they do not spoil the idle measurement."""
 _HONEST_DEADLINE_SECONDS = 60.0
@@ -128,7 +128,7 @@ class HonestCalls:
 
 
 async def measure_hostile(harness: BenchHarness) -> list[BenchRow]:
-    """Measure honest calls beside each hostile program, and idle before and after each; all calls are one client's."""
+    """Measure honest calls beside each hostile program, and alone before and after; one client makes all calls."""
     num_honest = harness.sizes.num_honest
     idle: list[HonestCalls] = []
     beside: dict[str, HonestCalls] = {}
@@ -183,7 +183,7 @@ async def bombing(client: Sandbox, code: str, num_at_once: int) -> AsyncIterator
         await asyncio.wait(tasks)
         for task in tasks:
             if not task.cancelled():
-                task.result()  # raises why it broke
+                task.result()  # raises the exception that ended it
 
 
 async def honest_calls(
@@ -193,7 +193,7 @@ async def honest_calls(
     *,
     programs: Sequence[tuple[str, str]] = HONEST,
 ) -> HonestCalls:
-    """Make `num_calls` calls of honest programs in turn, some at a time; see HonestCalls for their outcomes."""
+    """Make `num_calls` calls of honest programs in turn, NUM_HONEST_AT_ONCE at a time; returns their outcomes."""
     honest, indices = HonestCalls(programs=programs), iter(range(num_calls))
     end = time.monotonic() + MAX_HONEST_SECONDS
 
@@ -213,7 +213,7 @@ def _rows(
     idle: list[HonestCalls], beside: dict[str, HonestCalls], bombed: dict[str, Counter[str]], num_at_once: int
 ) -> list[BenchRow]:
     idle_p99s = [honest.p99_ms() for honest in idle]
-    idle_ms = median(idle_p99s)  # each p99 is of as many calls as one beside hostile programs
+    idle_ms = median(idle_p99s)  # each p99 is over as many calls as each p99 beside hostile programs
     ratios = {name: honest.p99_ms() / idle_ms for name, honest in beside.items()}
     worst = max(ratios, key=lambda name: ratios[name])
     problems = [problem for honest in (*idle, *beside.values()) for problem in honest.problems]

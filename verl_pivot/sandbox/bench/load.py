@@ -18,13 +18,13 @@ from verl_pivot.sandbox.session import Session
 MAX_SERVICE_MIB = 512.0
 """Most memory of the service: 256 MiB of requests and answers, 64 MiB of kept results, and Python itself."""
 SECONDS_PER_CALL = 0.05
-"""Seconds of the deadline for each call that is submitted, since the last one waits for all others."""
+"""Seconds that each submitted call adds to the deadline, since the last call waits for all others."""
 NUM_QUEUED = 1500
 """Calls of one client that fit into its first window."""
 MIN_REPORTED_SHARE = 0.8
-"""Least share of a caller's waiting time that the result's own timing explains; the rest is the way there and back."""
+"""Target: at least this share of a caller's waiting time is in the result's own timing; the rest is transport."""
 SAMPLE_SECONDS = 2.0
-"""Seconds between two looks at the memory."""
+"""Seconds between two samples of the memory."""
 _SLEEP = "import time\ntime.sleep(1)\nprint({number})"
 _MS = 1000.0
 _ROUND_TRIP = "round trip, p50: the time that this machine takes to wake a process; a cell has three of them"
@@ -166,7 +166,7 @@ def _memory_rows(peak: Peak) -> list[BenchRow]:
 
 
 async def _queued(harness: BenchHarness) -> MeasuredCalls:
-    """Measure calls of one client that the service takes all at once, so that they wait nowhere but in the service."""
+    """Measure calls of one client that the service takes all at once, so that they wait only in the service."""
     answers, num_calls = MeasuredCalls(), min(NUM_QUEUED, harness.sizes.num_calls)
     async with harness.client() as client:
         await client.run("print(1)")
@@ -195,7 +195,7 @@ def _time_rows(answers: MeasuredCalls) -> list[BenchRow]:
 
 
 def _honesty_rows(groups: list[MeasuredCalls]) -> list[BenchRow]:
-    """Rows of reported times against waiting times; the last group's calls waited nowhere but in the service."""
+    """Rows that compare reported times with waiting times; calls of the last group waited only in the service."""
     num_too_long = sum(reported > waited for answers in groups for reported, waited in answers.reported_and_waited())
     shares = [reported / waited for reported, waited in groups[-1].reported_and_waited()]
     note = f"queue, setup and run time, p50 of {len(shares)} calls of one client"

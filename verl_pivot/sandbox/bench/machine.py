@@ -1,4 +1,4 @@
-"""This machine -> seconds that two processes take to wake each other: the least for any answer of a service."""
+"""This machine -> seconds that two processes take to wake each other: a lower bound for any answer of a service."""
 
 import os
 import subprocess

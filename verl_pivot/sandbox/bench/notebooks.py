@@ -22,7 +22,7 @@ SEARCH = HostFunction(
     parameters={"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]},
 )
 NUM_CELLS = 5
-"""Cells of each of the notebooks that are open at once, with two calls each."""
+"""Cells of each notebook when many are open at once; each cell makes two calls."""
 _MS = 1000.0
 _TIMED = """
 import time
@@ -40,7 +40,7 @@ _SETTLE_SECONDS = 10.0
 
 
 class Echo:
-    """Function of the host that gives back its query, with the notebook's number before it, and times itself."""
+    """Function of the host that returns a prefix and its query, and measures its own time."""
 
     def __init__(self, prefix: str = "") -> None:
         self.seconds: list[float] = []
@@ -55,7 +55,7 @@ class Echo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Held:
-    """What client and service hold at one moment."""
+    """Resources that client and service hold at one moment."""
 
     num_sessions: int
     num_tasks: int
@@ -74,7 +74,7 @@ class _Held:
 
 
 async def measure_notebooks(harness: BenchHarness) -> list[BenchRow]:
-    """Measure calls of one notebook, then many notebooks at once and what they leave."""
+    """Measure calls of one notebook, then many notebooks at once, and the resources that these leave behind."""
     service_pid = (await harness.service()).pid
     assert service_pid is not None, "the service has started"
     num_notebooks = harness.sizes.num_notebooks
@@ -156,7 +156,7 @@ async def _held(harness: BenchHarness, service_pid: int) -> _Held:
 
 
 async def _left(harness: BenchHarness, service_pid: int, before: _Held) -> tuple[int, _Held]:
-    """What is still held beyond `before` once it has settled, and all that is held then."""
+    """Number of resources still held beyond `before` when things have settled, and all resources held then."""
     end = time.monotonic() + _SETTLE_SECONDS
     held = await _held(harness, service_pid)
     while held.num_more_than(before) and time.monotonic() < end:

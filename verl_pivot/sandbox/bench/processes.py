@@ -30,7 +30,7 @@ class Footprint:
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """Everything but memory, which alone does not come back to the same number."""
+        """All figures but memory, the only one that does not return to exactly the same value."""
         return self.num_processes, self.num_service_files, self.num_lane_files, self.num_mounts
 
 
@@ -79,7 +79,7 @@ def available_bytes() -> int:
 
 
 def busy_seconds(cores: frozenset[int]) -> float:
-    """CPU seconds that anything on this machine took of these cores since the machine was started."""
+    """CPU seconds that all programs on this machine used of these cores since the machine was started."""
     names = {f"cpu{core}" for core in cores}
     lines = [line.split() for line in Path("/proc/stat").read_text().splitlines()]
     # user, nice, system, then idle and iowait, then irq, softirq, steal

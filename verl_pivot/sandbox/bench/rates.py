@@ -94,11 +94,11 @@ class Comparison:
     """Modules that the program's zygote has imported."""
     num_bwrap_calls: int
     ratio: BenchTarget
-    """Target for the zygotes' rate over bubblewrap's."""
+    """Target for the rate of zygotes divided by that of bubblewrap."""
     latency: BenchTarget | None
     """Target for the milliseconds of a call."""
     overhead: BenchTarget | None
-    """Target for the seconds of a call over those of a bare fork."""
+    """Target for the time of a call divided by that of a bare fork."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -203,7 +203,7 @@ def _rows(comparison: Comparison, rounds: _Rounds, num_threads: int) -> list[Ben
 
 
 async def _fastest(bwrap: BwrapPerCall, num_calls: int, advance: Advance) -> int:
-    """Number of threads that starts most bubblewraps per second."""
+    """Number of threads with which most bubblewraps are started per second."""
     rates: dict[int, float] = {}
     for num_threads in THREADS:
         rates[num_threads] = await asyncio.to_thread(bwrap.rate, num_calls, num_threads)
@@ -250,7 +250,7 @@ def _check(result: Result) -> None:
 
 
 async def measure_http(harness: BenchHarness) -> list[BenchRow]:
-    """Measure the service over HTTP beside the backend in this process."""
+    """Measure the service over HTTP, and in turn the backend in this process."""
     rows = []
     backend = await harness.backend()
     await harness.service_and_backend()

@@ -9,7 +9,7 @@ from rich.table import Table
 
 
 class Comparator(StrEnum):
-    """Side of a target on which values reach it."""
+    """Side of a target on which a value must lie to reach it."""
 
     AT_LEAST = ">="
     AT_MOST = "<="
@@ -71,7 +71,7 @@ class BenchRow:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Smallest of the values that at least `share` of them do not exceed (nearest rank)."""
+    """Smallest value that at least `share` of all values do not exceed (nearest rank)."""
     return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
 
 

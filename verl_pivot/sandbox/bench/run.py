@@ -97,8 +97,8 @@ def run_bench(sizes: BenchSizes, names: Sequence[str], *, seed: int, console: Co
     """Measure parts of the bench, in the order of PARTS. Ends whatever it starts.
 
     Args:
-        sizes: How much is measured.
-        names: Names of the parts; none stands for all.
+        sizes: Numbers of calls and rounds.
+        names: Names of the parts; empty for all parts.
         seed: Seed of all random choices.
         console: Shows the progress.
 
@@ -161,7 +161,7 @@ def _take_cores() -> tuple[int, ...]:
 
 
 def _busy_share(cores: frozenset[int]) -> float:
-    """Share of the cores that is taken during _LOOK_SECONDS."""
+    """Share of the cores' time that is used during _LOOK_SECONDS."""
     before = busy_seconds(cores)
     time.sleep(_LOOK_SECONDS)
     return (busy_seconds(cores) - before) / (_LOOK_SECONDS * len(cores))

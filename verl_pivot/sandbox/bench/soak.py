@@ -1,4 +1,4 @@
-"""Thousands of mixed executions -> how much more the service and its lanes hold afterwards than before."""
+"""Thousands of mixed executions -> how many more resources the service and its lanes hold afterwards than before."""
 
 import asyncio
 import contextlib
@@ -20,15 +20,15 @@ from verl_pivot.sandbox.service.languages import load_languages
 
 NUM_AT_ONCE = 32
 SETTLE_SECONDS = 15.0
-"""Most seconds that ended pods have to go and spare ones to come."""
+"""Most seconds to wait until ended pods are gone and spare ones are made."""
 MAX_GROWTH = 1.1
-"""Largest ratio of memory, after and before, that reaches the target."""
+"""Target: at most this ratio of the memory after the soak to that before."""
 _LOOK_SECONDS = 0.5
 _DEADLINE_SECONDS = 120.0
 _SLEEPERS = ("import time; time.sleep(4)", "import json", "import numpy")
-"""Programs that are forked from each of a lane's zygotes, the first ones all at once."""
+"""One program for each zygote of a lane; copies of the first sleep, so that they all run at once."""
 _MANY = MAX_RESTING + 8
-"""Programs at once on each lane, more than it keeps networks."""
+"""Programs at once on each lane: more than the networks that a lane keeps."""
 _SHORT = Limits(wall_seconds=0.1)
 _CUT = Limits(output_bytes=1000)  # the service keeps results for a minute, which is no leak
 _FILES = "import os\nopen('out/b', 'wb').write(open('a', 'rb').read()[::-1])"
@@ -127,7 +127,7 @@ KINDS: Mapping[str, SoakKind] = {
 _LANGUAGE_OF = {"javascript": "javascript", "c": "c", "cpp": "cpp", "c that does not compile": "c"}
 """{kind: language that it needs}, for languages that not every machine has."""
 _WATCHED = "memory"
-"""Kind that a watchdog ends, which reads the memory of several processes in /proc."""
+"""Kind that a watchdog ends; the watchdog reads the memory of processes in /proc."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -186,7 +186,7 @@ async def _run(harness: BenchHarness, cases: Iterator[tuple[str, SoakKind]], end
 
 
 async def _bring_to_rest(harness: BenchHarness) -> None:
-    """Let each zygote have its spare, and each lane all networks that it keeps: both come from many programs alike."""
+    """Run many programs of each kind, so that each zygote has its spare, and each lane all networks that it keeps."""
     async with harness.client() as client:
         for code in _SLEEPERS:
             await client.run_many(
@@ -195,7 +195,7 @@ async def _bring_to_rest(harness: BenchHarness) -> None:
 
 
 async def _settled(harness: BenchHarness, service_pid: int, earlier: Footprint | None) -> Footprint:
-    """Footprint once two looks in a row agree, and agree with the earlier footprint if that happens in time."""
+    """Footprint when two measurements in a row agree, and agree with `earlier` if that happens in time."""
     await _bring_to_rest(harness)
     await harness.wait_quiet()
     last = await asyncio.to_thread(footprint, service_pid)

@@ -1,4 +1,4 @@
-"""Programs that use a library for the first time, each different -> calls/s, and what warm-ups save of their time."""
+"""Programs that use a library for the first time, each different -> calls/s, and the time that warm-ups save."""
 
 import asyncio
 import time
@@ -56,7 +56,7 @@ def datetime(k: int) -> str:
 
 
 LIBRARIES: Mapping[str, MakeProgram] = {"sympy": all_three, "numpy": numpy, "pandas": pandas, "datetime": datetime}
-"""Name of each library with a warm-up -> programs that use it."""
+"""{library with a warm-up: function that makes programs which use it}."""
 
 
 async def measure_warm(harness: BenchHarness) -> list[BenchRow]:

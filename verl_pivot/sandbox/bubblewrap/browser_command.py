@@ -22,10 +22,10 @@ from verl_pivot.sandbox.execution import MIB
 
 _FILES_OF_NETWORK = ("resolv.conf", "hosts", "nsswitch.conf")
 _FILTER_FD = 9
-"""Number of the descriptor from which bubblewrap reads the filter, as `dash` takes no number above 9."""
+"""Descriptor from which bubblewrap reads the filter; `dash` takes no number above 9."""
 _TMP_MIB = 512
 _MAX_PROCESSES = 4096
-"""Most processes and threads of a browser; one with 64 pages has about 1,500."""
+"""Maximum number of processes and threads of a browser; a browser with 64 pages has about 1,500."""
 _MAX_FILES = 8192
 
 
@@ -38,9 +38,9 @@ def browser_script(
         program: The browser.
         folders: {path in the sandbox: folder of the host} that the browser can read, beside the system.
         has_network: Whether the browser shares the machine's network; otherwise it has none.
-        memory_mib: Most MiB of data of each process of the browser.
+        memory_mib: Maximum MiB of data of each process of the browser.
         filter_file: File that holds the filter of system calls.
-        pid_file: File to which the script writes its process id, which is bubblewrap's afterwards.
+        pid_file: File to which the script writes its process id, which bubblewrap then has.
 
     Raises:
         ConfigError: If bubblewrap is not installed.

@@ -2,8 +2,9 @@
 
 CVE-2026-87766 (bubblewrap < 0.12.0): a mount below a symbolic link that a program placed creates folders on the host.
 Not possible here: every mount goes to a constant path, to a path of the host's own Python or to one from the file of
-languages, in a root that is empty and that no program has seen yet. What a program could write is mounted nowhere, but
-for the folder of a server of the user's own, at a constant path; what else a server sees lies where the user says.
+languages, in a root that is empty and that no program has seen yet. No folder that a program could write is mounted,
+except the folder of a server of the user's own, at a constant path. All else that such a server sees lies at paths that
+the user gives.
 """
 
 import os
@@ -94,7 +95,7 @@ class DataFile:
 class BwrapCommand:
     """A command to spawn: `Popen(command.argv, env={}, pass_fds=command.pass_fds)`, then `command.close()`.
 
-    env={} matters: bwrap's own environment can be read in the sandbox's /proc/1/environ, --clearenv or not.
+    env={} matters: bwrap's own environment can be read in the sandbox's /proc/1/environ, even with --clearenv.
     """
 
     argv: tuple[str | bytes, ...]
@@ -138,15 +139,16 @@ def lane_command(
         user_range: Descriptor of a user namespace with ids for programs, which the lane then joins; see user_range.py.
         python_options: Further options of the interpreter.
         environment: Variables beside those of `standard_environment`.
-        roots: Folder of root file systems that pods can change to. An overlay's own folder has mode 000, hence the
-            capability, which reaches files of the service's user alone.
+        roots: Folder of root file systems that pods can change to. It adds CAP_DAC_OVERRIDE, as an overlay's own folder
+            has mode 000; the capability covers only files of the service's user.
         folders: {path in the lane: folder of the host} that pods show read-only to some languages.
     """
     main = (
         f"import sys; sys.path[:0] = [{LIBRARY!r}]; sys.path += {list(python.site_packages)!r}; "
         "from verl_pivot.sandbox.lane.supervisor import main; main(*sys.argv[1:])"
     )
-    # Not --unshare-all: the lane makes control groups outside of its own, and each program is confined to its group.
+    # Not --unshare-all, which includes a cgroup namespace: the lane makes control groups outside of its own group. Each
+    # program is confined to its group later.
     options = ["--unshare-user"] if user_range is None else ["--userns", str(user_range)]
     options += [f"--unshare-{kind}" for kind in ("ipc", "pid", "net", "uts")]
     options += ["--uid", "0", "--gid", "0", "--cap-drop", "ALL"]
@@ -240,10 +242,10 @@ def server_command(
     has_network: bool,
     mount_proc: bool = True,
 ) -> BwrapCommand:
-    """Command of a server of the user's own, which sees the machine at its own paths, and little of it.
+    """Command of a server of the user's own, which sees a few folders of the machine at their own paths.
 
-    Unlike a program of the policy it keeps the environment of whoever starts it. A signal ends bubblewrap itself, and
-    with it all processes of the sandbox.
+    Unlike a program of the policy, it keeps the environment of the process that starts it. A signal ends bubblewrap
+    itself, and with it all processes of the sandbox.
 
     Args:
         words: The server's program and arguments.
@@ -293,7 +295,7 @@ def with_limits(limits: Limits, payload: Iterable[str]) -> tuple[str, ...]:
 
 
 def standard_environment(python: PythonView) -> dict[str, str]:
-    """Environment of every program; a constant but for the folder of Python."""
+    """Environment of every program; the same everywhere, except for the folder of Python."""
     folders = ("/usr/local/bin", "/usr/bin", "/bin")
     own = str(Path(python.executable).parent)
     return {
@@ -313,7 +315,7 @@ def _etc_data() -> list[DataFile]:
 
 
 def _files_of_lane() -> list[DataFile]:
-    """Single files that a lane shows, as copies: the mount of one would tell where it lies on the machine."""
+    """Single files that a lane shows, as copies: a mount would reveal where the file lies on the machine."""
     etc = [(f"/etc/{name}", Path("/etc", name)) for name in FILES_OF_ETC]
     package = [(f"{LIBRARY}/verl_pivot/{name}", _PACKAGE / name) for name in ("__init__.py", "sandbox/__init__.py")]
     shown = [(place, file) for place, file in (*etc, *package) if file.is_file()]
@@ -321,7 +323,7 @@ def _files_of_lane() -> list[DataFile]:
 
 
 def _view(python: PythonView, from_etc: Iterable[str]) -> list[str]:
-    """Options that show read-only: the system, and Python."""
+    """Options that show the system and Python, read-only."""
     view = view_of_system(from_etc)
     for base in python.bases:
         if not is_below(base, Path("/usr")):
@@ -332,7 +334,7 @@ def _view(python: PythonView, from_etc: Iterable[str]) -> list[str]:
 
 
 def view_of_system(from_etc: Iterable[str]) -> list[str]:
-    """Options that show read-only: /usr, the folders of / that belong to it, and entries of /etc."""
+    """Options that show /usr, the folders of / that belong to it, and entries of /etc, all read-only."""
     view = ["--ro-bind", "/usr", "/usr", *_open_to_all(Path("/etc")), *_open_to_all(Path(LIBRARY))]
     for name in _MERGED_USR:
         folder = Path("/", name)
@@ -360,7 +362,7 @@ def _open_to_all(folder: Path) -> tuple[str, ...]:
 
 
 def _mounts(*, mount_proc: bool, tmp_bytes: int) -> list[str]:
-    """Options that mount what can be written, in bounded sizes; bwrap cannot bound the number of files."""
+    """Options that mount /proc and the writable folders, of limited size; bwrap cannot limit the number of files."""
     mounts = ["--proc", "/proc"] if mount_proc else []
     mounts += ["--dev", "/dev", "--size", str(SHM_BYTES), "--perms", "1777", "--tmpfs", "/dev/shm"]
     return [*mounts, "--size", str(tmp_bytes), "--perms", "1777", "--tmpfs", "/tmp"]
@@ -377,7 +379,10 @@ def _command(
     tmp_files: Iterable[DataFile] = (),
     seccomp: bytes | None = None,
 ) -> BwrapCommand:
-    """Complete a command with what all share; makes one file descriptor per file, as bwrap reads each to its end."""
+    """Complete a command with the options that all commands share.
+
+    Makes one file descriptor per file, as bwrap reads each descriptor to its end.
+    """
     argv: list[str | bytes] = [*head]
     own_fds: list[int] = []
     for item, option, permissions in _with_options(data, tmp_files):

@@ -1,4 +1,4 @@
-"""Pipe -> its first bytes and the number of all, read as they come so that no writer ever blocks."""
+"""Pipe -> its first bytes, and the number of all bytes; they are read as they come, so that no writer ever blocks."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ class Drain:
         return self.num_bytes > self._max_bytes
 
     def kept(self, start: int, end: int) -> bytes:
-        """The kept bytes from one place to another, as far as they have come."""
+        """The kept bytes from position `start` to position `end`, as far as they have come."""
         return bytes(self._kept[start:end])
 
     def text(self, max_bytes: int) -> str:

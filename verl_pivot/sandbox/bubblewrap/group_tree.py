@@ -1,6 +1,6 @@
-"""Control groups of a service: its own folder among the machine's, made by root before it becomes an ordinary user.
+"""Control groups of a service: a folder of its own, made by root before the service becomes an ordinary user.
 
-Version 1 gives an ordinary user a folder only through root. Version 2 also through systemd, which delegates one:
+In version 1 an ordinary user gets a folder only from root. In version 2 also from systemd, which delegates one:
 `systemd-run --user --scope -p Delegate=yes`.
 """
 
@@ -38,7 +38,7 @@ class GroupTree:
         return (self.memory,) if self.memory == self.pids else (self.memory, self.pids)
 
     def below(self, name: str) -> "GroupTree":
-        """The tree of a folder of this tree."""
+        """The tree of the folder `name` in this tree's folders."""
         return GroupTree(version=self.version, memory=self.memory / name, pids=self.pids / name)
 
     @contextlib.contextmanager
@@ -59,13 +59,13 @@ class GroupTree:
         return self
 
     def make_folders(self) -> "GroupTree":
-        """Make the folders; those that a killed process of the same id left are used on."""
+        """Make the folders; folders that are left from a killed process with the same id are used again."""
         for folder in self.folders:
             folder.mkdir(exist_ok=True)
         return self
 
     async def removed(self) -> bool:
-        """Remove the folders when the processes in them have ended; False if one has not after some seconds."""
+        """Remove the folders when the processes in them have ended; False if a process still runs after 10 s."""
         for _ in range(int(_SWEEP_SECONDS / _PAUSE_SECONDS)):
             if self.remove():
                 return True
@@ -136,7 +136,7 @@ def may_have_groups() -> bool:
 
 
 def groups_of_service() -> GroupTree | None:
-    """The tree that `make_groups` made for this process, before or after a restart as another user; None without."""
+    """The tree that `make_groups` made for this process, before or after a restart as another user; None if none."""
     lock = os.environ.pop(_LOCK_VARIABLE, None)
     if lock is not None:
         os.set_inheritable(int(lock), False)
@@ -155,7 +155,7 @@ def make_groups(owner: tuple[int, int] | None = None) -> GroupTree | None:
     """Make the control groups of this process; None where the machine gives it none.
 
     Args:
-        owner: User and group id of those who will use them; by default those of this process, which is not root.
+        owner: User and group id that will own the groups; None for those of this process, which must not be root then.
     """
     own = own_groups()
     if own is None or not may_have_groups() or (owner is None and os.geteuid() == 0):
@@ -182,7 +182,7 @@ def make_groups(owner: tuple[int, int] | None = None) -> GroupTree | None:
 def remove_abandoned(own: GroupTree) -> None:
     """Remove the groups of services that were killed together with the process that should have removed them.
 
-    A living service of another pid namespace, whose process id means nothing here, is known by its lock.
+    A living service of another pid namespace is recognized by its lock, as its process id means nothing here.
 
     Args:
         own: Group below which services that are started here make theirs.
@@ -216,7 +216,7 @@ def _is_locked(folder: Path) -> bool:
         os.close(_locked(folder))
     except BlockingIOError:
         return True
-    except FileNotFoundError:  # half of it was removed, or all of it in this moment
+    except FileNotFoundError:  # half of it was removed, or all of it at this moment
         return False
     return False
 
@@ -237,10 +237,11 @@ def _locked(folder: Path) -> int:
 
 
 def remove_at_end(tree: GroupTree) -> None:
-    """Remove the groups when this process has ended, by a child of root: an ordinary user may not remove the topmost.
+    """Remove the groups when this process has ended.
 
-    The child keeps no open file, and no capability but that to change folders of others. It only waits, then removes.
-    In version 2 whoever gave this process its group removes the groups below it, too.
+    A child does it as root, as an ordinary user may not remove the topmost folder. The child keeps no open file but the
+    pidfd of this process, and no capability but the one to change folders of others. In version 2 nothing is done:
+    whoever gave this process its group removes the groups below it, too.
     """
     if tree.version == 2:
         return
@@ -262,7 +263,10 @@ def remove_at_end(tree: GroupTree) -> None:
 
 
 def _make_version_2(own: GroupTree, tree: GroupTree) -> GroupTree:
-    """Make `tree` with a group for this process and a folder for pods: no group of processes may have others below."""
+    """Make `tree` with a group for this process and a folder for pods.
+
+    They are apart because a group that holds processes may have no groups below it.
+    """
     base, service, pods = tree.memory, tree.memory / "service", tree.below("pods")
     service.mkdir(exist_ok=True)
     (service / "cgroup.procs").write_text("0")

@@ -1,7 +1,8 @@
 """Process of root -> process of an ordinary user that can still read its Python, even below a closed folder.
 
 The service gives up root before it starts anything. A sandbox that root starts nevertheless runs as `nobody`
-(`as_ordinary_user`), because the kernel does not count the processes of root: a fork bomb would take the machine.
+(`as_ordinary_user`), because the kernel does not limit the number of root's processes: a fork bomb would stop the
+machine.
 Run any command that way with
 `python -m verl_pivot.sandbox.bubblewrap.privileges [--user U] [--show PATH]... -- COMMAND ...`.
 """
@@ -27,7 +28,8 @@ MESSAGE_PREFIX = "verl-pivot: "
 """Beginning of an error message on stderr that comes from this module and not from the command."""
 _MS_RDONLY, _MS_NOSUID, _MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 1, 2, 32, 4096, 16384, 1 << 18
 HANDED_PREFIX = "VERL_PIVOT_SANDBOX_HANDED_"
-"""Beginning of the variables in which a command of root hands open descriptors on to itself as an ordinary user."""
+"""Beginning of the environment variables by which a process of root passes open descriptors to itself, when it restarts
+as an ordinary user."""
 _KEPT_VARIABLES = (
     *(
         "PATH",
@@ -49,7 +51,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def is_root() -> bool:
-    """Whether this process is root, and not an ordinary user whom a user namespace only calls root."""
+    """Whether this process is root, and not an ordinary user that a user namespace only maps to root."""
     maps = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     is_renamed = len(maps) == 1 and maps[0][0] == 0 and maps[0][1] != 0 and maps[0][2] == 1
     return os.geteuid() == 0 and not is_renamed
@@ -58,15 +60,15 @@ def is_root() -> bool:
 def drop_root(user: str | None = None, *, with_pods: bool = False) -> None:
     """Restart this process as `user` if it is root, with the same arguments and inheritable descriptors.
 
-    Of the environment it keeps what Python and this package read, and no token: root's other variables, such as keys,
-    would lie in /proc, open to every process of the user.
+    It keeps only the environment variables that Python and this package read, and no token. Root's other variables,
+    such as keys, could be read in /proc by every process of the user.
 
     Returns only if the process is not root. The restart matters: after setuid alone the kernel still protects the
     process as root's, and the process could not read its own /proc/self.
 
     Args:
         user: Name of the user.
-        with_pods: Make what root alone can make for the programs of a service: control groups, and a range of user ids.
+        with_pods: Make the things for a service's programs that only root can make: control groups and a user id range.
 
     Raises:
         ConfigError: If the user does not exist, is root, or cannot be made to reach this Python.

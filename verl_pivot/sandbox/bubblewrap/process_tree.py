@@ -69,7 +69,7 @@ def num_tmp_files(pid: int) -> int:
     try:
         # Safe to follow: the sandbox's / is read-only, and its /tmp is a mount of this package.
         found = os.statvfs(f"/proc/{pid}/root/tmp")
-    except (FileNotFoundError, ProcessLookupError, PermissionError):  # the last for one that is just ending
+    except (FileNotFoundError, ProcessLookupError, PermissionError):  # PermissionError if it is just ending
         return 0
     return found.f_files - found.f_ffree
 

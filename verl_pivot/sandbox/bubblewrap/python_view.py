@@ -30,11 +30,11 @@ class PythonView:
     executable: str
     """Path of the interpreter inside the sandbox."""
     bases: tuple[Path, ...]
-    """Folders of the installation, shown at their own paths, which the binary names; two if one links to the other."""
+    """Folders of the installation, shown at their own paths, as the binary needs; two if one links to the other."""
     environment: Path | None
     """Folder of the virtual environment on the host, shown at /venv; None if there is none."""
     site_packages: tuple[str, ...]
-    """Paths inside the sandbox."""
+    """Paths of its site-packages folders inside the sandbox."""
 
     @classmethod
     def of(cls, executable: str | None = None) -> "PythonView":
@@ -82,7 +82,7 @@ def _ask(executable: str) -> tuple[Path, Path, tuple[str, ...]]:
 
 
 def _inside(path: Path, prefix: Path) -> str:
-    """Path inside the sandbox of a path of the host."""
+    """Path inside the sandbox for a path of the host."""
     return str(Path(VENV, path.relative_to(prefix)) if is_below(path, prefix) else path)
 
 
@@ -98,7 +98,7 @@ def _check_links(executable: Path, prefix: Path, bases: tuple[Path, ...]) -> Non
 
 def _chain(path: Path) -> Iterator[Path]:
     """Yield the targets of a chain of symbolic links."""
-    for _ in range(40):  # as many as the kernel follows
+    for _ in range(40):  # the kernel follows no more links than that
         if not path.is_symlink():
             return
         path = Path(os.path.normpath(path.parent / os.readlink(path)))

@@ -23,7 +23,7 @@ START_SECONDS = 60.0
 _WATCH_SECONDS = 0.05
 """Seconds between two looks at what a program uses."""
 _REPORT_BYTES = 2 * MAX_FILE_BYTES
-"""Most bytes of one line of the shim's report, which may hold a file in base64."""
+"""Maximum bytes of one line of the shim's report, which may hold a file in base64."""
 _ERROR_BYTES = 2000
 """Bytes of stderr that an error message quotes."""
 
@@ -35,11 +35,11 @@ class StepEnd:
     reason: Status | None = None
     """Limit for which the step was ended; None if it ended by itself."""
     had_no_core: bool = False
-    """Whether it was ended for its wall limit although it waited for a core for longer than is granted."""
+    """Whether it was ended for its wall limit although it waited for a core longer than the granted time."""
     wait_status: int = 0
     """Status as wait4 gives it."""
     exec_error: str = ""
-    """Why the step's command could not be executed."""
+    """Reason why the step's command could not be executed; "" if it was."""
     wall_seconds: float = 0.0
     cpu_seconds: float | None = None
     peak_memory_bytes: int | None = None
@@ -48,9 +48,9 @@ class StepEnd:
 class BwrapRun:
     """One sandbox. Call `ready`, then `step` for each step of the plan, then `files`; and `end` in any case.
 
-    The shim begins only when it reads a byte from the go pipe. The byte is written once the shim is known by its pidfd,
-    and the pipe is closed instead if the sandbox is ended before: bubblewrap that is killed after its fork, and before
-    its child has asked for --die-with-parent, would leave the child behind.
+    The shim begins only when it reads a byte from the go pipe. The byte is written once there is a pidfd of the shim;
+    if the sandbox is ended before that, the pipe is closed instead. Otherwise a bubblewrap that is killed after its
+    fork, but before its child has asked for --die-with-parent, would leave the child behind.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class BwrapRun:
 
         Args:
             limits: Limits on time and files, which are watched from outside.
-            memory_bytes: Most bytes of all processes together.
+            memory_bytes: Maximum bytes of all processes together.
 
         Raises:
             SandboxError: If the shim broke.
@@ -235,7 +235,7 @@ class BwrapRun:
             await asyncio.sleep(min(_WATCH_SECONDS, missing))
             usage = usage_below(self._shim_pid, memory_limit_bytes=memory_bytes)
             self._peak_memory_bytes = max(self._peak_memory_bytes, usage.memory_bytes)
-            # What the kernel holds for sockets a control group would count itself.
+            # Memory in the buffers of sockets; a control group counts it by itself.
             buffers = 0 if self.group is not None else buffer_bytes(num_sockets_of(self._shim_pid))
             if usage.memory_bytes + buffers > memory_bytes or num_tmp_files(self._shim_pid) > limits.num_tmp_files:
                 self.kill(Status.MEMORY_LIMIT)
@@ -284,8 +284,8 @@ class BwrapRun:
 def kill_group(leader: int) -> None:
     """Kill a bubblewrap that leads its session, together with a child that it may be about to fork.
 
-    Killed alone, bubblewrap could leave the child behind: it waits for its ids to be mapped, and is not yet bound to
-    die with its parent.
+    If bubblewrap alone were killed, the child could stay behind: it waits for its ids to be mapped, and is not yet set
+    to die with its parent.
 
     Args:
         leader: Process id of bubblewrap, which nobody has waited for yet.

@@ -47,7 +47,7 @@ def main(plan_fd: int, report_fd: int, compile_fd: int, go_fd: int, proxy_fd: in
     _report(report_fd, "ready")
     if not os.read(go_fd, 1):
         return
-    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # not before: the service has set this process's oom_score_adj
+    _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)  # only now, as the service first sets this process's oom_score_adj
     environment, folder = plan["environment"], plan["folder"]
     if folder:
         os.makedirs(folder, exist_ok=True)

@@ -15,14 +15,15 @@ class ShimPlan(TypedDict):
     """Everything that the shim does: run `compile`, if there is one, then `run`, then read the files in `fetch`."""
 
     proxy: tuple[str, int, int] | None
-    """Where the shim listens for the proxy, address and port, and with how many connections that wait; None for no
+    """Address and port at which the shim listens for the proxy, and number of connections that may wait; None for no
     proxy."""
     environment: dict[bytes, bytes]
-    """Variables of the compiler and the program; not of the shim, which a linker's variable would take over."""
+    """Variables of the compiler and the program. The shim does not get them: a variable of the linker could take it
+    over."""
     folder: bytes
     """Folder below the working directory, made at the start, in which `run` begins; empty for none."""
     compile: ShimStep | None
     run: ShimStep
     fetch: list[bytes]
     max_fetch_bytes: int
-    """Most bytes of all fetched files together."""
+    """Maximum bytes of all fetched files together."""

@@ -20,11 +20,11 @@ from verl_pivot.sandbox.lane.syscalls import CLONE_NEWUSER, unshare
 FIRST_ID = 1_900_000_000
 """First id of the machine that stands for a program. systemd leaves the ids from 1,879,048,192 on to others."""
 NUM_IDS = 1024 * 1024
-"""Ids that root gives to a service."""
+"""Number of ids that root gives to a service."""
 MAX_IDS_OF_LANE = 8192
-"""Most ids that the programs of one lane take in turn."""
+"""Maximum number of ids that the programs of one lane take in turn."""
 _GENERATIONS = 2
-"""Lanes with ids of their own for each that runs: one that ends has its ids when its successor begins."""
+"""Number of id ranges for each running lane: a lane that is ending still has its ids when its successor begins."""
 _READ_BY_ALL = stat.S_IROTH | stat.S_IXOTH
 _VARIABLE = "VERL_PIVOT_SANDBOX_HANDED_USER_RANGE"
 _MAKERS = (("newuidmap", "/etc/subuid"), ("newgidmap", "/etc/subgid"))
@@ -39,7 +39,7 @@ class UserRange:
     fd: int
     """Descriptor of the namespace."""
     num_ids: int
-    """Ids for programs: 1, 2, ... inside the namespace."""
+    """Number of ids for programs, which are 1, 2, ... inside the namespace."""
 
     def of_lane(self, lane: int, num_lanes: int, num_at_once: int) -> tuple[int, int]:
         """First id and number of ids of a lane, whose programs take them in turn.
@@ -61,10 +61,8 @@ class UserRange:
 def make_user_range(account: pwd.struct_passwd) -> None:
     """Make the range for this process after it has become `account`.
 
-    It makes none where this root may not give out ids,
-    or where not all users may read Python.
-
-    A file descriptor keeps it, which is inherited when the process restarts.
+    No range is made where this root may not give out ids, where an account has one of the ids, or where not all users
+    may read Python. The range exists as long as a file descriptor of it, which is inherited when the process restarts.
     """
     if any(FIRST_ID <= each.pw_uid < FIRST_ID + NUM_IDS for each in pwd.getpwall()) or not _python_is_open_to_all():
         return
@@ -101,7 +99,7 @@ def subordinate_ids(text: str, account: pwd.struct_passwd) -> tuple[int, int]:
 
     Args:
         text: Content of /etc/subuid or /etc/subgid, with lines such as `name:100000:65536`.
-        account: The user, whom a line calls by name or by number.
+        account: The user; a line names it by name or by number.
     """
     ranges = [(0, 0)]
     for line in text.splitlines():
@@ -166,7 +164,7 @@ def _namespace_of(account: pwd.struct_passwd, write_maps: Callable[[int], bool])
 
 
 def _own_user_namespace(account: pwd.struct_passwd, ready: int, at_end: int) -> None:
-    """Own a new user namespace until `at_end` closes. Never returns."""
+    """Make a new user namespace, and stay in it until `at_end` closes. Never returns."""
     try:
         if os.geteuid() == 0:
             os.setgroups([])

@@ -11,9 +11,9 @@ MAX_FAILED_CHECKS = 3
 MAX_FAILURES = 5
 """Failures of a node's service in a row after which the node is left alone for FAILED_SECONDS."""
 FAILED_SECONDS = 600.0
-"""Seconds that such a node is left alone, unless `try_again` is called."""
+"""Seconds that a node is left alone after MAX_FAILURES, unless `try_again` is called."""
 SHORTEST_PAUSE_SECONDS = 1.0
-"""Seconds before the start after a first failure; doubled with each further one in a row."""
+"""Seconds from a first failure to the next start; doubled with each further failure in a row."""
 STABLE_SECONDS = 60.0
 """Seconds of service after which earlier failures are forgotten."""
 
@@ -28,7 +28,7 @@ class Phase(StrEnum):
     ENDING = "ending"
     """The service stopped answering and is being ended, before another one is started."""
     FAILED = "failed"
-    """The service failed too often in a row, and is left alone for long."""
+    """The service failed MAX_FAILURES times in a row, and is left alone for FAILED_SECONDS."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class RayNodeService:
     address: str
     """IP address of the node."""
     actor: Any
-    """Ray's handle."""
+    """Ray's handle of the actor."""
 
     async def start(self) -> Started:
         try:
@@ -75,7 +75,7 @@ class RayNodes:
 
 
 def start_supervisor(name: str, arguments: Sequence[str], token: str) -> None:
-    """Start a sandbox's supervisor unless it runs; then nodes that failed are tried again. Does not wait for services.
+    """Start a sandbox's supervisor; one that runs already tries failed nodes again. Does not wait for services.
 
     Args:
         name: Name of the sandbox.

@@ -63,11 +63,11 @@ class RemoteNodeService(Protocol):
         ...
 
     async def end(self) -> None:
-        """End the service and all its processes, in order if the node still listens."""
+        """End the service and all its processes, cleanly if the node still answers."""
         ...
 
     def abandon(self) -> None:
-        """Forget the service of a node that is gone; whatever is left of it ends by itself."""
+        """Forget the service of a node that is gone; processes that are left of it end by themselves."""
         ...
 
 
@@ -97,7 +97,7 @@ class Supervisor:
         self._services: dict[str, RemoteNodeService] = {}
         """{node id: its service}."""
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        """{node id: the start or end that is under way, or was the last}."""
+        """{node id: task of the latest start or end of its service}."""
         self._keeping = self._run(self._keep())
 
     async def listing(self) -> Listing:
@@ -118,7 +118,7 @@ class Supervisor:
             place.try_again()
 
     async def stop(self) -> None:
-        """End every service; programs that run may end within the service's drain time."""
+        """End every service; running programs get the service's drain time to end."""
         tasks = [self._keeping, *self._tasks.values()]
         for task in tasks:
             task.cancel()
@@ -198,7 +198,7 @@ async def _ask_health(http: aiohttp.ClientSession, url: str) -> Health:
 
 
 def _die_of_bugs(task: "asyncio.Task[None]") -> None:
-    """End this process if a task broke: Ray restarts it, while a process without the task would only look well."""
+    """End this process if a task failed, so that Ray restarts it; without the task it would only look healthy."""
     if not task.cancelled() and (error := task.exception()) is not None:
         traceback.print_exception(error)
         os._exit(1)

@@ -54,7 +54,7 @@ def _is_public_6(address: IPv6Address) -> bool:
 
 
 def is_of_this_machine(text: str) -> bool:
-    """Whether an address belongs to an interface of this machine; whatever cannot be found out counts as one."""
+    """Whether an address belongs to an interface of this machine; an address that cannot be checked counts as one."""
     family = socket.AF_INET6 if ":" in text else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_STREAM) as probe:

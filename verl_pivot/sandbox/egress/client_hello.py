@@ -1,7 +1,7 @@
-"""First bytes of a TLS connection -> the host's name in them (SNI), read strictly: what is unusual is refused.
+"""First bytes of a TLS connection -> the host's name in them (SNI), read strictly: anything unusual is refused.
 
-A server may read an unusual message otherwise than we do, so a name counts only if there is one way to read it. In TLS
-1.3 a server may ask for a second ClientHello (RFC 8446, 4.1.4), which is read as strictly as the first.
+A server may read an unusual message differently, so a name counts only if there is only one way to read it. In TLS 1.3
+a server may ask for a second ClientHello (RFC 8446, 4.1.4), which is read as strictly as the first.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ from verl_pivot.sandbox.egress.listed_hosts import host_name
 
 MAX_HELLO_BYTES = 16 * 1024
 MAX_BYTES_BEFORE = 64 * 1024
-"""Most bytes ahead of a second ClientHello; servers take 16 KiB of early data."""
+"""Maximum bytes ahead of a second ClientHello; servers take 16 KiB of early data."""
 _CHANGE_CIPHER_SPEC, _ALERT, _HANDSHAKE, _APPLICATION_DATA = 20, 21, 22, 23
 _CLIENT_HELLO, _SERVER_HELLO, _HOST_NAME = 1, 2, 0
 _RETRY = hashlib.sha256(b"HelloRetryRequest").digest()
@@ -74,10 +74,10 @@ def asks_for_retry(data: bytes) -> bool | None:
 
 
 def before_second_hello(data: bytes) -> int | None:
-    """Number of bytes of whole records that a client may send ahead of its second ClientHello; None while it is open
-    whether there are more of them.
+    """Number of bytes in the records ahead of a client's second ClientHello; None if more bytes have to come.
 
-    These are early data and a record without meaning, which a server that asked for a second ClientHello drops.
+    These records are early data and a record without meaning (ChangeCipherSpec). A server that asked for a second
+    ClientHello drops them.
 
     Raises:
         HelloError: If a record is of another kind, or there are too many.
@@ -189,7 +189,7 @@ class _HelloReader:
         return int.from_bytes(self.take(size))
 
     def vector(self, size: int) -> bytes:
-        """What stands behind its length of `size` bytes."""
+        """The bytes after a length field of `size` bytes, as many as the length says."""
         return self.take(self.number(size))
 
     def end(self) -> None:

@@ -18,7 +18,7 @@ _MAX_PORT = 65535
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Destination:
-    """Where a program wants to go."""
+    """Target of a program's connection."""
 
     scheme: str
     """"https" for a connection that begins with TLS, "http" for a plain request."""
@@ -29,13 +29,13 @@ class Destination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedHost:
-    """One entry of the list."""
+    """One entry of the list of hosts that programs may reach."""
 
     destination: Destination
     has_subdomains: bool
     """Whether it stands for all names below `destination.host`, and not for that name itself."""
     address: IPv4Address | IPv6Address | None
-    """The host's address; None where DNS says it."""
+    """The host's address; None if it is looked up in DNS."""
 
     def admits(self, wanted: Destination) -> bool:
         own = self.destination

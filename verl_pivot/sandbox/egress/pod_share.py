@@ -1,4 +1,4 @@
-"""What one program may take of the proxy: connections at once, and bytes in all."""
+"""Use of the proxy by one program, and its bounds: connections at once, and bytes in all."""
 
 import asyncio
 from dataclasses import dataclass, replace
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from verl_pivot.errors import ConfigError
 
 _LEAST_CONNECTIONS = 16
-"""Connections that the proxy must have room for."""
+"""Number of connections that the proxy must have room for, unless there are fewer programs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +28,14 @@ class EgressBounds:
 
 
 _FDS_OF_PROCESS, _FDS_OF_POD, _FDS_OF_CONNECTION = 128, 2, 3
-"""Descriptors that the proxy has open for itself, for each program, and at most for each of its connections."""
+"""Number of descriptors that the proxy has open for itself, for each program, and at most for each connection."""
 
 
 def bounds_for(num_pods: int, num_fds: int) -> EgressBounds:
-    """Bounds by which so many descriptors are enough.
+    """Bounds for `num_pods` programs, with which `num_fds` descriptors are enough.
 
     Raises:
-        ConfigError: If they are too few for so many programs.
+        ConfigError: If there are too few descriptors for this number of programs.
     """
     usual = EgressBounds()
     room = (num_fds - _FDS_OF_PROCESS - _FDS_OF_POD * num_pods) // _FDS_OF_CONNECTION
@@ -48,7 +48,7 @@ def bounds_for(num_pods: int, num_fds: int) -> EgressBounds:
 
 
 class PodShare:
-    """What one program has taken so far."""
+    """Use of the proxy by one program so far."""
 
     def __init__(self, bounds: EgressBounds) -> None:
         self.bounds = bounds

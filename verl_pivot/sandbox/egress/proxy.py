@@ -1,6 +1,7 @@
 """Proxy for the connections of programs: to listed hosts, at addresses that it has looked up itself, within bounds.
 
-A program reaches it through a listening socket in its own network, so what comes in on that socket is that program's.
+A program reaches it through a listening socket in its own network, so every connection to that socket comes from that
+program.
 """
 
 import asyncio
@@ -48,9 +49,9 @@ class EgressProxy:
 
         Args:
             hosts: Hosts that programs may reach.
-            bounds: Bounds on what programs take.
+            bounds: Bounds on the use by programs; None for the defaults.
             resolve: Look-up of names; None for the machine's own.
-            reaches_own_machine: Let listed addresses of this machine be reached. For tests.
+            reaches_own_machine: Whether programs may reach listed addresses of this machine. For tests.
         """
         self.bounds = bounds or EgressBounds()
         self._hosts = hosts
@@ -59,7 +60,7 @@ class EgressProxy:
         self._connections = asyncio.Semaphore(self.bounds.all_connections)
 
     async def serve_pod(self, listener: socket.socket) -> None:
-        """Serve the connections of one program, and take its socket over; cancelling this call ends them all."""
+        """Serve the connections of one program, and take over its listening socket; cancelling this call closes all."""
         share = PodShare(self.bounds)
         listener.setblocking(False)
         with listener:
@@ -71,7 +72,7 @@ class EgressProxy:
                     connection.add_done_callback(lambda _: self._release(share))
 
     async def _accept(self, listener: socket.socket) -> socket.socket:
-        """The next connection, once there is room for it; those that nobody has taken count for nothing."""
+        """The next connection, once there is room for it; connections that are not accepted yet do not count."""
         while True:
             await _readable(listener)
             await self._connections.acquire()
@@ -163,7 +164,7 @@ class EgressProxy:
         near: Streams,
         far: Streams,
     ) -> None:
-        """Send one request on, and its answer back, with whose end everything ends."""
+        """Send one request on, and its answer back; the end of the answer ends both directions."""
 
         async def answer() -> bool:
             await self._copy(far[0], near[1], share)
@@ -184,7 +185,7 @@ class EgressProxy:
         while True:
             try:
                 data = sender.send(event) or b""
-            except h11.LocalProtocolError:  # a body that does not fit its head
+            except h11.LocalProtocolError:  # the body does not match its head
                 return False
             if not share.spend(len(data)):
                 return False
@@ -212,7 +213,7 @@ class EgressProxy:
 
 
 async def _readable(listener: socket.socket) -> None:
-    """Wait until a connection waits."""
+    """Wait until there is a connection to accept."""
     loop = asyncio.get_running_loop()
     waiting = asyncio.Event()
     loop.add_reader(listener.fileno(), waiting.set)
@@ -270,7 +271,7 @@ async def _next_event(parser: h11.Connection, reader: asyncio.StreamReader) -> h
 
 
 async def _both(*directions: Awaitable[bool]) -> None:
-    """Wait until both directions have ended, or one says that the other has to end, or breaks."""
+    """Wait until both directions have ended, or until one returns False or raises; then end the other."""
     tasks = {asyncio.ensure_future(direction) for direction in directions}
     waiting = tasks
     try:
@@ -292,5 +293,5 @@ async def _refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, re
     with contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(_LAST_SECONDS):
             writer.write_eof()
-            while await reader.read(_READ_BYTES):  # a close with unread data would take the answer back
+            while await reader.read(_READ_BYTES):  # closing with unread data would discard the answer
                 pass

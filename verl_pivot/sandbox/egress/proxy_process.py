@@ -18,17 +18,17 @@ from verl_pivot.sandbox.lane.fd_passing import receive
 READY = b"ready\n"
 _NUM_FDS = 2
 _NICE = 5
-"""Niceness above the service's: a program that moves much data takes time from others' downloads, not from results."""
+"""Niceness, added to the service's: a program that moves much data slows others' downloads, but not their results."""
 
 
 class ProxySettings(TypedDict):
     """Settings of the proxy, which it gets as JSON at its start."""
 
     hosts: list[str]
-    """Entries of the list."""
+    """Entries of the list of hosts that programs may reach."""
     reaches_own_machine: bool
     num_pods: int
-    """Most programs and sessions at once."""
+    """Maximum number of programs and sessions at once."""
 
 
 class ProxyServer:
@@ -75,7 +75,7 @@ class ProxyServer:
         await over.wait()
         loop.remove_reader(life_fd)
         os.close(life_fd)
-        if serving.done():  # a failure of ours, which must not look like one of the network
+        if serving.done():  # the proxy itself failed, which must not look like a failure of the network
             self.ended.set()
             serving.result()
         serving.cancel()
@@ -86,7 +86,7 @@ def _received(channel: socket.socket) -> tuple[int, int] | None:
     """The next listening socket, with the descriptor that tells of its pod's end; None when no sender is left.
 
     Raises:
-        SandboxError: If this process cannot have so many open files: it must end, since a program would be cut off.
+        SandboxError: If this process cannot open more files. It must end then, since a program would be cut off.
     """
     received = receive(channel)
     if received is None:
@@ -112,7 +112,7 @@ async def _main(channel_fd: int, settings: ProxySettings) -> None:
 
 
 def _end_on_failure(server: ProxyServer, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
-    """End this process where a socket could not be taken; say everything else and go on."""
+    """Log a failure, and go on; end this process only if a socket could not be taken."""
     loop.default_exception_handler(context)
     if isinstance(context.get("exception"), SandboxError):
         server.ended.set()

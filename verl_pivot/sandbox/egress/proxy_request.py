@@ -1,4 +1,4 @@
-"""A request to the proxy -> where it wants to go, and what is sent on; what can be read in two ways is refused."""
+"""A request to the proxy -> its destination, and the request to send on; an ambiguous request is refused."""
 
 import re
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ _OF_ONE_CONNECTION = frozenset(
 
 
 class Refused(Exception):
-    """The proxy does not do what it is asked to."""
+    """Error for a request that the proxy refuses."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
         self.status = status
         """Status of the answer in HTTP."""
         self.reason = reason
-        """What the program reads."""
+        """Reason, which the program reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyRequest:
-    """A request that can be understood."""
+    """A request that was read without doubt."""
 
     destination: Destination
     forwarded: h11.Request | None
@@ -69,10 +69,10 @@ def _destination(scheme: str, authority: str) -> Destination:
 
 
 def _check_host(hosts: list[str], destination: Destination) -> None:
-    """Refuse a header that names another host, which a server would go by.
+    """Refuse a Host header that does not match the destination, as a server would follow the header.
 
     Raises:
-        Refused: If it does.
+        Refused: If a header names another host or port.
     """
     for header in hosts:
         match = _AUTHORITY.fullmatch(header)

@@ -23,12 +23,12 @@ FoundT = TypeVar("FoundT", int, bool, ClientHello)
 
 
 async def open_tls(host: str, begun: bytes, share: PodShare, near: Streams, far: Streams) -> bool:
-    """Send the opening messages on, in both directions; False if the program has no bytes left for them.
+    """Send the opening messages on, in both directions; False if the program has used up its bytes.
 
     Args:
         host: Host to which the tunnel leads.
-        begun: What the program has sent already.
-        share: What the program may take.
+        begun: Bytes that the program has sent already.
+        share: The program's use of the proxy, and its bounds.
         near: Connection of the program.
         far: Connection to the host.
 
@@ -54,7 +54,7 @@ async def open_tls(host: str, begun: bytes, share: PodShare, near: Streams, far:
 
 
 async def _checked_hello(reader: asyncio.StreamReader, begun: bytes, host: str) -> tuple[bytes, bytes]:
-    """The bytes of a ClientHello that names `host`, and those that have come behind it."""
+    """The bytes of a ClientHello that names `host`, and the bytes that have come after it."""
     hello, data = await _read_until(hello_message, reader, begun)
     name = server_name(hello.body)
     if name != host:
@@ -65,7 +65,7 @@ async def _checked_hello(reader: asyncio.StreamReader, begun: bytes, host: str) 
 async def _read_until(
     found: Callable[[bytes], FoundT | None], reader: asyncio.StreamReader, data: bytes
 ) -> tuple[FoundT, bytes]:
-    """What `found` finds in the bytes once they are enough, and all bytes that were read."""
+    """Read until `found` has a result for the bytes; returns the result, and all bytes that were read."""
     while (result := found(data)) is None:
         more = await reader.read(_READ_BYTES)
         if not more:

@@ -15,7 +15,7 @@ _SCOPE = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def defining_cells() -> dict[str, str]:
-    """Source of each cell that defines something, by its name and in the order of time."""
+    """{name of a cell: source} of the cells that define something, in the order in which they ran."""
     found = {}
     for name, entry in linecache.cache.items():
         if CELL.fullmatch(name) and len(entry) == 4:
@@ -26,13 +26,13 @@ def defining_cells() -> dict[str, str]:
 
 
 def _defines(cell: ast.Module) -> bool:
-    """Whether a cell has a function or class anywhere, or assigns what a call returns, as of namedtuple."""
+    """Whether a cell has a function or class anywhere, or assigns the result of a call, such as namedtuple()."""
     has_call = any(isinstance(each, ast.Assign) and isinstance(each.value, ast.Call) for each in cell.body)
     return has_call or any(isinstance(node, _SCOPE | ast.Lambda) for node in ast.walk(cell))
 
 
 def parsed(source: str) -> ast.Module:
-    """Syntax tree of a cell; an empty one of a cell that was no Python."""
+    """Syntax tree of a cell; an empty tree if the cell is no valid Python."""
     try:
         return ast.parse(source)
     except (SyntaxError, ValueError):
@@ -40,7 +40,7 @@ def parsed(source: str) -> ast.Module:
 
 
 def definitions(cells: dict[str, str]) -> dict[str, "Place"]:
-    """The latest statement at the top level of a cell that defines each name."""
+    """{name: (cell, index) of the latest statement at the top level of a cell that defines it}."""
     found = {}
     for cell, source in cells.items():
         for index, statement in enumerate(parsed(source).body):

@@ -48,7 +48,7 @@ class Notepad:
 
 
 def _free_label(letter: str, entries: "dict[str, Any]") -> str:
-    """A label that is behind all labels of the entries."""
+    """The label after the last one of the entries."""
     return f"{letter}{max((int(label[1:]) for label in entries), default=0) + 1}"
 
 
@@ -56,7 +56,7 @@ def _known_label(label: str, *sections: "dict[str, Any]") -> str:
     """The label, if an entry of the first section has it.
 
     Raises:
-        KeyError: With the labels of all sections.
+        KeyError: If no entry has it; the message lists the labels of all sections.
     """
     if label not in sections[0]:
         known = ", ".join(each for section in sections for each in section)

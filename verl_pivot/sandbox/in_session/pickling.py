@@ -1,4 +1,4 @@
-"""Values of a session <-> pickles that hold functions of its cells too; their globals stay those of the session."""
+"""Values of a session <-> pickles, also of functions that its cells define, whose globals are the session's."""
 
 import io
 import marshal
@@ -11,7 +11,8 @@ from typing import Any
 CELL = re.compile(r"<(restored )*cell \d+>")
 """File names of cells, also of those that ran before a snapshot."""
 _PROTOCOL = 3
-"""Pickles of this protocol number what they share: after one that cannot be read, others miss it or are right."""
+"""Protocol whose pickles number shared objects explicitly. If a pickle cannot be read, later ones lack its objects, but
+never get wrong ones in their place."""
 _FUNCTION_STATE = (
     *("__name__", "__qualname__", "__module__", "__doc__"),
     *("__defaults__", "__kwdefaults__", "__annotations__"),
@@ -19,7 +20,7 @@ _FUNCTION_STATE = (
 
 
 class CellPickler(pickle.Pickler):
-    """Pickler that takes functions of cells too; their globals are those of the session."""
+    """Pickler that also takes functions defined in cells; their globals are those of the session."""
 
     def __init__(self, file: io.BytesIO) -> None:
         super().__init__(file, _PROTOCOL)
@@ -67,7 +68,7 @@ def fill_function(function: types.FunctionType, state: tuple[dict[str, Any], dic
 
 
 def _renamed(code: types.CodeType) -> types.CodeType:
-    """The code with another file name, since the cells of a restored session count from 1 again."""
+    """The code with another file name, since the cells of a restored session are numbered from 1 again."""
     if not CELL.fullmatch(code.co_filename):
         return code
     constants = tuple(_renamed(each) if isinstance(each, types.CodeType) else each for each in code.co_consts)

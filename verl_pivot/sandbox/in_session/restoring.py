@@ -1,4 +1,4 @@
-"""Bytes of a snapshot -> the state of a fresh session; runs in the session, whose limits hold for whatever they do."""
+"""Bytes of a snapshot -> the state of a fresh session; runs in the session, within its limits."""
 
 import ast
 import importlib
@@ -16,10 +16,10 @@ from verl_pivot.sandbox.in_session.saving import FOLDER, MAGIC, PYTHON, encode_l
 
 
 def restore(path: str) -> None:
-    """Bring back what the snapshot in a file holds, and write what is lost in the file's place.
+    """Restore the snapshot in a file, and replace the file by the list of what is lost.
 
     Raises:
-        ValueError: If it holds no snapshot for this Python; other exceptions if it is damaged.
+        ValueError: If the snapshot was made by another version of Python; other exceptions if it is damaged.
     """
     with open(path, "rb") as file:
         content = file.read()
@@ -34,12 +34,12 @@ def restore(path: str) -> None:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Reader of the pickles of all values; a class of the session is defined when a value asks for it."""
+    """Reader of the pickles of all values; a class of the session is defined when a value needs it."""
 
     def __init__(self, define: Callable[[str], None]) -> None:
         self.file = io.BytesIO()
         self._define = define
-        super().__init__(self)  # which calls the two methods below
+        super().__init__(self)  # the unpickler reads from this object, by the two methods below
 
     def read(self, size: int = -1) -> bytes:
         return self.file.read(size)
@@ -54,7 +54,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Restoring:
-    """Brings back the state of a session; `lost` says what could not be."""
+    """Restores the state of a session; `lost` lists the parts that could not be restored."""
 
     def __init__(self, state: dict[str, Any]) -> None:
         self.lost: dict[str, str] = {}
@@ -109,7 +109,7 @@ class _Restoring:
             raise
 
     def _define_all(self) -> None:
-        """Define what no value asked for, in rounds for as long as each defines something: one may need another."""
+        """Define the names that no value needed, in rounds until one defines nothing: a name may need another one."""
         num_before = len(self._undefined) + 1
         while 0 < len(self._undefined) < num_before:
             num_before = len(self._undefined)

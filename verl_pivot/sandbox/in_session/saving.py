@@ -1,7 +1,7 @@
 """State of a session -> the bytes of a snapshot: variables, functions, classes, imports and files; runs in a session.
 
-The source is sent into the session, so this folder needs the standard library alone. Neither the service nor a client
-ever unpickles anything of it.
+The source is sent into the session, so the modules of this folder import only the standard library. Neither the service
+nor a client ever unpickles a snapshot.
 """
 
 import io
@@ -31,26 +31,26 @@ _NOT_VARIABLES = frozenset(vars(types.ModuleType("__main__"))) | {"__builtins__"
 _HOST_MARK = "__host_function__"
 """Attribute of functions of the host, as in lane/host_calls.py."""
 _ENTRY_BYTES = 64
-"""Bytes that each variable and file counts on top of its content and name."""
+"""Bytes that are counted for each variable and file in addition to its content and name."""
 
 
 def save(path: str, max_bytes: int) -> None:
-    """Write a snapshot in a copy of this process, so that the interpreter stays as it is whatever its objects do.
+    """Write a snapshot from a forked copy of this process, so that pickling cannot change the interpreter.
 
     Raises:
         OSError: If no process can be made within the session's limits.
-        RuntimeError: If the copy could not write it; stderr has the reason.
+        RuntimeError: If the copy could not write the snapshot; stderr has the reason.
     """
     num_threads = len(sys._current_frames()) - 1
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # for threads, which the list of what is lost names
-        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the session's own might take the copy's end away
+        warnings.simplefilter("ignore", DeprecationWarning)  # of a fork with threads; the list of losses names them
+        handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the session's own might reap the copy
         child = os.fork()
     if child == 0:
         _save_and_exit(path, max_bytes, num_threads)
     try:
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-    finally:  # whatever came while it waited, the copy is still there to be ended, or has ended and was not reaped
+    finally:  # even if the wait was interrupted, the copy is not reaped yet: it can be killed and waited for
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         signal.signal(signal.SIGCHLD, handler)
@@ -83,7 +83,7 @@ def encode_lost(lost: dict[str, str]) -> bytes:
 
 
 class _Saving:
-    """Parts of a session that can be kept, within a bound on all of their bytes; `lost` says why others cannot."""
+    """Parts of a session that can be kept, within a bound on their total bytes; `lost` says why others cannot."""
 
     def __init__(self, max_bytes: int) -> None:
         self.lost: dict[str, str] = {}
@@ -91,7 +91,7 @@ class _Saving:
         self._cells = defining_cells()
         self._places = definitions(self._cells)
         self._imports: dict[str, list[str]] = {}
-        """{variable: module and its submodules, as far as they are loaded}."""
+        """{variable: names of its module and of the submodules that are loaded}."""
         self._defined: dict[str, tuple[str, int]] = {}
         self._values: dict[str, tuple[Any, int]] = {}
         """{variable, or class.attribute: (value, bytes of its pickle)}."""
@@ -150,7 +150,7 @@ class _Saving:
                 self._look_at_class(name, value)
 
     def _look_at_class(self, name: str, value: type) -> None:
-        """Take the attributes of a class that are mere values: they may be others than its statement gives."""
+        """Keep the attributes of a class that are plain values: cells may have changed them after its statement."""
         cell, index = self._defined[name]
         statement = parsed(self._cells[cell]).body[index]
         lines = range(first_line(statement), (statement.end_lineno or 0) + 1)
@@ -175,7 +175,7 @@ class _Saving:
         return file.getvalue()
 
     def _chunks(self, names: list[str]) -> dict[str, bytes]:
-        """Pickle of each value; what several of them share is in the first alone."""
+        """Pickle of each value; an object that several values share is only in the first of their pickles."""
         file = io.BytesIO()
         pickler = CellPickler(file)
         chunks = {}
@@ -190,7 +190,7 @@ class _Saving:
         return chunks
 
     def _files(self) -> list[tuple[str, int, str | bytes | None]]:
-        """(path, mode, content, or target of a link, or None for a folder) of what the working folder holds."""
+        """(path, mode, content) of each entry of the working folder; content is a link's target, None for a folder."""
         found: dict[str, int] = {}
         modes = {}
         for path, mode, size in _entries(FOLDER, self._on_error):

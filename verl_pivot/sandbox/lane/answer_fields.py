@@ -20,12 +20,12 @@ NO_OUTPUT: "OutputFields" = {
 
 
 _SPENT_SHARE = 0.5
-"""Share of a CPU limit that a process has used at least when the kernel ends it for the limit. The kernel counts whole
-ticks for the limit, and may so count more time than a process has run that waits and wakes with the ticks."""
+"""Minimum share of a CPU limit that a process has used when the kernel ends it for the limit. The kernel counts whole
+clock ticks for the limit. So it may count too much time for a process that waits and wakes in step with the ticks."""
 
 
 def is_cpu_limit(number: int, cpu_seconds: float, limit_seconds: float) -> bool:
-    """Whether the kernel ended a process for its CPU limit, and not the process itself by the same signal."""
+    """Whether the kernel ended a process for its CPU limit, and the process did not send itself the same signal."""
     return number in (signal.SIGXCPU, signal.SIGKILL) and cpu_seconds >= _SPENT_SHARE * limit_seconds
 
 

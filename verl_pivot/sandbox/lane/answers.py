@@ -1,8 +1,8 @@
-"""Answers of processes in pods -> their fields, of bounded length, on a socket of each answer's own.
+"""Answers of processes in pods -> their fields, of bounded length. Each answer has a socket of its own.
 
-The user's code can forge them: a session's interpreter shares its process with it, and a helper that reads files shares
-a pod. Nothing that was forged for one request can reach another one's socket, the kernel attests who wrote each piece,
-and fields behind their lengths take no parser.
+The user's code can forge answers: it shares a process with a session's interpreter, and a pod with a helper that reads
+files. But an answer forged for one request cannot reach the socket of another request. The kernel attests which process
+wrote each piece. And as each field follows its length, reading the fields needs no parser.
 """
 
 import os
@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # importing typing would take a zygote 10 ms
     Fields: TypeAlias = tuple[bytes | None, ...]
 
 MAX_CALL_BYTES = 1024**2
-"""Most bytes of the arguments of one call of a function of the host as JSON, and of its reply."""
+"""Maximum bytes of the arguments of one call of a host function, as JSON, and of its reply."""
 _LENGTH = struct.Struct(">q")
 _ABSENT = -1
 CREDENTIALS = struct.Struct("3i")
@@ -33,7 +33,7 @@ class AnswerError(ValueError):
 def write_answer(fd: int, fields: "Fields") -> None:
     """Write the fields of an answer to the far end of an AnswerSocket, and close it.
 
-    A reader that has gone does not matter: it has taken something else for the answer.
+    It does not matter if the reader is gone: it has then taken other bytes as the answer.
     """
     content = memoryview(pack_fields(fields))
     try:
@@ -51,7 +51,7 @@ def pack_fields(fields: "Fields") -> bytes:
 
 
 def num_bytes_of(fields: "Fields") -> int:
-    """Length of what `pack_fields` gives."""
+    """Number of bytes that `pack_fields` returns for these fields."""
     return sum(_LENGTH.size + len(field or b"") for field in fields)
 
 
@@ -62,9 +62,9 @@ class AnswerSocket:
         """Make a pair of sockets.
 
         Args:
-            num_fields: Fields of the answer.
-            max_bytes: Most bytes of each field.
-            max_total_bytes: Most bytes of all fields together.
+            num_fields: Number of fields of the answer.
+            max_bytes: Maximum bytes of each field.
+            max_total_bytes: Maximum bytes of all fields together.
         """
         self._ours, self.theirs = socket.socketpair()
         self._ours.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -81,9 +81,9 @@ class AnswerSocket:
             pid: Process that was asked; None where it does not matter who answers.
 
         Raises:
-            BlockingIOError: If nothing is there.
+            BlockingIOError: If no bytes have come.
             AnswerError: If another process answers, or the answer is not of the agreed form.
-            EOFError: If the socket was closed before.
+            EOFError: If the socket was closed before the answer was complete.
         """
         room = socket.CMSG_SPACE(CREDENTIALS.size)
         data, ancillary, _, _ = self._ours.recvmsg(_CHUNK_BYTES, room, socket.MSG_DONTWAIT)
@@ -102,9 +102,9 @@ class AnswerSocket:
 def decode_answer(
     received: bytes | bytearray, num_fields: int, max_bytes: int, max_total_bytes: int
 ) -> "Fields | None":
-    """Fields of an answer, of which `received` is what has arrived so far; None if more must come.
+    """Fields of the answer with which the bytes `received` begin; None if it is not complete.
 
-    What follows an answer is ignored: whoever answers twice is believed once.
+    Bytes after the answer are ignored, so a second answer has no effect.
 
     Raises:
         AnswerError: If it is not of the agreed form.

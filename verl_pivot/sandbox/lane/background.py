@@ -2,9 +2,9 @@
 
 Low priority alone does not hold back a fork bomb: a thousand processes have a thousand small shares. Therefore one
 program of the background computes at a time, and all processes of the others are stopped. The next turn goes to the
-program with the least CPU time so far (least attained service), so that one that needs only a little more ends soon. A
-program that has had much CPU time runs only at the start of its turn while the foreground is in use. Time in which a
-program is stopped does not count against its wall limit.
+program with the least CPU time so far (least attained service), so that a program that needs only a little more ends
+soon. A program that has had much CPU time runs only at the start of its turn while the foreground is in use. Time in
+which a program is stopped does not count against its wall limit.
 """
 
 import signal
@@ -18,9 +18,9 @@ _TURN_SECONDS = 0.1
 _SHORT_TURN_SECONDS = 0.03
 """Length of a turn for programs with less CPU time than _MUCH_CPU_SECONDS."""
 _GUARANTEED_SECONDS = 0.02
-"""Start of each turn in which the program runs even while the foreground is in use."""
+"""Seconds at the start of each turn in which the program runs even while the foreground is in use."""
 _MUCH_CPU_SECONDS = 0.25
-"""CPU time above which a program stands back for the foreground."""
+"""CPU time above which a program stands back: it is stopped while the foreground is in use."""
 
 
 class Background:
@@ -54,7 +54,7 @@ class Background:
                 self._begin_turn()
 
     def stop_again(self, run: Run, sample: UsageSample) -> None:
-        """Stop a stopped program's processes that run nevertheless: they were new, or continued each other."""
+        """Stop those processes of a stopped program that run nevertheless: they are new, or continued each other."""
         if not sample.is_stopped and not run.set_frozen(is_frozen=True):
             run.groups, run.pids = run.groups | sample.groups, sample.pids
             signal_groups(run.groups, signal.SIGSTOP)

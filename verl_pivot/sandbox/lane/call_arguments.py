@@ -17,14 +17,14 @@ _SOCKET_TYPE_BITS = 0xF
 _INTERNET_TYPES = (1, 2, 3)
 """SOCK_STREAM, SOCK_DGRAM, SOCK_RAW, for which the kernel wants a capability."""
 _INTERNET_PROTOCOLS = (0, 1, 6, 17, 58)
-"""The type's own, ICMP, TCP, UDP, ICMPv6: no SCTP, MPTCP, DCCP, L2TP, which load modules."""
+"""Default protocol of the type, ICMP, TCP, UDP, ICMPv6. Not SCTP, MPTCP, DCCP and L2TP, which load kernel modules."""
 _SOL_SOCKET = 1
 _BUFFER_SIZES = (7, 8, 32, 33)
 """SO_SNDBUF, SO_RCVBUF, and the same with FORCE."""
 _SOCKET_FILTERS = (26, 50, 51, 52)
 """SO_ATTACH_{FILTER,BPF,REUSEPORT_CBPF,REUSEPORT_EBPF}."""
 _TERMINAL_INJECTIONS = (0x5412, 0x541C, 0x541D, 0x5423)
-"""TIOCSTI, TIOCLINUX (CVE-2017-5226), TIOCCONS, TIOCSETD, which loads modules."""
+"""TIOCSTI, TIOCLINUX (CVE-2017-5226), TIOCCONS, TIOCSETD, which loads kernel modules."""
 _TERMINALS_AND_FILES = range(0x5401, 0x5461)
 """Requests of terminals, and those of every file: FIONREAD, FIONBIO, FIOCLEX, FIOASYNC."""
 _MORE_REQUESTS = (
@@ -34,9 +34,10 @@ _MORE_REQUESTS = (
     *(0x8905, 0x8906, 0x8910, 0x8912, 0x8913, 0x8915, 0x8917, 0x8919, 0x891B, 0x891D, 0x8921, 0x8927, 0x8933, 0x8942),
     *(0x80045200, 0x80086601),  # RNDGETENTCNT, FS_IOC_GETFLAGS
 )
-"""Further requests, which set nothing but the attributes of a terminal; of sockets SIOCATMARK, SIOCGSTAMP, SIOCGIF*."""
+"""Further requests. They set nothing but attributes of a terminal, and with SIOCSIFFLAGS those of an interface. Those
+for sockets are SIOCATMARK, SIOCGSTAMP and SIOCGIF*."""
 _FCNTL_WATCHES = (1024, 1026)
-"""F_SETLEASE, F_NOTIFY: they tell when others open a file or change a folder."""
+"""F_SETLEASE, F_NOTIFY: they tell a program when others open a file or change a folder."""
 _SET_SECCOMP = 22
 _PROCESS_OPTIONS = (
     *(1, 2, 3, 4, 7, 8, 15, 16, 21, 23, 24, 27, 28, 29, 30),  # death signal, dumpable, name, capabilities, timer slack
@@ -45,13 +46,13 @@ _PROCESS_OPTIONS = (
     *(60, 61, 63, 64, 65, 66),  # pointer keys, vectors, writing or executing
     *(0x53564D41, 0x59616D61),  # PR_SET_VMA, PR_SET_PTRACER
 )
-"""Options of prctl. Without PR_SCHED_CORE, which keeps others off the second half of a core, and PR_SET_MM."""
+"""Allowed options of prctl. PR_SCHED_CORE, which keeps others off the second half of a core, and PR_SET_MM are not."""
 _LIMIT_OF_CORE = 4
 """RLIMIT_CORE."""
 _NATIVE_PERSONALITIES = (0, 0xFFFFFFFF)
-"""Linux itself, and the question which one it is."""
+"""The personality of Linux itself, and the value that only asks for the present personality."""
 _SCHED_IDLE, _POLICY_BITS = 5, 0xF
-"""Policy of processes that run where nobody else wants the core, and the bits beside which its flags stand."""
+"""Policy of processes that run only when no other process wants the core, and mask of a policy without its flags."""
 
 
 def clone() -> bytes:
@@ -110,7 +111,7 @@ def setsockopt() -> bytes:
 
 
 def prlimit() -> bytes:
-    """Leave other processes' limits alone, such as those of the shim; 0 stands for the caller itself."""
+    """Refuse limits of other processes, such as the shim; process id 0 stands for the caller itself."""
     setting = _when_null(_FOURTH, fail(0), fail(errno.EPERM))
     of_core = by_value(_SECOND, [(_one(_LIMIT_OF_CORE), _when_null(_THIRD, ALLOW, setting))], ALLOW)
     return by_value(_FIRST, [(_one(0), of_core)], fail(errno.EPERM))
@@ -126,7 +127,7 @@ def personality() -> bytes:
 
 
 def sched_setscheduler() -> bytes:
-    """Let no program give up its share of the core: time that it waits for one is not its own, see core_time."""
+    """Let no program give up its share of the core: time of waiting for a core is granted to it, see core_time."""
     return by_value(_SECOND, [(_one(_SCHED_IDLE), fail(errno.EPERM))], ALLOW, mask=_POLICY_BITS)
 
 
@@ -141,6 +142,6 @@ def _one(value: int) -> range:
 
 
 def _without(values: range, removed: tuple[int, ...]) -> list[tuple[int, int]]:
-    """(first, end) of the stretches of `values` that are left."""
+    """(first, end) of each stretch of `values` that is left without `removed`."""
     firsts = [values.start, *(value + 1 for value in removed)]
     return [(first, end) for first, end in zip(firsts, [*removed, values.stop], strict=True) if first < end]

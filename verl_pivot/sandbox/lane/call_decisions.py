@@ -1,4 +1,4 @@
-"""Names of system calls -> what a program gets for them, with the reason; whatever is named nowhere gets ENOSYS.
+"""Names of system calls -> the decision about each, with the reason; a call that is named nowhere gets ENOSYS.
 
 A program may make the calls that traced programs make (system_calls.TRACED), and those of ALLOWED, unless a later table
 takes one away. Refused calls fail with EPERM, as for any user without rights. Missing ones fail with ENOSYS, as on a
@@ -42,7 +42,7 @@ ALLOWED = {
         "setregid setresuid setresgid setgroups setfsuid setfsgid setsid setpgid"
     ),
 }
-"""{reason: calls} of those that no traced program made, or only some."""
+"""{reason: calls} that are allowed although no traced program made them, or only some did."""
 
 REFUSED = {
     "mounts": (
@@ -99,4 +99,4 @@ MISSING = {
 """{reason: calls} that fail with ENOSYS."""
 
 ENTERING = ("mount", "umount2", "pivot_root", "unshare", "setns", "landlock_restrict_self")
-"""Calls above that a process makes once, to enter its pod; a zygote may make them, its programs may not."""
+"""Calls, named above, that a process makes once to enter its pod; a zygote may make them, its programs may not."""

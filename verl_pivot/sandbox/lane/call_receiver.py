@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _CHUNK_BYTES = 64 * 1024
 _LATE_SECONDS = 10.0
-"""Seconds after the latest time of a reply at which the lane gives it up; the service and the client do so before."""
+"""Seconds after the time limit of a reply at which the lane stops waiting; the service and the client stop before."""
 _numbers = itertools.count(1)
 
 
@@ -78,7 +78,7 @@ class CallReceiver:
         return self._waited_seconds + open_seconds
 
     def reply(self, number: int, value: str | None, error: str | None) -> None:
-        """Reply to a call; ignored if it does not wait any more."""
+        """Reply to a call; ignored if the call does not wait for a reply."""
         if number == self._number:
             self._settle()
             self._reply(value, error)
@@ -90,7 +90,7 @@ class CallReceiver:
         self._ours.close()
 
     def _settle(self) -> None:
-        """Wait no longer for the reply to a call."""
+        """Stop waiting for the reply to a call."""
         self._waited_seconds, self._number = self.waited_seconds, None
         self._timer.cancel()
 
@@ -100,9 +100,9 @@ class CallReceiver:
             data, ancillary, _, _ = self._ours.recvmsg(_CHUNK_BYTES, room, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return
-        except OSError:  # it was closed with a reply in it
+        except OSError:  # the interpreter closed its end with an unread reply in it
             data = b""
-        if not data:  # an interrupted call closes it, and a cell may
+        if not data:  # an interrupted call closes the socket, and so may the cell's code
             self._settle()
             self._loop.forget(self._ours.fileno())
             return

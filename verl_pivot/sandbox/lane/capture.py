@@ -43,7 +43,7 @@ class Capture:
         except BlockingIOError:
             return False
         except OSError as error:
-            if error.errno != errno.EIO:  # which is how a terminal ends
+            if error.errno != errno.EIO:  # a terminal ends with EIO
                 raise
             data = b""
         self.at_end = not data
@@ -61,7 +61,7 @@ class Capture:
             pass
 
     def drained_a_flood(self) -> bool:
-        """Read what is there now; returns whether more was written than may be."""
+        """Read what is there now; returns whether more was written than is allowed."""
         self.drain()
         return self.is_flood
 

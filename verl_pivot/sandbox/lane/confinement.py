@@ -15,7 +15,7 @@ USER_ID = 1000
 SHM_BYTES = 16 * 1024**2
 """Size of /dev/shm."""
 OOM_SCORE = b"1000"
-"""The most that a process can ask to be ended when memory runs out: the kernel takes pods before lanes and trainers."""
+"""Maximum of oom_score_adj: when memory runs out, the kernel ends pods before lanes and trainers."""
 NUM_SIGNALS = 1024
 """Queued signals and timers of one program; the kernel has some ten thousands for all programs together."""
 
@@ -24,11 +24,11 @@ _PROC_FLAGS = _NO_SUID_NO_DEVICES | syscalls.MS_NOEXEC
 _SHARED_MEMORY_OPTIONS = b"size=%d,mode=1777,nr_inodes=" % SHM_BYTES
 _TERMINAL_OPTIONS = b"newinstance,ptmxmode=0666,mode=620,max=32"
 _NICE = 15
-"""Niceness of programs above that of the lane, which needs a core at once to stop a fork bomb."""
+"""Niceness of programs, added to that of the lane, which needs a core at once to stop a fork bomb."""
 _SIOCSIFFLAGS, _IFF_UP = 0x8914, 1
 _TCP_BUFFERS = b"4096 65536 106496"
-"""Least, first and most bytes of each buffer of a TCP connection, both together at most those of a local socket: the
-kernel would let them grow to 32 MiB, which no limit counts."""
+"""Minimum, initial and maximum bytes of each buffer of a TCP connection. Both buffers together hold at most as much as
+those of a local socket. Otherwise the kernel would let them grow to 32 MiB, which no limit counts."""
 
 
 def fork_into(shim_pidfd: int, own_pidfd: int) -> int:
@@ -55,7 +55,7 @@ def fork_into(shim_pidfd: int, own_pidfd: int) -> int:
 def enter_groups(entrances: tuple[int, ...]) -> None:
     """Put this process into its control groups, which it then sees as the topmost ones."""
     for fd in entrances:
-        os.write(fd, b"0")  # which stands for this process
+        os.write(fd, b"0")  # 0 stands for this process
     syscalls.unshare(syscalls.CLONE_NEWCGROUP)
 
 
@@ -136,7 +136,7 @@ def give_up_privileges(
 
 
 def _change_user(user_id: int) -> None:
-    """Take another user id, for which the kernel counts apart from others what a user may have."""
+    """Take another user id, so that the kernel counts per-user resources apart from those of other users."""
     os.setgroups(())
     os.setresgid(user_id, user_id, user_id)
     os.setresuid(user_id, user_id, user_id)
@@ -158,7 +158,7 @@ def _write(folder: int, path: str, text: bytes) -> None:
 
 
 def core_limit() -> tuple[int, int]:
-    """Limit on core files of programs: with one byte none is written, and none goes to a handler of the machine.
+    """Limit on core files of programs: with 1 byte none is written, and none goes to a handler of the machine.
 
     With 0 bytes a handler, such as systemd's or apport's, would still get all of a program's memory.
     """

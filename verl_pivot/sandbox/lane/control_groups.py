@@ -14,20 +14,20 @@ from verl_pivot.sandbox.lane.confinement import SHM_BYTES
 
 _MIB = 1024**2
 _ROOM_BYTES = 16 * _MIB
-"""Room above the limits, besides an eighth of the limit on memory. The watchdog, which kills a pod above the same room
-without its files, thus comes first, and a single process meets its rlimit before both."""
+"""Bytes that a group may use above the limits, in addition to an eighth of the limit on memory. The watchdog, which
+allows the same room but none for files, kills a pod before that. A single process meets its rlimit before both."""
 _SHARED_COPIES = 2
-"""Interpreters whose memory, which is shared with the zygote and counts for no program, may be copied in full."""
+"""Number of interpreters that may copy all memory that they share with the zygote, which counts for no program."""
 _MORE_PROCESSES = 8
-"""Processes of a pod beside those of its program: they read and write files."""
+"""Number of processes of a pod beside those of its program: they read and write files."""
 _TCP_BYTES = 16 * _MIB
 _MAX_FREE = 64
 _NUM_TRIES = 4
-"""Free groups that are looked at before a new one is made: the processes of the latest may not have ended yet."""
+"""Number of free groups that are tried before a new one is made: processes of recent groups may not have ended yet."""
 _NUM_AHEAD = 8
 _FREEZE, _KILL = "cgroup.freeze", "cgroup.kill"
 _FULL_SHARE = 0.9
-"""Share of its limit that a group which ran out of memory has used at least."""
+"""Minimum share of its limit that a group has used if it ran out of memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +104,15 @@ class PodGroup:
         self.name = name
         self._memory_bytes = self._num_processes = 0
         self._is_frozen: bool | None = None
-        """Whether its processes are stopped; None where the kernel cannot."""
+        """Whether its processes are stopped; None where the kernel cannot stop them."""
         self.is_given_back = False
-        """Whether no pod uses it any more: whatever it counts is then nobody's."""
+        """Whether no pod uses it any more; its counts then belong to no pod."""
         self._num_kills = self._num_times = 0
-        """Processes that were killed, and times that memory ran out, before the limits were set."""
+        """Number of processes that were killed, and of times that memory ran out, before the limits were set."""
         for folder in folders.all:
             os.mkdir(name, 0o755, dir_fd=folder)
         if folders.version == 1:
-            # Version 1 counts the buffers of TCP, which programs reach through a loopback interface, apart.
+            # Version 1 counts the buffers of TCP apart; programs can use TCP through a loopback interface.
             self._write_if_known("memory.kmem.tcp.limit_in_bytes", _TCP_BYTES)
         else:
             self._write_if_known("memory.oom.group", 1)
@@ -178,9 +178,9 @@ class PodGroup:
             self.set_frozen(is_frozen=False)
 
     def has_run_out(self) -> bool:
-        """Whether the kernel has killed a process of the group, since its limits were set, for the limit on memory.
+        """Whether the kernel has killed a process of the group for its memory limit since the limits were set.
 
-        Kills of which the group's limit is not the cause do not count: the whole machine may have run out of memory.
+        A kill for another reason does not count: the whole machine may have run out of memory.
         """
         if not self.has_lost_processes():
             return False
@@ -189,14 +189,14 @@ class PodGroup:
         return self._counted(b"oom") > self._num_times
 
     def has_lost_processes(self) -> bool:
-        """Whether the kernel has killed a process of the group for want of memory, the group's own or the machine's.
+        """Whether the kernel has killed a process of the group because the group or the machine ran out of memory.
 
-        False of a group that was given back: it may be gone, and its pod has ended for a reason that is known.
+        False for a group that was given back: it may be removed, and the reason why its pod ended is known.
         """
         return not self.is_given_back and self._counted(b"oom_kill") > self._num_kills
 
     def remove(self) -> None:
-        """Remove the group; a group whose last processes are just ending stays, for the remover of its folder."""
+        """Remove the group; if its last processes are just ending, it stays until the folder around it is removed."""
         for folder in self._folders.all:
             with contextlib.suppress(OSError):
                 os.rmdir(self.name, dir_fd=folder)
@@ -235,7 +235,7 @@ class PodGroup:
 
 
 class GroupPool:
-    """Groups made ahead. One is used again only when it is empty: removing a group takes the kernel longer."""
+    """Groups made ahead. An empty group is used again, as removing it would take the kernel longer."""
 
     def __init__(self, folders: GroupFolders) -> None:
         self._folders = folders
@@ -255,7 +255,7 @@ class GroupPool:
                 continue
             try:
                 group.set_limits(memory_bytes=memory_bytes, num_processes=num_processes)
-            except OSError:  # what is left of it does not fit below a smaller limit
+            except OSError:  # the memory that it still counts does not fit below a smaller limit
                 group.remove()
                 continue
             group.is_given_back = False

@@ -1,4 +1,4 @@
-"""Time that processes had a core, and time that they were ready to run and had none, which no wall limit counts."""
+"""Time that processes had a core, and time that they were ready to run without one, which wall limits do not count."""
 
 import math
 import os
@@ -11,19 +11,19 @@ from verl_pivot.sandbox.lane.procfs import ProcessStat, are_asleep, read_process
 
 _MAX_WAITS = 5.0
 _MAX_WAITED_SECONDS = 30.0
-"""Time spent waiting for a core is granted on top of a wall limit, up to these many times that limit or these many
-seconds, whichever is more. Both stay below the time after which clients give up."""
+"""Time spent waiting for a core is granted on top of a wall limit: up to _MAX_WAITS times that limit, or up to
+_MAX_WAITED_SECONDS, whichever is more. Both stay below the time after which clients give up."""
 MANY_PROCESSES = 12
-"""Processes of a program above which nothing is granted: they wait for each other, and of those that end unseen neither
-time is known. Threads leave theirs to their process."""
+"""Number of processes of a program above which no time is granted. They wait for each other, and the times of a process
+that starts and ends between two looks are not known. A thread that ends leaves its CPU time to its process."""
 LOOK_AGAIN_SECONDS = 0.05
 """Seconds between two looks that tell whether a process which is ready to run has a core."""
 _MAX_THREADS = 256
-"""Threads of a process above which only its first thread is looked at."""
+"""Number of threads above which only the first thread of a process is looked at."""
 _MAX_PROCESSES = 64
-"""Processes of one family that are looked at."""
+"""Maximum number of processes of one family that are looked at."""
 _CPU_CLOCK = 2
-"""Kind of clock, in its id beside the process: its scheduled time, of all its threads."""
+"""Part of a clock id that stands beside the process id: it means the CPU time of all threads of the process."""
 
 
 class CoreTime(NamedTuple):
@@ -37,28 +37,28 @@ _NO_TIME = CoreTime(0.0, 0.0)
 
 
 class Waiting:
-    """Time in which a program was ready to run and had no core, of all its processes, living and ended.
+    """Time in which the processes of a program, living and ended, were ready to run and had no core.
 
-    Two of its processes that wait at the same time wait once: time in which one of them had a core never counts, so
-    that no program gains time by competing with itself.
+    The times of all processes are added up, but the sum is at most the elapsed time minus the CPU time of the program.
+    So a program gains no time by competing with itself.
     """
 
     def __init__(self, before: Mapping[int, CoreTime] = MappingProxyType({})) -> None:
         """Begin.
 
         Args:
-            before: {process id: times that a process already had}.
+            before: {process id: times that the process had already, which do not count}.
         """
         self._latest = dict(before)
         self._before = self._total = _sum(before.values())
         self._looked_at = self._stalled_since = -math.inf
         self._is_ready = False
         self.is_undecided = False
-        """Whether a process was ready to run at the latest look, and the look before it was too long ago to tell
-        whether it has a core: the kernel adds up a time of waiting when it has ended."""
+        """Whether a process was ready to run at the latest look, but the look before was too long ago to tell whether
+        the process has a core. The kernel counts a wait only when the wait has ended."""
 
     def look(self, times: Mapping[int, CoreTime], *, is_ready: bool, now: float) -> None:
-        """Take down what is known now; times of a process that has ended stay as they were.
+        """Record the present times of all processes; the times of a process that has ended stay as they were.
 
         Args:
             times: {process id: times of a living process}.
@@ -73,12 +73,12 @@ class Waiting:
         self._total, self._is_ready, self._looked_at = total, is_ready, now
 
     def note(self, times: Mapping[int, CoreTime]) -> None:
-        """Take down times for the next look, at which a process may have ended: {process id: its times}."""
+        """Record times ahead of the next look, in case a process ends before it: {process id: its times}."""
         for pid, latest in times.items():
             self._latest[pid] = CoreTime(*map(max, self._latest.get(pid, _NO_TIME), latest))
 
     def seconds(self, elapsed_seconds: float) -> float:
-        """Seconds out of `elapsed_seconds` that the program had waited for a core at the latest look."""
+        """Seconds, out of `elapsed_seconds`, that the program had waited for a core by the latest look."""
         used = self._total.used_seconds - self._before.used_seconds
         stalled = self._looked_at - self._stalled_since if self._is_ready else 0.0
         waited = self._total.waited_seconds - self._before.waited_seconds + stalled
@@ -90,18 +90,18 @@ def _sum(times: Collection[CoreTime]) -> CoreTime:
 
 
 def look_at(waiting: Waiting, processes: Sequence[ProcessStat], now: float) -> None:
-    """Take down the times of these processes, which are the living ones of a program."""
+    """Record the times of `processes`, which are all living processes of a program."""
     times = {process.pid: core_time(process) for process in processes}
     waiting.look(times, is_ready=not are_asleep(tuple(times)), now=now)
 
 
 def note_crowd(waiting: Waiting, processes: Sequence[ProcessStat]) -> None:
-    """Take down the CPU time of these processes, of whose many threads none is looked up; see ProcessSnapshot."""
+    """Record the CPU time of processes with many threads. No single thread is looked up, see ProcessSnapshot."""
     waiting.note({process.pid: CoreTime(process.cpu_seconds, 0.0) for process in processes})
 
 
 def granted_seconds(waited_seconds: float, wall_seconds: float) -> float:
-    """Seconds that a program gets on top of its wall limit, for those that it waited for a core."""
+    """Seconds that a program gets on top of its wall limit because it waited for a core."""
     return min(waited_seconds, max(_MAX_WAITS * wall_seconds, _MAX_WAITED_SECONDS))
 
 
@@ -110,7 +110,7 @@ def family(pid: int, shim_pid: int | None = None) -> list[ProcessStat]:
 
     Args:
         pid: The process.
-        shim_pid: PID 1 of its pod, which daemons have as their parent when their own has ended; None leaves them out.
+        shim_pid: PID 1 of its pod, the parent of daemons whose own parent has ended; None leaves daemons out.
     """
     found: list[ProcessStat] = []
     daemons = [] if shim_pid is None else [each for each in _children(shim_pid, shim_pid) if each != pid]

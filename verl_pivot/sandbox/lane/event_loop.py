@@ -10,7 +10,7 @@ Callback = Callable[[], None]
 
 
 class Timer:
-    """One call in the future, unless it is cancelled before."""
+    """One call at a later time, unless it is cancelled before."""
 
     __slots__ = ("callback",)
 

@@ -1,6 +1,6 @@
 """Messages with file descriptors between the processes of a lane: small tuples by marshal over SOCK_SEQPACKET.
 
-Only processes that run none of the user's code write them. Others answer as answers.py says.
+Only processes that run none of the user's code write such messages. Other processes answer as answers.py says.
 """
 
 import fcntl
@@ -39,7 +39,7 @@ def receive(channel: socket.socket) -> "tuple[Message, tuple[int, ...]] | None":
 def sealed_memory_file(content: bytes) -> int:
     """Descriptor of a new file in memory that holds `content`; the caller closes it.
 
-    It is sealed, since a program could reopen it to write: no limit counts what it would hold.
+    It is sealed, since a program could otherwise reopen it and write to it, and no limit counts that memory.
     """
     fd = os.memfd_create("sandbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     written = 0

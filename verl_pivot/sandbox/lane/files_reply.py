@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.messages import FetchedFields
 
 _MAX_REASON_BYTES = 1024
-"""Most bytes of the reason for which a file could not be read."""
+"""Maximum bytes of the reason why a file could not be read."""
 
 
 class FilesReply:
-    """What a helper answers: for each name the content, or the reason why there is none."""
+    """Answer of a helper: for each name the content, or the reason why there is none."""
 
     def __init__(self, loop: EventLoop, written: list[str], fetched: list[str], max_bytes: int) -> None:
         """Wait for the answer.
@@ -24,7 +24,7 @@ class FilesReply:
             loop: The lane's event loop.
             written: Names of the files that the helper writes.
             fetched: Names of the files that it reads.
-            max_bytes: Most bytes of all files together.
+            max_bytes: Maximum bytes of all files together.
         """
         self._loop = loop
         self._written = written

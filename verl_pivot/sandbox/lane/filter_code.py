@@ -1,6 +1,6 @@
-"""Ranges of a number and what to do for each -> classic BPF of a seccomp filter, a binary search.
+"""Ranges of a number, each with a decision -> classic BPF code of a seccomp filter, as a binary search.
 
-The kernel tries a new filter on each number of a system call, and a list of comparisons would take 0.3 ms.
+The kernel tries a new filter on each system call number. With a list of comparisons that would take 0.3 ms.
 """
 
 import struct
@@ -43,8 +43,8 @@ def by_value(
         cases: Ranges that do not overlap, with the code for each.
         otherwise: Code for any other value.
         mask: Bits of the value that count; all by default.
-        bits: Bits of which any one leads to `found_bits`, before the cases.
-        found_bits: Code for them.
+        bits: Bits that are tested before the cases; if any of them is set, `found_bits` decides.
+        found_bits: Code for a value with such a bit.
     """
     load = instruction(_LOAD, offset) + (b"" if mask is None else instruction(_AND, mask))
     if bits:
@@ -53,13 +53,13 @@ def by_value(
 
 
 def when_equal(offset: int, value: int, code: bytes, otherwise: bytes) -> bytes:
-    """Decide by whether the 32 bits at an offset have this value."""
+    """Run `code` if the 32 bits at an offset have this value, and `otherwise` if not."""
     head = instruction(_LOAD, offset)
     return head + instruction(_JUMP_EQUAL, value, when_true=_length(otherwise)) + otherwise + code
 
 
 def _stretches(cases: list[tuple[range, bytes]], otherwise: bytes) -> list[tuple[int, bytes]]:
-    """(first value, code) of neighbouring stretches that differ, from 0 on."""
+    """Split all values from 0 on into stretches with the same code; returns (first value, code) of each."""
     found = [(0, otherwise)]
     for values, code in cases:
         found += [(values.start, code), (values.stop, otherwise)]

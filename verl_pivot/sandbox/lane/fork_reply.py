@@ -1,4 +1,4 @@
-"""Answer of an interpreter that was asked to fork -> the reason why it did not, if it did not."""
+"""Answer of an interpreter that was asked to fork -> the reason, if it did not fork."""
 
 from collections.abc import Callable
 

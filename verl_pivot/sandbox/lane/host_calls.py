@@ -76,11 +76,12 @@ class CallChannel:
                 return
 
     def call(self, name: str, arguments: "dict[str, Any]") -> "Any":
-        """What the host replies to one call.
+        """Call a function of the host; returns its reply.
 
         Raises:
             RuntimeError: If the call is not allowed here, or the host replies with an error.
             TypeError: If the arguments are no JSON values.
+            ValueError: If the arguments are too long.
         """
         if _getpid() != self._pid:
             raise RuntimeError(f"{name}() cannot be called in a process that the cell has started; call it in the cell")
@@ -100,7 +101,7 @@ class CallChannel:
         return self._loads(value)
 
     def _exchange(self, name: str, data: bytes) -> "tuple[bytes | None, ...]":
-        """Send a call and read its reply; whatever interrupts that, no later call can read this one's reply."""
+        """Send a call and read its reply; if that is interrupted, no later call can read this reply."""
         fd, is_done = self._fd, False
         assert fd is not None, "the caller has looked"
         self._fd = None
@@ -111,7 +112,7 @@ class CallChannel:
             reply = tuple(None if length < 0 else _read(fd, length) for length in lengths)
             is_done = True
         except OSError as error:
-            if error.errno is None:  # a signal's handler of the cell raised it, such as a TimeoutError
+            if error.errno is None:  # a signal handler of the cell raised it, such as a TimeoutError
                 raise
             raise RuntimeError(f"{name}() cannot be called: the socket of its calls is broken: {error}") from None
         finally:
@@ -122,7 +123,7 @@ class CallChannel:
 
 
 class _OwnDefault:
-    """Default of an argument that is not sent, so that the host takes its own."""
+    """Default of an argument that is not sent, so that the host uses its own default."""
 
     def __repr__(self) -> str:
         return "..."
@@ -152,7 +153,7 @@ def host_function(fields: "FunctionFields", call: "Call") -> "Callable[..., Any]
 
 
 _EXTRA = "arguments_"
-"""Parameter for arguments whose names are none in Python."""
+"""Parameter for arguments whose names are not valid in Python."""
 
 
 def signature_of(parameters: "dict[str, Any]") -> inspect.Signature:

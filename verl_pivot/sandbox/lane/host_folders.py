@@ -1,7 +1,7 @@
-"""Overlays in place of the folders of the host that a lane shows, so that no program learns where they lie there.
+"""Overlays in place of the folders of the host that a lane shows, so that no program learns where they lie on the host.
 
-The kernel writes into /proc/self/mountinfo where a folder that is shown lies on its file system, and what that file
-system is. Of an overlay it writes the words with which it was mounted, and those name no folder of the host.
+/proc/self/mountinfo names the file system of each mounted folder, and the folder's path on it. For an overlay it has
+the options of the mount instead, and these name no folder of the host.
 """
 
 import os
@@ -15,17 +15,17 @@ _OPTIONS = f"lowerdir=.:{_EMPTY},userxattr".encode()
 """A read-only overlay needs two folders; `.` is the folder that this process is in."""
 _FLAGS = syscalls.MS_RDONLY | syscalls.MS_NOSUID | syscalls.MS_NODEV
 _OWN = ("/", "/proc", "/dev", "/tmp")
-"""Places at which the lane mounted file systems of its own, in which nothing of the host is but devices."""
+"""Places at which the lane mounted file systems of its own, which show nothing of the host but devices."""
 
 
 def cover_host_folders() -> str | None:
     """Put an overlay in place of each folder of the host that this lane shows; nothing of the lane may run yet.
 
-    Images for programs with a root of their own are left out: those mount them as overlays, which the kernel stacks
-    twice at most, and all other programs do not see them.
+    Images for programs with a root file system of their own are left out. Such programs mount them as overlays, and the
+    kernel stacks at most two overlays. Other programs do not see the images.
 
     Returns:
-        None if all folders are covered; otherwise why the kernel covers none, and nothing has changed.
+        None if all folders are covered; otherwise the reason why none is covered. Nothing has changed then.
     """
     places = host_folders(_read("/proc/self/mountinfo"))
     os.makedirs(_EMPTY)
@@ -62,7 +62,7 @@ def host_folders(mountinfo: str) -> list[str]:
 
 
 def _unescaped(word: str) -> str:
-    """A path as it is: the kernel writes blanks and the like as octal numbers."""
+    """Path for a word of mountinfo, in which the kernel writes blanks and the like as octal numbers."""
     for character in "\t\n \\":
         word = word.replace(f"\\{ord(character):03o}", character)
     return word

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     OnStarted: TypeAlias = Callable[[Done | Refusal], None]
 
 _REPORT_SECONDS = 10.0
-"""Seconds within which a zygote reports how a process ended that shows signs of its end."""
+"""Seconds within which a zygote reports how a process ended, counted from the first sign of the end."""
 KILL_REASONS = {
     "timeout": "the cell did not end within its time and would not be interrupted",
     "cpu_limit": "the cell used up its processor time and would not be interrupted",
@@ -75,7 +75,7 @@ class Interpreter:
         return self.schedstat is not None
 
     def expect_end(self, loop: EventLoop, reason: str) -> None:
-        """Call `on_end` soon, as the process ends; with `reason`, unless its zygote reports how it ended."""
+        """Call `on_end` soon, as the process ends; with `reason`, unless its zygote reports before how it ended."""
         is_reported = self.process is not None and not self.is_zygote_lost
         loop.after(_REPORT_SECONDS if is_reported else 0.0, partial(self.on_end, self, reason))
 
@@ -87,7 +87,7 @@ class Interpreter:
             output.drain()
 
     def close(self, loop: EventLoop) -> None:
-        """Close its outputs, and what the lane knows it by, when it has ended or is about to."""
+        """Close its outputs and the lane's descriptors of the process, which has ended or is about to."""
         if self.terminal is not None:
             self.terminal.close()
         for output in self.outputs:
@@ -104,7 +104,7 @@ class Interpreter:
         """Time that the process was ready to run and had no core."""
         return 0.0 if self.schedstat is None else starved_seconds(self.schedstat)
 
-    # What the zygote reports of the process: see pod_process.Owner.
+    # Reports of the zygote about the process: see pod_process.Owner.
 
     def on_forked(self, pid: int) -> None: ...
 
@@ -142,7 +142,7 @@ def new_channel() -> tuple[socket.socket, socket.socket]:
 
 
 def receive_hello(channel: socket.socket) -> int:
-    """Process id of the interpreter that says hello, as the kernel attests it; afterwards it can say nothing more here.
+    """Process id, as the kernel attests it, of the interpreter that says hello; it can send nothing more afterwards.
 
     Raises:
         AnswerError: If the channel is closed.

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.process_messages import CellsTask, ResourceLimits, StartingPlace
 
 _OWN_REASONS = ("memory_limit", "output_limit")
-"""Limits that a session exceeds by itself."""
+"""Reasons for a kill that are the session's own fault: limits that it exceeded."""
 _SYSTEM_REASONS = ("evicted", "no_reply")
-"""Reasons that are no doing of the session."""
+"""Reasons for a kill that are not the session's fault."""
 
 
 class LaneSession:
@@ -75,11 +75,12 @@ class LaneSession:
         self._total_cpu_seconds = total_cpu_seconds
         self._cell: RunningCell | None = None
         self._on_started: OnStarted | None = None
-        """Receiver of the answer to the request that an interpreter is started for."""
+        """Receiver of the answer to the request for which an interpreter is being started."""
         self.last_reason = "the interpreter ended"
-        """Reason for which the latest interpreter is gone."""
+        """Reason why the latest interpreter is gone."""
         self._untold_loss: str | None = None
-        """The same, if the session's own processes ended it between two cells, and no cell was told."""
+        """The same reason, if the session's own processes ended the interpreter between two cells, and no cell has been
+        told yet."""
 
     @property
     def pid(self) -> int | None:
@@ -131,7 +132,7 @@ class LaneSession:
         theirs.close()
 
     def run_cell(self, request: "CellRequest", answer: "OnCellAnswer") -> None:
-        """Run one cell in the interpreter, which is idle; `answer` gets its calls too."""
+        """Run one cell in the idle interpreter; `answer` also receives the cell's calls of host functions."""
         assert self.interpreter is not None, "a cell needs an interpreter"
         self.num_cells += 1
         calls, pid = None, self.interpreter.pid
@@ -155,7 +156,7 @@ class LaneSession:
             self.kill(f"the interpreter's channel is broken: {error.strerror}")
 
     def reply(self, request: "ReplyRequest") -> None:
-        """Reply to a call of the running cell; ignored if that has ended."""
+        """Reply to a call of the running cell; ignored if the cell has ended."""
         if self._cell is not None and self._cell.calls is not None:
             self._cell.calls.reply(request["call"], request["value"], request["error"])
 
@@ -259,7 +260,7 @@ class LaneSession:
         self.kill(reason)
 
     def _answer_start(self, outcome: "Done | Refusal") -> None:
-        """Answer the request that the interpreter is started for, if that still waits."""
+        """Answer the request for which the interpreter is started, if the request still waits."""
         answer, self._on_started = self._on_started, None
         if answer is not None:
             answer(outcome)
@@ -305,7 +306,7 @@ class LaneSession:
     def tell_loss(self, epoch: int) -> "CellAnswer | None":
         """Answer to a cell that comes after the session's own processes ended the interpreter of `epoch`.
 
-        None if that is not what happened, or was told before.
+        None if the interpreter ended in another way, or a cell was told before.
         """
         loss, self._untold_loss = self._untold_loss, None
         if loss is None or epoch != self.epoch - 1:

@@ -1,7 +1,7 @@
 """Messages between the service and a lane in JSON, typed for both sides: every request and every answer.
 
-The lane's modules import this one for the type checker alone: making its types would take the start of a lane 3 ms, and
-`typing` 10 ms more in each zygote.
+The lane's modules import this one for the type checker alone. Otherwise it would delay the start of a lane by 3 ms, and
+`typing` that of each zygote by 10 ms more.
 """
 
 from typing import Any, Literal, TypeAlias, TypedDict
@@ -14,7 +14,7 @@ ProgramKind: TypeAlias = Literal["python", "exec"]
 
 
 class ZygotePlan(TypedDict):
-    """What a zygote does before it forks."""
+    """Work of a zygote before it forks."""
 
     modules: list[str]
     """Modules that it imports; those that are not installed are left out."""
@@ -23,7 +23,7 @@ class ZygotePlan(TypedDict):
     import_from: list[str]
     """Folders that it imports from, before those of Python's own modules."""
     startup: str
-    """Cell whose names each session has at its start; empty for none."""
+    """Cell that runs ahead of sessions, so that each starts with the names that it defines; empty for none."""
 
 
 class UserIdFields(TypedDict):
@@ -54,7 +54,7 @@ class TerminalFields(TypedDict):
 
 
 class PodFields(TypedDict):
-    """What a program or session wants of its pod."""
+    """Properties of a pod that a program or session asks for."""
 
     limits: LimitFields
     network: str
@@ -62,7 +62,7 @@ class PodFields(TypedDict):
     root: str
     """Name of the root file system; "" for none."""
     folders: list[str]
-    """Paths of the lane's folders that it sees; none of them with a root."""
+    """Paths of the lane's folders that it sees; with a root file system it sees none."""
     terminal: TerminalFields | None
     """Terminal of its output; None for pipes."""
 
@@ -88,17 +88,18 @@ class LaneSettings(TypedDict):
     has_proc: bool
     """Whether the machine lets a pod mount its own /proc."""
     shares_network: bool
-    """Whether pods without a network are all in one namespace, whose interfaces are down, instead of one each."""
+    """Whether all pods without a network share one network namespace, whose interfaces are down; otherwise each has its
+    own."""
     zygotes: dict[str, ZygotePlan]
     """Plan of each zygote, by its name."""
     session_zygote: str
     """Name of the zygote that forks the interpreters of sessions."""
     session_cpu_seconds: int
-    """CPU seconds of each process of a session in its whole life."""
+    """CPU seconds that each process of a session may use in its whole life."""
     num_foreground: int
-    """Programs that may compute at once in the foreground."""
+    """Number of programs that may compute at once in the foreground."""
     max_forks: int
-    """Processes that a zygote forks before a fresh one replaces it."""
+    """Number of processes that a zygote forks before a fresh zygote replaces it."""
     memory_bytes: int
     """Memory for all programs and sessions of the lane together."""
     user_ids: UserIdFields
@@ -106,9 +107,9 @@ class LaneSettings(TypedDict):
     folders: list[str]
     """Paths of the folders that a program sees only if it asks for them."""
     num_prewarmed: int
-    """Interpreters that are made ahead of sessions."""
+    """Number of interpreters that are kept ready before sessions ask for them."""
     first_pod: PodFields
-    """Pod of these interpreters until sessions ask for another."""
+    """Pod of these interpreters, until sessions ask for a different one."""
 
 
 class LaneDescriptors(TypedDict):
@@ -119,9 +120,10 @@ class LaneDescriptors(TypedDict):
     user_range: int | None
     """User namespace that the lane has joined; None where programs share the lane's user id."""
     egress: int | None
-    """Socket to the proxy, which takes listening sockets of pods; None where there is none."""
+    """Socket to the proxy, which takes listening sockets of pods; None where there is no proxy."""
     groups: tuple[int, int, int] | None
-    """Version of the control groups, and the folders of memory and of processes; None where there are none."""
+    """Version of the control groups, and descriptors of the folders for memory and for processes; None where there are
+    no control groups."""
 
 
 class LaneProgram(PodFields):
@@ -142,7 +144,7 @@ class LaneProgram(PodFields):
     fetch: list[str]
     """Names of files to send back after the end."""
     max_file_bytes: int
-    """Size of all fetched files together."""
+    """Maximum size of all fetched files together."""
     environment: dict[str, str]
     folder: str
     """Folder below the working directory in which the program starts; empty for none."""
@@ -211,7 +213,7 @@ class CellRequest(TypedDict):
     streams: bool
     """Whether to send its output while it runs, as OutputAnswers."""
     calls: CallLimitFields | None
-    """Limits of its calls of the host's functions; None if it may make none."""
+    """Limits of its calls of the host's functions; None if it may make no calls."""
 
 
 class ReplyRequest(TypedDict):
@@ -222,7 +224,7 @@ class ReplyRequest(TypedDict):
     call: int
     """Number of the CallAnswer."""
     value: str | None
-    """JSON of what the call returns; None for an error."""
+    """Return value of the call as JSON; None for an error."""
     error: str | None
     """Text of the exception that the call raises; None for a value."""
 
@@ -246,7 +248,7 @@ class FilesRequest(TypedDict):
     files: EncodedFiles
     fetch: list[str]
     max_file_bytes: int
-    """Size of all fetched files together."""
+    """Maximum size of all fetched files together."""
 
 
 class AbandonRequest(TypedDict):
@@ -346,7 +348,7 @@ class FilesAnswer(FetchedFields):
 
 
 class OutputAnswer(TypedDict):
-    """What a program or cell has printed since the OutputAnswer before; its last answer follows."""
+    """Output of a program or cell since the previous OutputAnswer; the last answer of its request still follows."""
 
     kind: Literal["output"]
     stdout: str
@@ -359,11 +361,11 @@ class CallAnswer(TypedDict):
 
     kind: Literal["call"]
     call: int
-    """Number of the call, which no other call of the lane has."""
+    """Number of the call, unique in the lane."""
     name: str
     """Name of one of the session's functions."""
     arguments: str
-    """Text that the cell sent as the JSON of its arguments; it may be any text."""
+    """Arguments as the cell sent them: JSON, unless the user's code forged the call."""
 
 
 class Ready(TypedDict):
@@ -371,7 +373,7 @@ class Ready(TypedDict):
 
     kind: Literal["ready"]
     shows_places: str | None
-    """Why programs can read where the folders lie that they are shown; None if they cannot."""
+    """Reason why programs can find out where the folders that they see lie on the machine; None if they cannot."""
 
 
 class Done(TypedDict):
@@ -385,7 +387,7 @@ class Opened(TypedDict):
 
     kind: Literal["opened"]
     is_prewarmed: bool
-    """Whether its interpreter was there before it was asked for."""
+    """Whether its interpreter was made before the session was asked for."""
 
 
 class Refusal(TypedDict):

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from verl_pivot.sandbox.lane import syscalls
 
 MAX_RESTING = 32
-"""Networks of ended pods that are kept; each takes about 200 KiB of the kernel's memory, and 0.4 ms to make again."""
+"""Number of networks of ended pods that are kept. Each takes about 200 KiB of kernel memory, and 0.4 ms to make."""
 _NUM_FREE_SOCKETS = 256
-"""Sockets of a program whose buffers are not added to its memory."""
+"""Number of sockets of a program whose buffers are not added to its memory."""
 _LINE_BYTES = 64
 
 
@@ -26,7 +26,7 @@ class PodNetwork:
 
     @property
     def num_sockets(self) -> int:
-        """Sockets that were not closed everywhere, those on their way in messages included."""
+        """Number of sockets that are still open somewhere, including those on their way in messages."""
         return _num_sockets(os.pread(self.sockets, _LINE_BYTES, 0))
 
     def close(self) -> None:
@@ -35,7 +35,7 @@ class PodNetwork:
 
 
 def num_sockets_of(pid: int) -> int:
-    """Sockets in the network of a process; 0 if it has ended."""
+    """Number of sockets in the network of a process; 0 if the process has ended."""
     try:
         with open(f"/proc/{pid}/net/sockstat", "rb") as file:
             return _num_sockets(file.readline())
@@ -44,13 +44,13 @@ def num_sockets_of(pid: int) -> int:
 
 
 def buffer_bytes(num_sockets: int) -> int:
-    """Most memory of the kernel that so many sockets of one program hold in their buffers, without the first few."""
+    """Maximum kernel memory in the buffers of this many sockets of one program; the first few sockets do not count."""
     return max(0, num_sockets - _NUM_FREE_SOCKETS) * _bytes_of_socket()
 
 
 @functools.cache
 def _bytes_of_socket() -> int:
-    with socket.socket(socket.AF_UNIX) as fresh:  # the sizes of its buffers cannot be changed by a program
+    with socket.socket(socket.AF_UNIX) as fresh:  # a program cannot change the sizes of its buffers
         return fresh.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF)
 
 
@@ -60,7 +60,7 @@ def _num_sockets(line: bytes) -> int:
 
 
 class NetworkPool:
-    """Networks for new pods. The process that uses it enters them for a moment, and then its own again."""
+    """Networks for new pods. The process that starts a pod enters one for a moment, then goes back to its own."""
 
     def __init__(self, outer_proc: int | None) -> None:
         """Take the caller's network as its own.
@@ -74,10 +74,10 @@ class NetworkPool:
         """Networks of ended pods, oldest first, each with the pidfd of its pod's first process."""
 
     def enter(self) -> PodNetwork:
-        """Enter a network in which nobody is.
+        """Enter a network in which no process is; `leave` goes back.
 
         Raises:
-            OSError: If none can be made.
+            OSError: If no network can be made.
         """
         if self._resting and _has_ended(self._resting[0][1]) and self._resting[0][0].num_sockets == 0:
             network, pidfd = self._resting.popleft()
@@ -91,7 +91,7 @@ class NetworkPool:
         syscalls.setns(self._own, syscalls.CLONE_NEWNET)
 
     def give_back(self, network: PodNetwork, pidfd: int) -> None:
-        """Keep the network of a pod that was killed, or let the kernel end it; takes over both.
+        """Keep the network of a killed pod, and close the oldest if too many are kept; takes over both arguments.
 
         Args:
             network: The pod's network.

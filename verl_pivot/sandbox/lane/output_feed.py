@@ -1,4 +1,4 @@
-"""What captures keep -> OutputAnswers while a program runs, one at a time: the next goes out when it is asked for.
+"""Kept output of captures -> OutputAnswers while a program runs, one at a time: the next is sent when it is asked for.
 
 The output itself stays in the captures, and the last answer has it whole. So a slow reader costs no memory, delays no
 program, and changes no result: it only misses pieces that the last answer then brings.
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.messages import OutputAnswer
 
 PAUSE_SECONDS = 0.02
-"""Least time between two pieces: a program that prints single characters costs few messages."""
+"""Minimum seconds between two pieces, so that a program that prints single characters causes few messages."""
 PIECE_BYTES = 32 * 1024
-"""Most bytes of each stream in one piece."""
+"""Maximum bytes of each stream in one piece."""
 
 
 class OutputFeed:
@@ -31,7 +31,7 @@ class OutputFeed:
         """Bytes of stdout and of stderr that were sent."""
         self._is_asked = True
         self._pause: Timer | None = None
-        """Timer of the pause after a piece; None after it."""
+        """Timer of the pause after a piece; None outside of a pause."""
 
     @property
     def has_begun(self) -> bool:
@@ -39,7 +39,7 @@ class OutputFeed:
         return any(self._sent)
 
     def follow(self, outputs: tuple[Capture, Capture]) -> None:
-        """Send what these captures keep, which are those of the program that has just begun."""
+        """Send the output of these captures, which belong to the program that has just begun."""
         self._outputs = outputs
         for output in outputs:
             output.on_kept = self._send_piece
@@ -51,7 +51,7 @@ class OutputFeed:
         self._send_piece()
 
     def end(self) -> None:
-        """Send nothing more, as the last answer will have it; harmless to repeat."""
+        """Send nothing more, as the last answer will have the whole output; harmless to repeat."""
         for output in self._outputs:
             output.on_kept = None
         self._outputs = ()

@@ -1,6 +1,6 @@
 """A process in a pod, from its fork to its end. It is forked and confined first, and gets its task later.
 
-So it can be made ahead of the program that it will run; see spares.py.
+So it can be made before the program that it will run has come; see spares.py.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Owner(Protocol):
-    """Receiver of what happens to a process that works on its task."""
+    """Receiver of the events of a process that has a task."""
 
     def on_forked(self, pid: int) -> None: ...
 
@@ -47,7 +47,7 @@ class PodProcess:
         """Whether the process was made before its task was known."""
         self._owner: Owner | None = None
         self._pending_end: Callable[[Owner], None] | None = None
-        """Report of the end to come, for a process that ended before it had an owner."""
+        """Report of the end, kept for the future owner, if the process ended before it had one."""
         self._report, report_write_end = os.pipe()
         os.set_blocking(self._report, False)
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -118,7 +118,7 @@ class PodProcess:
         os.close(self._report)
 
     def failure(self) -> str | None:
-        """Why the process never reached the user's code; None if it did."""
+        """Reason why the process never reached the user's code; None if it did."""
         try:
             text = os.read(self._report, 1024)
         except BlockingIOError:

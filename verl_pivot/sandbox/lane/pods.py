@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.messages import PodFields
 
 NETWORK_NONE, NETWORK_LOOPBACK = "none", "loopback"
-"""Values of sandbox.execution.Network, which is not mounted in a lane."""
+"""Values of sandbox.execution.Network, a class that a lane cannot import."""
 
 _NAMESPACES = syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS | syscalls.CLONE_NEWNET
 _CLONE_VM, _CLONE_FILES, _CLONE_PIDFD = 0x100, 0x400, 0x1000
@@ -54,7 +54,7 @@ class PodShape:
 
     @property
     def new_namespaces(self) -> int:
-        """Flags of the namespaces that are made for the pod; some networks are there before it is."""
+        """Flags of the namespaces that are made for the pod; networks of some kinds exist before the pod."""
         return _NAMESPACES & ~(syscalls.CLONE_NEWNET if self.network in (NETWORK_NONE, NETWORK_PROXY) else 0)
 
     @property
@@ -71,7 +71,8 @@ class Pod:
     pid: int
     pidfd: int
     user_id: int | None
-    """User id of its programs in the lane; None where they share the lane's, to which root file systems belong."""
+    """User id of its programs in the lane; None where they share the user id of the lane, which owns the root file
+    systems."""
     group: PodGroup | None
     """Control group of its programs; None where the machine gives none."""
     groups: GroupPool | None
@@ -87,19 +88,19 @@ class Pod:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the shim still runs; if it does not, the end of a program in the pod was not the program's doing."""
+        """Whether the shim still runs; if it does not, a program in the pod did not cause its own end."""
         return send_signal(self.pidfd, 0) and not (self.shape.has_proc and is_exiting(self.pid))
 
     @property
     def has_run_out(self) -> bool:
-        """Whether the kernel has killed one of its processes because their memory together reached its bound."""
+        """Whether the kernel has killed one of its processes because all of them together reached the memory limit."""
         return self.group is not None and self.group.has_run_out()
 
     @property
     def buffer_bytes(self) -> int:
-        """Most memory that the buffers of its sockets hold, beyond those of a few; 0 where a control group counts it.
+        """Maximum memory in the buffers of its sockets, without the first few; 0 where a control group counts it.
 
-        Sockets cannot be told apart in a network that all programs of the lane share.
+        Also 0 in a network that all programs of the lane share, where their sockets cannot be told apart.
         """
         if self.group is not None or (self.networks is None and self.shape.network == NETWORK_NONE):
             return 0
@@ -110,8 +111,10 @@ class Pod:
         return self.group is not None and self.group.set_frozen(is_frozen=is_frozen)
 
     def open_door(self) -> None:
-        """Let the proxy serve the pod, if it is to have one; when its program comes, and not before, as a proxy that
-        is replaced meanwhile would be lost to the pod.
+        """Let the proxy serve the pod, if the pod has a proxy.
+
+        To be called when the program comes, and not before: if the proxy were replaced in between, the pod would have
+        none.
 
         Raises:
             OSError: If the proxy takes no socket.
@@ -163,7 +166,7 @@ class UserIds:
 
     first: int
     num_ids: int
-    """Number of ids; 0 where programs share the lane's."""
+    """Number of ids; 0 where programs share the lane's user id."""
 
     def of(self, number: int) -> int | None:
         """User id of the pod with this number."""
@@ -187,9 +190,9 @@ class PodMaker:
 
         Args:
             groups: Pool of control groups; None where the machine gives none.
-            networks: Pool of networks; None to leave pods without a network in that of the lane.
+            networks: Pool of networks; None to leave pods without a network in the network namespace of the lane.
             user_ids: User ids of pods.
-            door: Opens the way to the proxy; None where there is none.
+            door: Opens the way to the proxy; None where there is no proxy.
         """
         self._door = door
         self._user_ids = user_ids

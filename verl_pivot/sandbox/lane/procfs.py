@@ -12,7 +12,7 @@ _PF_EXITING = 0x4
 _LOW_PRIORITY = 19
 _OOM_SCORE = 500
 _MANY_MAPPED_BYTES = 8 * 1024**3
-"""Size of a process's address space from which its page tables can be large: they take a 512th of it at most."""
+"""Bytes of address space above which the page tables of a process count too: they take at most 1/512 of it."""
 _STOPPED = frozenset((b"T", b"Z", b"X"))
 _ASLEEP = frozenset((b"S", b"D", b"T", b"Z", b"X"))
 
@@ -46,8 +46,8 @@ class UsageSample:
     num_threads: int
     """Threads of all its processes together."""
     is_asleep: bool
-    """Whether every process has one thread and is neither running nor ready to run. Never with several threads, as only
-    the first one's state is read. CPU time shows less: the kernel gives it in steps of 10 ms."""
+    """Whether every process has one thread, which is neither running nor ready to run. False if a process has several
+    threads, as only the state of the first is read. CPU time would show less: the kernel gives it in steps of 10 ms."""
     is_stopped: bool
     """Whether a signal has stopped every process."""
     groups: frozenset[int]
@@ -57,8 +57,8 @@ class UsageSample:
 class ProcessSnapshot:
     """Every process of the lane at one moment.
 
-    Read from the list of processes, never from /proc/PID/task: once something was looked up there, the kernel searches
-    for it at the end of each thread, and a thread bomb would use up the lane's core that way.
+    Read from the list of processes, never from /proc/PID/task. Once something was looked up there, the kernel searches
+    for it whenever a thread ends, and a thread bomb would use up the lane's core that way.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class ProcessSnapshot:
             self._children.setdefault(process.parent, []).append(process)
 
     def sample(self, shim_pid: int, pid: int | None, shared_bytes: int, limit_bytes: int) -> UsageSample:
-        """Usage of a pod: of its program, the descendants of that, and orphans, which the shim inherits.
+        """Usage of a pod: its program, the program's descendants, and orphans, whose parent becomes the shim.
 
         Args:
             shim_pid: The pod's PID 1.
@@ -115,7 +115,7 @@ def cpu_seconds_of(pids: tuple[int, ...]) -> float:
 
 
 def are_asleep(pids: tuple[int, ...]) -> bool:
-    """Whether all threads of these processes sleep. Only for few threads, and seldom: see ProcessSnapshot."""
+    """Whether all threads of these processes sleep. To be called seldom, and for few threads: see ProcessSnapshot."""
     return all(state in _ASLEEP for pid in pids for state in _thread_states(pid))
 
 
@@ -228,10 +228,10 @@ def starved_seconds(schedstat: int) -> float:
 def raise_oom_score() -> None:
     """Let the kernel end this process and its children before the trainer when the machine runs out of memory.
 
-    No process with CAP_SYS_RESOURCE has a child that can go below the score that it has set.
+    If this process has CAP_SYS_RESOURCE, its children cannot go below the score that it sets.
     """
     with open("/proc/self/oom_score_adj", "r+b", buffering=0) as file:
-        if int(file.read()) < _OOM_SCORE:  # a container may have given a higher one, which cannot be lowered
+        if int(file.read()) < _OOM_SCORE:  # a container may have set a higher score, which cannot be lowered
             file.write(b"%d" % _OOM_SCORE)
 
 
@@ -253,13 +253,13 @@ class MemoryKills:
     """Processes that the kernel killed because memory ran out, counted for the whole machine."""
 
     def __init__(self, path: str = "/proc/vmstat") -> None:
-        """Count those until now; without the file, none is ever noticed."""
+        """Count the kills until now; without the file at `path`, no kill is ever noticed."""
         self._path = path
         self._num_kills = self._counted()
         self._noticed_at = 0.0
 
     def noticed_since(self, since: float) -> bool:
-        """Whether there were any that nobody had noticed at this time, on the monotonic clock."""
+        """Whether a kill was first noticed after `since`, a time on the monotonic clock."""
         num_kills = self._counted()
         if num_kills != self._num_kills:
             self._num_kills, self._noticed_at = num_kills, time.monotonic()
@@ -274,7 +274,7 @@ class MemoryKills:
 
 
 def signal_groups(groups: frozenset[int], number: int) -> None:
-    """Send a signal to process groups; all processes of a group get it at once, and no fork bomb outruns that."""
+    """Send a signal to process groups; all processes of a group get it at once, so that no fork bomb outruns it."""
     for group in groups:
         try:
             os.killpg(group, number)
@@ -283,7 +283,7 @@ def signal_groups(groups: frozenset[int], number: int) -> None:
 
 
 def lower_priority(groups: frozenset[int]) -> None:
-    """Give process groups the lowest priority: they run when the programs that have just come leave a core free."""
+    """Give process groups the lowest priority: they run when newer programs leave a core free."""
     for group in groups:
         try:
             os.setpriority(os.PRIO_PGRP, group, _LOW_PRIORITY)

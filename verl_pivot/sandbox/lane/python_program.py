@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # a zygote imports as little as possible
     from collections.abc import Callable
 
 INTERRUPTED = -1
-"""Value in place of an exit code, for a program that is to end by SIGINT, as Python ends an interrupted one."""
+"""Value in place of an exit code, for a program that must end by SIGINT, as Python does after KeyboardInterrupt."""
 MAIN = "main.py"
 MAIN_PATH = "/tmp/main.py"
 _FLUSH_FAILED = 120
@@ -44,7 +44,7 @@ def become_fresh() -> None:
     read_end, write_end = os.pipe()
     saved = [os.dup(fd) for fd in range(3)]
     for fd, end in enumerate((read_end, write_end, write_end)):
-        os.dup2(end, fd)  # a stream finds out once whether it can seek: programs have pipes
+        os.dup2(end, fd)  # a new stream checks once whether it can seek; programs have pipes, so it must see pipes
     open_standard_streams()
     for fd, original in enumerate(saved):
         os.dup2(original, fd)
@@ -69,7 +69,11 @@ def open_standard_streams() -> None:
 
 
 def new_main_module() -> types.ModuleType:
-    """A new `__main__`, made in the child: the zygote's objects are frozen, so what they hold is never collected."""
+    """A new `__main__` module.
+
+    A child makes its own unless sessions have a startup cell: the zygote's objects are frozen, so what they hold is
+    never collected.
+    """
     main = types.ModuleType("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     sys.modules["__main__"] = main
@@ -77,7 +81,7 @@ def new_main_module() -> types.ModuleType:
 
 
 def run_main(code: bytes, args: list[str], *, name: str) -> None:
-    """Run `code`, the content of main.py, which `python` was given by this name; exit as Python would."""
+    """Run `code`, the content of main.py, as the command `python NAME ARGS` would; exit as Python would."""
     sys.argv = [name, *args]
     exit_code = 0
     try:
@@ -166,12 +170,12 @@ def _end_threads(threading: types.ModuleType) -> None:
 def _drop_modules() -> None:
     """Drop the program's modules, then collect garbage, so that `__del__` still finds its globals."""
     num_new = max(0, len(sys.modules) - len(_preloaded) - 1)
-    # The newest modules come last. Looking at every name would copy the page of each, a megabyte in all.
+    # The newest modules come last. A look at every name would copy the memory page of each, a megabyte in all.
     for name in ("__main__", *islice(reversed(sys.modules), num_new)):
         if name not in _preloaded:
             sys.modules.pop(name, None)
     sys.last_value = sys.last_traceback = None
-    # A full collection also empties the interpreter's free lists, which would copy the page of each entry.
+    # A full collection also empties the interpreter's free lists, which would copy the memory page of each entry.
     _collect(2 if _living(generation=2) else 1)
 
 
@@ -188,7 +192,7 @@ def _flushed(stream: object) -> bool:
 
 
 def _guarded(step: "Callable[[], object]", where: object) -> None:
-    """Take a step of the shutdown; an exception in it is printed, as the interpreter does."""
+    """Run one step of the shutdown; an exception in it is printed, as the interpreter would do."""
     try:
         step()
     except BaseException as error:  # noqa: BLE001  objects of a program may raise anything

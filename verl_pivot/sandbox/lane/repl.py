@@ -81,7 +81,7 @@ def serve_cells(channel: socket.socket, functions: "list[FunctionFields]") -> No
         answer, payload, *call_sockets = fds
         code, max_bytes = marshal.loads(read_all(payload))
         os.close(payload)
-        os.set_inheritable(answer, False)  # a command that the cell runs has no part in the answer
+        os.set_inheritable(answer, False)  # a command that the cell runs must not inherit it
         calls.begin(call_sockets)
         outcome = _run_cell(code, number, max_bytes, pid)
         calls.end()
@@ -89,7 +89,7 @@ def serve_cells(channel: socket.socket, functions: "list[FunctionFields]") -> No
 
 
 def _run_cell(code: str, number: int, max_bytes: int, pid: int) -> "Fields":
-    """Run one cell; returns its value and its traceback. A process that the cell forked ends with the cell's code."""
+    """Run one cell; returns its value and its traceback. A process that the cell forked ends after the cell's code."""
     name = CELL_FILE.format(number)
     _remember(name, code)
     _signal.signal(_signal.SIGINT, _interrupts)

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.interpreters import OnCellAnswer
 
 _GRACE_SECONDS = 0.5
-"""Seconds from the interrupt of a cell to the end of its interpreter."""
+"""Seconds after the interrupt of a cell at which its interpreter is killed, if the cell has not ended."""
 _CHECK_SECONDS = 0.05
-"""Least time between two looks at the CPU time of a cell."""
+"""Minimum seconds between two looks at the CPU time of a cell."""
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 _NUM_CORES = os.cpu_count() or 1
 
@@ -60,8 +60,8 @@ class RunningCell:
             answer: Receiver of the answer, which the session calls.
             wall_seconds: Seconds that it may take, besides those in which it waits for a core.
             cpu_seconds: CPU seconds of the interpreter in this cell, and of each process that the cell starts.
-            max_bytes: Most bytes of its value, and of its traceback.
-            calls: Its calls of the host's functions; None if it may make none.
+            max_bytes: Maximum bytes of its value, and of its traceback.
+            calls: Receiver of its calls of the host's functions; None if it may make no calls.
             on_texts: Called with value and traceback when they have come.
             kill: Called with the reason when the interpreter has to end.
         """
@@ -70,7 +70,7 @@ class RunningCell:
         self.killed_by: str | None = None
         """Limit or reason for which it was interrupted, or its interpreter killed."""
         self.had_no_core = False
-        """Whether it was interrupted for its wall limit although it waited for a core for longer than is granted."""
+        """Whether it was interrupted for its wall limit although it waited for a core longer than the granted time."""
         self.calls = calls
         self._started_at = time.monotonic()
         self._began_at = time.clock_gettime(time.CLOCK_BOOTTIME) - _TICK_SECONDS
@@ -83,7 +83,7 @@ class RunningCell:
         self._on_texts = on_texts
         self._kill = kill
         self._cpu_before = cpu_seconds_of_process(self._pid) or 0.0
-        # Branches of a session are no daemons of it, though they have the same parent.
+        # Branches of a session have the same parent as its daemons, but are not daemons.
         self._shim_pid = interpreter.shared.pod.pid if interpreter.shared.num_users == 1 else None
         before = {each.pid: core_time(each) for each in self._processes()}
         before[self._pid] = CoreTime(self._cpu_before, interpreter.starved_seconds)
@@ -136,7 +136,7 @@ class RunningCell:
             self._on_texts(_text(fields[0]), _text(fields[1]))
 
     def _check_limits(self) -> None:
-        """Interrupt the cell for a limit; time that it waited for a core is granted on top of the wall limit."""
+        """Interrupt the cell if it is over a limit; time of waiting for a core is granted on top of the wall limit."""
         processes = self._processes()
         look_at(self._waiting, processes, time.monotonic())
         elapsed = self.wall_seconds
@@ -159,7 +159,7 @@ class RunningCell:
             self._timer = self._loop.after(min(missing_wall, wait), self._check_limits)
 
     def _processes(self) -> list[ProcessStat]:
-        """The interpreter and all processes that its cells have left; empty without /proc."""
+        """The interpreter and all processes that its cells have left running; empty without /proc."""
         return family(self._pid, self._shim_pid) if self._interpreter.has_proc else []
 
     def _interrupt(self, reason: str) -> None:

@@ -30,9 +30,9 @@ class Ending:
     failure: str | None = None
     """Why the system could not run the process; the other fields then mean nothing."""
     killed_by: str | None = None
-    """Limit for which the process was killed; None if it ended by itself, even shortly before it would have been."""
+    """Limit for which the process was killed; None if it ended by itself, even if that was shortly before the kill."""
     had_no_core: bool = False
-    """Whether it was killed for its wall limit although it waited for a core for longer than is granted."""
+    """Whether it was killed for its wall limit although it waited for a core longer than the granted time."""
     pod_ended_for: str | None = None
     """Limit for which the pod was ended, with the files in it, before the end of the process was known."""
     status: int = 0
@@ -74,7 +74,7 @@ class RunningTask:
             end_pod: Ends the pod with everything in it.
             has_proc: Whether /proc can be read.
             control: Descriptor for the answer of a FilesTask.
-            has_terminal: Whether the process opens a terminal, whose output is then that of the first capture.
+            has_terminal: Whether the process opens a terminal; the first capture then reads the terminal's output.
         """
         self._loop = loop
         self._wall_seconds = wall_seconds
@@ -90,7 +90,7 @@ class RunningTask:
         self._killed_by: str | None = None
         self._had_no_core = False
         self.has_many_processes = False
-        """Whether it had so many processes that they wait for cores which they use themselves."""
+        """Whether it had so many processes that they wait for each other; no waiting time is granted then."""
         self.waiting = Waiting()
         """Time in which its processes were ready to run and had no core."""
         self._paused_at: float | None = None
@@ -116,7 +116,7 @@ class RunningTask:
             self._timer = self._loop.after(ANSWER_SECONDS, self.process.zygote.replace)
 
     def pause(self) -> None:
-        """Stop counting time against the wall limit: its processes are stopped."""
+        """Stop counting time against the wall limit, as the processes are stopped."""
         self._paused_at = time.monotonic()
 
     def resume(self) -> None:
@@ -137,7 +137,7 @@ class RunningTask:
 
     def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
         self._exited_at = time.monotonic()
-        # Its own output is in the pipes by now; what processes that it left will write does not count.
+        # The process's own output is in the pipes by now. Later output of processes that it started does not count.
         if self.terminal is not None:
             self.terminal.settle()
         floods = [output.drained_a_flood() for output in self.outputs]
@@ -168,7 +168,7 @@ class RunningTask:
     def _on_wall(self) -> None:
         """Kill the process for its wall limit, unless time in which it waited for a core is still to be granted.
 
-        One that has waited for longer than is granted has not used up its limit, which its ending says.
+        A process that waited longer than the granted time has not used up its limit: `Ending.had_no_core` says so.
         """
         if self._paused_at is not None:
             self.resume()
@@ -182,7 +182,7 @@ class RunningTask:
             self._timer = self._loop.after(missing, self._on_wall)
         elif self.waiting.is_undecided:
             self._timer = self._loop.after(LOOK_AGAIN_SECONDS, self._on_wall)
-        elif self.pid is not None and has_ended(self.pid):  # in time; on a busy machine the report of it comes late
+        elif self.pid is not None and has_ended(self.pid):  # in time; on a busy machine the report comes late
             self._timer = self._loop.after(ANSWER_SECONDS, self.process.zygote.replace)
         else:
             self._had_no_core = waited > granted

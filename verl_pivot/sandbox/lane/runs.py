@@ -137,7 +137,7 @@ class Run:
 
     @property
     def attained_seconds(self) -> float:
-        """CPU seconds that were used or left unused; infinite for a crowd, whose dead processes are not counted."""
+        """CPU seconds used, plus those of turns left unused; infinite for a crowd: its ended processes do not count."""
         return math.inf if self.is_crowd else self.cpu_seconds + self.unused_seconds
 
     def is_older(self, seconds: float) -> bool:
@@ -149,12 +149,15 @@ class Run:
         self.kill("cancelled")
 
     def kill(self, reason: str) -> None:
-        """End the program for a limit; one that is "evicted" makes room for others, and is started again later."""
+        """End the program for a limit; an "evicted" program makes room for others, and is started again later."""
         if self.task is not None:
             self.task.kill(reason)
 
     def type_in(self, data: bytes) -> None:
-        """Type into the program's terminal, or keep it for its start; too much that is not read is dropped."""
+        """Type into the program's terminal, or keep the input until the program starts.
+
+        Input is dropped if MAX_TYPED_AHEAD bytes wait already.
+        """
         terminal = self.task.terminal if self.task is not None else None
         if terminal is not None:
             terminal.type_in(data, max_waiting=MAX_TYPED_AHEAD)
@@ -191,7 +194,7 @@ class Run:
     def _program_task(
         self, kind: "ProgramKind", argv: list[str], limits: "LimitFields", *, has_files: bool
     ) -> "ProgramTask":
-        """Task of running the program, or of running its compiler; the first one in the pod writes the files."""
+        """Task that runs the program or its compiler; the first task in the pod also writes the files."""
         code = self.program["code"].encode("utf-8", "surrogatepass")
         files = {**decode_files(self.program["files"]), self.program["file"]: code} if has_files else {}
         is_compiler = argv is self.program["compile"]
@@ -324,5 +327,5 @@ _NOTHING_FETCHED: "FetchedFields" = {"files": {}, "file_errors": {}}
 
 
 def _without_pod(ending: Ending) -> Ending:
-    """The ending of a process whose files are still needed, which are lost where its pod was ended first."""
+    """Ending of a process whose files are still needed: it counts as killed if its pod, and so the files, are gone."""
     return replace(ending, killed_by=ending.killed_by or ending.pod_ended_for)

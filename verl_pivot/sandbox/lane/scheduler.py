@@ -28,20 +28,20 @@ _FOREGROUND_CPU_SECONDS = 0.03
 _FEW_CHILDREN = 3
 """Child processes above which a program leaves the foreground as a crowd."""
 _NUM_UNWATCHED = 64
-"""Programs that run at once on a machine without /proc, where they cannot be watched."""
+"""Number of programs that run at once on a machine without /proc, where they cannot be watched."""
 _CROWD = 12
-"""Threads of all processes of a pod above which it is a crowd; of its threads the watch looks at none, see
-procfs.ProcessSnapshot."""
+"""Number of threads of all processes of a pod above which it is a crowd. The watch looks at no single thread of a
+crowd, see procfs.ProcessSnapshot."""
 _WATCH_SECONDS = 0.02
 """Time between two samples of every pod."""
 _CHECK_SECONDS = 0.005
 """Time between two checks of the foreground."""
 _THREADS_SECONDS = 0.05
-"""Age at which a program of several threads leaves the foreground, where only its first thread is seen; the background
-finds out whether all of them sleep."""
+"""Age in seconds at which a program of several threads leaves the foreground. Only its first thread is seen there; the
+background finds out whether all threads sleep."""
 _ROOM_BYTES = 16 * 1024**2
-"""Memory that a pod may use above its limit, besides an eighth of the limit, before it is killed. A single process
-meets its rlimit first, and so always gets a MemoryError."""
+"""Bytes that a pod may use above its limit, in addition to an eighth of the limit, before it is killed. A single
+process meets its rlimit first, and so always gets a MemoryError."""
 _WATCH_COST = 10
 """The lane waits this many times as long as a sample took before it takes the next one."""
 _FULL_SHARE = 0.8
@@ -235,7 +235,7 @@ class Scheduler:
             run.is_crowd = True
             run.task.has_many_processes |= len(sample.pids) > MANY_PROCESSES
             note_crowd(run.task.waiting, snapshot.processes(sample.pids))
-        elif len(sample.pids) > 1 and run.task is not None:  # of those that end before the program, nothing is left
+        elif len(sample.pids) > 1 and run.task is not None:  # the times of ended processes are lost
             look_at(run.task.waiting, snapshot.processes(sample.pids), time.monotonic())
         if computed > _FOREGROUND_CPU_SECONDS or run.is_crowd:
             self._leave_foreground(run)
@@ -256,7 +256,7 @@ class Scheduler:
 
 
 def _sample(pod: Watched, snapshot: ProcessSnapshot) -> UsageSample:
-    """Usage of a pod, which is killed if its memory is above its limit and the room beyond; see _ROOM_BYTES."""
+    """Usage of a pod. The pod is killed if its memory is above its limit plus some room, see _ROOM_BYTES."""
     limit = pod.memory_bytes + pod.memory_bytes // 8 + _ROOM_BYTES
     sample = snapshot.sample(pod.shim_pid, pod.pid, pod.shared_bytes, limit)
     if (buffer_bytes := pod.buffer_bytes) > 0:

@@ -26,9 +26,7 @@ _BY_ARGUMENTS: Mapping[str, Callable[[], bytes]] = {
     "setsockopt": call_arguments.setsockopt,
     "socket": call_arguments.socket,
     "socketpair": call_arguments.socketpair,
-    "sync": lambda: fail(
-        0
-    ),  # nothing that a program wrote lies on a disk, and the machine's own files are not its affair
+    "sync": lambda: fail(0),  # a program's files lie in memory, and it must not sync the files of the machine
     "syncfs": lambda: fail(0),
 }
 
@@ -50,9 +48,9 @@ def filter_bytes(machine: str = os.uname().machine, *, has_devices: bool = False
 
 
 def zygote_filter_bytes(machine: str = os.uname().machine) -> bytes:
-    """The filter of a zygote: the whole one, but for the calls that its children need to enter their pods.
+    """The filter of a zygote: as filter_bytes, but it also allows the calls that its children need to enter their pods.
 
-    Children inherit it, so that the kernel need not compile 500 instructions for each of them.
+    Children inherit it, so that the kernel need not compile 500 instructions for each child.
     """
     entering = dict.fromkeys(ENTERING, ALLOW)
     return _filter(
@@ -61,14 +59,14 @@ def zygote_filter_bytes(machine: str = os.uname().machine) -> bytes:
 
 
 def program_filter_bytes(machine: str = os.uname().machine) -> bytes:
-    """The filter that a child adds in its pod: with the inherited one, it makes up the whole filter."""
+    """The filter that a child adds in its pod: together with the inherited filter it decides as filter_bytes does."""
     rules = _rules()
     taken = {name: rules[name] for name in ENTERING}
     return _filter({**taken, "prctl": call_arguments.no_more_filters()}, ALLOW, machine)
 
 
 def _rules() -> dict[str, bytes]:
-    """{system call: instructions that decide about it}; calls that are not in the table do not exist."""
+    """{system call: instructions that decide about it}; a call that is not in it is treated as missing."""
     rules = dict.fromkeys((*TRACED, *_named(ALLOWED)), ALLOW)
     rules |= {name: rule() for name, rule in _BY_ARGUMENTS.items()}
     rules |= dict.fromkeys(_named(REFUSED), fail(errno.EPERM))
@@ -82,7 +80,7 @@ def _named(groups: Mapping[str, str]) -> list[str]:
 def _filter(rules: Mapping[str, bytes], otherwise: bytes, machine: str) -> bytes:
     """A filter that ends programs which make calls of another architecture, whose numbers mean something else.
 
-    On x86-64 that is int 0x80; the calls of x32 are numbers beyond the table, and do not exist.
+    On x86-64 these are calls by int 0x80. The numbers of x32 calls are beyond the table, so such calls fail as missing.
     """
     if machine not in _ARCHES:
         raise RuntimeError(

@@ -46,7 +46,7 @@ class _Start:
 
 
 class PodOfSessions:
-    """The sessions that share a pod: what the scheduler watches."""
+    """The sessions that share a pod, in the form that the scheduler watches."""
 
     def __init__(self, sessions: list[LaneSession]) -> None:
         self._sessions = sessions
@@ -100,7 +100,7 @@ class SessionRequests:
             zygote: The zygote that forks interpreters.
             has_proc: Whether pods mount /proc.
             folders: Folders of the lane that a session sees only if it asks for them.
-            cpu_seconds: CPU seconds of each process of a session in its whole life.
+            cpu_seconds: CPU seconds that each process of a session may use in its whole life.
             on_start: Called after an interpreter was started.
         """
         self._loop = loop

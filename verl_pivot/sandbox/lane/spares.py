@@ -1,6 +1,6 @@
 """Spare processes, forked and confined ahead of time: the next program of the same kind starts at once.
 
-A short program takes less time than the fork and the confinement before it, which spares do while other programs run.
+The fork and the confinement take longer than a short program runs. With spares, both are done while other programs run.
 """
 
 import contextlib
@@ -12,11 +12,14 @@ from verl_pivot.sandbox.lane.pods import PodMaker, PodShape
 from verl_pivot.sandbox.lane.zygote_handle import ZygoteHandle
 
 _REFILL_SECONDS = 0.005
-"""Pause before one more spare is made, in which requests that have come are served."""
+"""Seconds of pause before a further spare is made, so that requests that have come are served first."""
 
 
 class Spares:
-    """Spare processes of each zygote, in pods of the shape that was asked for twice in a row; one, if not said."""
+    """Spare processes of each zygote, in pods of its usual shape; one process, unless `keep` sets another number.
+
+    A shape becomes the usual one when it is asked for twice in a row.
+    """
 
     def __init__(self, loop: EventLoop, pods: PodMaker) -> None:
         self._loop = loop
@@ -28,10 +31,10 @@ class Spares:
         """Shape of the spares that are made."""
         self._num_kept: dict[ZygoteHandle, int] = {}
         self._refilling: set[ZygoteHandle] = set()
-        """Zygotes that will be asked for one more."""
+        """Zygotes for which a further refill is scheduled."""
 
     def keep(self, zygote: ZygoteHandle, shape: PodShape, *, num_kept: int) -> None:
-        """Keep this many spares of a zygote from now on, of this shape until another is usual."""
+        """Keep `num_kept` spares of a zygote from now on, of this shape until another becomes the usual one."""
         self._num_kept[zygote] = num_kept
         self._usual[zygote] = shape
         self.refill(zygote)

@@ -1,7 +1,7 @@
 """The main process of a lane: requests of the service -> programs in pods -> answers, as each program ends.
 
-A lane is one hardened bubblewrap that holds this supervisor, its zygotes and their pods. Outside the pods it runs
-trusted code only, without secrets and without a network; when it ends, the kernel ends everything in it.
+A lane is one hardened bubblewrap that holds this supervisor, its zygotes and their pods. Outside the pods a lane runs
+trusted code only, without secrets and without a network. When the lane ends, the kernel ends everything in it.
 """
 
 import fcntl
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 
 _MAX_REQUEST_BYTES = 128 * 1024**2
 _READ_BYTES = 64 * 1024
-"""Most bytes of one read: for a larger one, memory would be allocated each time."""
+"""Maximum bytes of one read: for larger reads, memory would be allocated each time."""
 _FIRST_HIGH_FD = 64
-"""Descriptor above those that zygotes give fixed numbers."""
+"""Descriptor number above all fixed numbers that zygotes use."""
 
 
 class Lane:
@@ -93,7 +93,7 @@ class Lane:
         self._loop.on_readable(channel.fileno(), self._on_readable)
 
     def serve(self) -> None:
-        """Return when the service has closed the channel."""
+        """Serve requests until the service closes the channel, or a zygote does not get ready."""
         while self._loop.is_running:
             self._loop.run_once(1.0)
             self._pump()
@@ -209,12 +209,13 @@ def main(channel_fd: str, settings: str, inherited: str) -> None:
     if descriptors["groups"] is not None:
         version, memory, pids = descriptors["groups"]
         groups = GroupPool(GroupFolders(version=version, memory=_moved_up(memory), pids=_moved_up(pids)))
-    shows_places = None  # without /proc nobody can read them
+    shows_places = None  # without /proc no program can read the places
     if decoded["has_proc"]:
         raise_oom_score()
         shows_places = cover_host_folders()
     os.set_inheritable(int(channel_fd), False)  # no zygote may keep the socket open after this process has ended
-    # Bubblewrap's network namespace has lo up, through which programs of a lane could meet; a new one has it down.
+    # In bubblewrap's network namespace lo is up, and programs of a lane could reach each other through it. In a new
+    # network namespace lo is down.
     syscalls.unshare(syscalls.CLONE_NEWNET)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -47,7 +47,7 @@ def fork() -> int:
 
 
 def clone_to_pause(stack: int, flags: int) -> tuple[int, int]:
-    """Start a process that runs nothing but pause(2) on `stack`, which grows downwards; its process id and pidfd."""
+    """Start a process that only runs pause(2) on `stack`, which grows downwards; returns its process id and pidfd."""
     pidfd = ctypes.c_int(-1)
     pause, top = ctypes.cast(_pause, ctypes.c_void_p), ctypes.c_void_p(stack)
     pid: int = _clone(pause, top, ctypes.c_int(flags), None, ctypes.byref(pidfd))
@@ -74,7 +74,7 @@ def bind(source: bytes, target: bytes) -> None:
 
 
 def make_read_only(target: bytes, flags: int) -> None:
-    """Let nobody write by way of the mount at `target`, which keeps its `flags`."""
+    """Make the mount at `target` read-only; it keeps its `flags`."""
     _check("mount", _mount(None, target, None, _MS_REMOUNT | _MS_BIND | MS_RDONLY | flags, None))
 
 
@@ -84,7 +84,7 @@ def move_mount(source: bytes, target: bytes) -> None:
 
 
 def unmount(target: bytes) -> None:
-    """Take a file system out of sight; who uses it keeps it."""
+    """Unmount the file system at `target`; processes that have it open can go on using it."""
     _check("umount2", _libc.umount2(target, _MNT_DETACH))
 
 
@@ -102,7 +102,7 @@ def become_dumpable() -> None:
 
 
 def drop_capabilities(*, kept: int = 0) -> None:
-    """Give up every capability but those of the bit mask `kept`, and the bounding set: no other comes back."""
+    """Give up all capabilities but those of the bit mask `kept`, and the bounding set, so that no other comes back."""
     for capability in range(_NUM_CAPABILITIES):
         _prctl(_PR_CAPBSET_DROP, capability)  # EINVAL on kernels that know fewer capabilities
     _check("capset", _capset(_CAPABILITY_HEADER, struct.pack("=IIIIII", kept, kept, 0, 0, 0, 0)))
@@ -151,7 +151,7 @@ def restrict_to(ruleset: int) -> None:
 
 
 def collapse_memory() -> None:
-    """Gather this process's memory in huge pages where the kernel can: a fork then copies 1 entry for 512 pages."""
+    """Gather this process's memory in huge pages where the kernel can: a fork then copies 1 table entry, not 512."""
     with open("/proc/self/maps", "rb") as file:
         mappings = [line.split() for line in file]
     for addresses, permissions, _, _, inode, *name in mappings:

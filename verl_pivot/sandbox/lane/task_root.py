@@ -1,7 +1,7 @@
 """Root file system of a task: an unpacked image, read-only, under a bounded writable layer; entered by pivot_root.
 
 Everything that is written, in /tmp and elsewhere, lies in the pod's one tmpfs, whose size and number of files are
-limited. What an image holds is not trusted: nothing is mounted over its symbolic links.
+limited. The content of an image is not trusted: nothing is mounted over a symbolic link in it.
 """
 
 import os
@@ -13,7 +13,7 @@ from verl_pivot.sandbox.lane import syscalls
 ROOTS = "/roots"
 """Folder inside a lane that holds the images."""
 NUM_ROOT_FOLDERS = 64
-"""Folders that `enter_root` may make itself, which count for no limit of the program."""
+"""Number of folders that `enter_root` may make itself, on top of the program's limit on files."""
 _NODE = "/sandbox/node"
 """Folder inside a root file system that shows the Python modules of the node, for the interpreters of sessions."""
 _VIEW = b"/tmp/view"
@@ -21,16 +21,16 @@ _LAYERS = b"upperdir=/tmp/upper,workdir=/tmp/work,userxattr"
 
 
 def hide_roots() -> None:
-    """Take the images out of the sight of a pod that asked for none of them."""
+    """Unmount the folder of images, in a pod that asked for none of them."""
     if os.path.isdir(ROOTS):
         syscalls.unmount(ROOTS.encode())
 
 
 def enter_root(name: str, *, has_proc: bool) -> None:
-    """Change to the image `name` for good, with the /tmp, /dev and /proc that this process has mounted.
+    """Make the image `name` the root of this process, with the /tmp, /dev and /proc that it has mounted.
 
     Raises:
-        OSError: If the image is not there, or the kernel mounts no overlay for ordinary users.
+        OSError: If the image does not exist, or the kernel does not let ordinary users mount an overlay.
     """
     for folder in ("upper", "work", "view", "tmp"):
         os.mkdir(f"/tmp/{folder}", 0o755)
@@ -48,7 +48,7 @@ def enter_root(name: str, *, has_proc: bool) -> None:
 
 
 def _made_folder(place: str) -> bytes:
-    """Path in the view of a folder that is none of the image's symbolic links, nor below one; made where it is not."""
+    """Path below _VIEW of the folder `place`, made if it is missing; a symbolic link or file in its way is removed."""
     path = _VIEW.decode()
     for part in place.strip("/").split("/"):
         path = f"{path}/{part}"
@@ -64,13 +64,13 @@ def _made_folder(place: str) -> bytes:
 
 
 def _module_folders() -> list[str]:
-    """Folders that this interpreter imports from, without those that lie in another one."""
+    """Folders that this interpreter imports from, without those that lie below another of them."""
     found = sorted({path for path in sys.path if os.path.isdir(path) and path != "/tmp"})
     return [path for path in found if not any(path.startswith(f"{other}/") for other in found)]
 
 
 def _move_modules(folders: list[str]) -> None:
-    """Make this interpreter import from where the folders are now: whole modules, and parts of loaded packages."""
+    """Make this interpreter import from the new places of the folders, also the submodules of loaded packages."""
 
     def moved(path: str) -> str:
         return f"{_NODE}{path}" if any(path == each or path.startswith(f"{each}/") for each in folders) else path

@@ -1,6 +1,7 @@
-"""Terminal of a program: opened inside its pod, typed and read from the lane.
+"""Terminal of a program: opened inside its pod; the lane types into it and reads its output.
 
-Its process opens it before any of the user's code runs, so that it is one of the pod's own, with a name in the pod.
+The program's process opens it before any of the user's code runs. So the terminal belongs to the pod, and has a name
+there.
 """
 
 import fcntl
@@ -12,7 +13,7 @@ import struct
 from verl_pivot.sandbox.lane.fd_passing import receive, send
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # importing these would take a zygote time
+if TYPE_CHECKING:  # importing these would slow down a zygote
     from verl_pivot.sandbox.lane.capture import Capture
     from verl_pivot.sandbox.lane.event_loop import Callback, EventLoop
     from verl_pivot.sandbox.lane.messages import TerminalFields
@@ -20,26 +21,28 @@ if TYPE_CHECKING:  # importing these would take a zygote time
 _TIOCSCTTY, _TIOCSWINSZ = 0x540E, 0x5414
 _SIZE = struct.Struct("4H")
 _END_OF_FILE = b"\x04"
-"""Ctrl-D. It passes on a line that is not complete, and is the end of the input only where a line begins."""
+"""Ctrl-D. In the middle of a line it only sends that line to the program; at the start of a line it ends the input."""
 _CHUNK_BYTES = 1024
 MAX_TYPED_AHEAD = 64 * 1024
-"""Bytes that are typed while a program runs and wait for it to read; what is typed beyond is dropped."""
+"""Bytes of typed input that may wait until a program reads them; further input is dropped."""
 
 
 def typed_input(stdin: bytes) -> bytes:
-    """What is typed for a program that gets `stdin` and then its end."""
+    """Bytes to type so that a program reads `stdin` and then the end of its input."""
     return stdin + _END_OF_FILE * (1 if stdin.endswith(b"\n") or not stdin else 2)
 
 
 def enter_terminal(size: "TerminalFields", *, with_stdin: bool) -> tuple[int, int]:
-    """Open a terminal and make it that of this process, which leads a session of processes; returns its two sides.
+    """Open a terminal and make it the controlling terminal of this process; returns its master and its slave side.
+
+    The process must lead a session of processes.
 
     Args:
-        size: Its size.
-        with_stdin: Whether stdin is the terminal, too, beside stdout and stderr.
+        size: Size of the terminal.
+        with_stdin: Whether the terminal becomes stdin too, and not only stdout and stderr.
 
     Raises:
-        OSError: If none can be opened.
+        OSError: If no terminal can be opened.
     """
     master, slave = os.openpty()
     fcntl.ioctl(slave, _TIOCSWINSZ, _SIZE.pack(size["rows"], size["columns"], 0, 0))
@@ -50,7 +53,9 @@ def enter_terminal(size: "TerminalFields", *, with_stdin: bool) -> tuple[int, in
 
 
 def hand_over(terminal: tuple[int, int], channel_fd: int) -> None:
-    """Give both sides to the lane, which then types: from now on, Ctrl-C is for the user's code. Closes all of them.
+    """Send both sides to the lane, and close them and the channel in this process.
+
+    The lane types only after this, so a Ctrl-C reaches the user's code.
 
     Args:
         terminal: Descriptors of the two sides.
@@ -63,37 +68,37 @@ def hand_over(terminal: tuple[int, int], channel_fd: int) -> None:
 
 
 class TerminalEnd:
-    """The lane's end of a terminal, whose output a Capture reads instead of its pipe."""
+    """The lane's end of a terminal. A Capture reads the terminal's output instead of its own pipe."""
 
     def __init__(self, loop: "EventLoop", output: "Capture", on_output: "Callback") -> None:
         """Wait for a terminal.
 
         Args:
             loop: The lane's event loop.
-            output: Capture for what the program shows, watched by the loop until its end.
+            output: Capture of the program's output; the loop watches it until its end.
             on_output: Called when there is output.
         """
         self._loop = loop
         self._output = output
         self._on_output = on_output
         self._ours, self.far_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        """Ends of a socket; the far one is for the process that opens the terminal, and is closed by the caller."""
+        """Ends of a socket pair. `far_end` is for the process that opens the terminal; the caller closes it."""
         self._ours.setblocking(False)
         self._slave: int | None = None
         """The program's side, kept open so that the terminal does not end while no process has it open."""
         self._typed = bytearray()
-        """What is still to be typed."""
+        """Bytes that are still to be typed."""
         loop.on_readable(self._ours.fileno(), self.settle)
 
     def type_in(self, data: bytes, max_waiting: float = math.inf) -> None:
-        """Type into the terminal, as fast as the program reads; dropped if `max_waiting` bytes wait to be read."""
+        """Type into the terminal, as fast as the program reads; dropped if `max_waiting` bytes wait already."""
         if len(self._typed) < max_waiting:
             self._typed += data
         if self._slave is not None:
             self._type()
 
     def settle(self) -> None:
-        """Take the terminal over if it has come; harmless to repeat."""
+        """Begin to use the terminal if the program's process has sent it; harmless to repeat."""
         if self._ours.fileno() < 0:
             return
         try:
@@ -115,7 +120,7 @@ class TerminalEnd:
         self._type()
 
     def close(self) -> None:
-        """Forget the terminal; its Capture is closed by whoever made it."""
+        """Stop using the terminal. The Capture stays open: its maker closes it."""
         if self._ours.fileno() >= 0:
             self._loop.forget(self._ours.fileno())
             self._ours.close()

@@ -1,8 +1,8 @@
-"""Warm-up programs -> an interpreter that has loaded what programs use first, and is in all else as it was before.
+"""Warm-up programs -> an interpreter that has loaded what programs use first, and is otherwise unchanged.
 
 A zygote runs them before its first fork. They come from the file of languages, so they are as trusted as the packages
-that it imports. What they change in the interpreter is undone here. What they change inside a library's own modules
-stays, and a warm-up undoes it itself where a program could observe it.
+that it imports. Their changes to the interpreter are undone here. Their changes inside a library's own modules stay; a
+warm-up must undo these itself where a program could observe them.
 """
 
 import _thread
@@ -26,11 +26,11 @@ _TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 
 class WarmUpError(Exception):
-    """A warm-up did not end well; the message says how."""
+    """A warm-up failed; the message says how."""
 
 
 class InterpreterState:
-    """What a program can observe of an interpreter that is neither a module nor inside one."""
+    """State of an interpreter, outside of its modules, that a program can observe."""
 
     def __init__(self) -> None:
         self._environment = dict(os.environ)
@@ -91,10 +91,10 @@ def run_warm_ups(
         programs: {name: code} of the warm-ups.
         startup: Cell that runs after them, and the namespace that it fills; None for none.
         on_start: Called with each name before that warm-up runs.
-        max_data_bytes: Private memory that this process may have meanwhile.
+        max_data_bytes: Private memory that this process may have while they run.
 
     Raises:
-        WarmUpError: If one raises an exception or exits, or leaves a thread or process running.
+        WarmUpError: If a warm-up raises an exception or exits, or leaves a thread or process running.
     """
     state = InterpreterState()
     before = resource.getrlimit(resource.RLIMIT_DATA)
@@ -131,7 +131,7 @@ def _run(code: "CodeType", names: dict[str, object]) -> None:
 
 
 def _execute(code: "CodeType", names: dict[str, object]) -> None:
-    """Run code in a context of its own, with which settings of decimal and numpy end that it changes."""
+    """Run code in a context of its own, so that its changes to settings of decimal and numpy end with the context."""
     if "decimal" in sys.modules:
         decimal = sys.modules["decimal"]
         decimal.setcontext(decimal.getcontext().copy())

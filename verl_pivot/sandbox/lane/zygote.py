@@ -82,7 +82,8 @@ class Zygote:
     def __init__(self, channel: socket.socket, outer_proc: int, *, has_proc: bool) -> None:
         self._channel = channel
         self._orders = socket.socket(fileno=_ORDERS)
-        """Each child puts its own descriptor under this number; making another socket object would take time."""
+        """Socket object that each child uses for its own descriptor, which it puts at this number: a new object would
+        take time."""
         self._has_proc = has_proc
         self._outer_proc = outer_proc
         self._own_pidfd = os.pidfd_open(os.getpid())
@@ -163,7 +164,7 @@ class Zygote:
         except OSError as error:
             _fail(report, error)
         os.dup2(orders, _ORDERS)
-        os.dup2(report, _REPORT)  # received after it, it has a larger number: the line above has not overwritten it
+        os.dup2(report, _REPORT)  # `report` has a larger number than `orders`: the line above has not overwritten it
         os.closerange(_REPORT + 1, _NUM_FDS)
         reseed()
 
@@ -205,7 +206,7 @@ def _fail(report: int, error: Exception) -> "NoReturn":
 
 
 def _serve_files(task: "FilesTask", answer: int) -> "NoReturn":
-    """Write files, then read others; the answer has the content of each name, then the reason of each."""
+    """Write files, then read others; the answer has the content for each name, then the error for each name."""
     if task["is_alone"]:
         end_everyone_else()
     write_files(task["files"])
@@ -218,7 +219,7 @@ def _serve_files(task: "FilesTask", answer: int) -> "NoReturn":
 
 
 def _become(task: "ProgramTask | CellsTask", control: int) -> None:
-    """Turn into what the task asks for. Never returns."""
+    """Carry out the task in this process. Never returns."""
     if task["terminal"] is not None and task["kind"] != "exec":
         open_standard_streams()
     if task["kind"] == "cells":
@@ -232,7 +233,7 @@ def _become(task: "ProgramTask | CellsTask", control: int) -> None:
 
 
 def _execute(command: list[str]) -> "NoReturn":
-    """Become another program, with the signal handling that Python has changed set back."""
+    """Execute another program in this process, and set back the signal handling that Python has changed."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:
@@ -273,7 +274,7 @@ def _import(modules: tuple[str, ...]) -> None:
 
 
 def _warm_up(channel: socket.socket, programs: dict[str, str], startup: str, max_data_bytes: int) -> None:
-    """Run warm-ups, and the startup of sessions; one that fails ends this process, with the reason as last report."""
+    """Run warm-ups and the startup cell of sessions; if one fails, report the reason and end this process."""
     from verl_pivot.sandbox.lane.warm_up import WarmUpError, run_warm_ups
 
     cell = None
@@ -298,7 +299,7 @@ def main(modules: tuple[str, ...], warm_ups: dict[str, str], startup: str, has_p
     Args:
         modules: Names of modules.
         warm_ups: {name of a module: program}.
-        startup: Cell whose names sessions have; "" for none.
+        startup: Cell that runs ahead of sessions, so that each starts with the names that it defines; "" for none.
         has_proc: Whether pods mount /proc.
     """
     for number in (_ORDERS, _REPORT):
@@ -317,7 +318,7 @@ def main(modules: tuple[str, ...], warm_ups: dict[str, str], startup: str, has_p
     wanted = {name: code for name, code in warm_ups.items() if name in _modules}
     if wanted or startup:
         _warm_up(channel, wanted, startup, data_bytes(outer_proc) + _WARM_UP_BYTES)
-    reseed()  # makes lazy modules load what it needs
+    reseed()  # now, so that lazy modules load what reseed needs before the first fork
     exec(compile(_FIRST_PRINT, "warm", "exec"), {"__name__": "warm"})
     zygote = Zygote(channel, outer_proc, has_proc=has_proc)
     become_fresh()
@@ -328,5 +329,5 @@ def main(modules: tuple[str, ...], warm_ups: dict[str, str], startup: str, has_p
         syscalls.collapse_memory()
     child = zygote.serve()
     if child is None:
-        os._exit(0)  # at a usual end, DuckDB would print what it leaked
+        os._exit(0)  # at a normal exit, DuckDB would print what it leaked
     _become(*child)  # called here and not deeper, so that few frames lie below the program's

@@ -1,4 +1,4 @@
-"""A zygote as its lane sees it: asked to fork, it reports the start and the end of each child."""
+"""A zygote as its lane sees it: the lane asks it to fork, and it reports the start and the end of each child."""
 
 import os
 import signal
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 10.0
 """Seconds after which a zygote that owes an answer is replaced."""
 WARM_UP_SECONDS = 60.0
-"""Most seconds of one warm-up."""
+"""Maximum seconds of one warm-up."""
 _REMEDY = "correct it in the languages file, or set it to null there"
 
 
 class Child(Protocol):
-    """Receiver of what a zygote reports of one forked process."""
+    """Receiver of a zygote's reports about one forked process."""
 
     @property
     def is_spare(self) -> bool:
@@ -64,7 +64,7 @@ class ZygoteHandle:
             outer_proc: Descriptor of the service's /proc; None where pods mount their own.
             max_forks: Number of forks after which a fresh zygote replaces it.
             on_ready: Called whenever a zygote is ready.
-            on_broken: Called with the reason if one does not get ready: another one would not either.
+            on_broken: Called with the reason if a zygote does not get ready: another zygote would not either.
         """
         self.is_ready = False
         self.resident_bytes = 0
@@ -113,11 +113,11 @@ class ZygoteHandle:
         os.close(self._pidfd)
 
     def _start(self) -> None:
-        """Start a fresh interpreter; a fork of the lane would hold data of programs."""
+        """Start a fresh interpreter, and not a fork of the lane, which would hold data of programs."""
         self.is_ready = False
         self._num_forks = 0
         self._warming = ""
-        """The warm-up that runs or ran last, in words."""
+        """Description of the warm-up that runs now or ran last; "" before the first."""
         self._asked: dict[int, Child] = {}
         self._running: dict[int, Child] = {}
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -29,7 +29,7 @@ class AdmissionError(Exception):
 
 
 def check_token(request: web.Request, authorization: bytes) -> None:
-    """Check the Authorization header; every wrong one takes the same time, so that none can be guessed by parts.
+    """Check the Authorization header, in constant time, so that a token cannot be guessed part by part.
 
     Raises:
         AdmissionError: If it is missing or wrong.
@@ -41,7 +41,7 @@ def check_token(request: web.Request, authorization: bytes) -> None:
 
 
 def _as_bearer(header: str) -> str:
-    """The header with the password of basic authentication as its token: what http://any:TOKEN@host sends."""
+    """Header as a bearer token, which may be the password of basic authentication, as in http://any:TOKEN@host."""
     scheme, _, credentials = header.partition(" ")
     if scheme.lower() != "basic":
         return header

@@ -1,4 +1,4 @@
-"""Contract of a backend, which runs the programs of one node; its settings, and the names of the two that ship."""
+"""Contract of a backend, which runs the programs of one node; its settings, and the two backends of this package."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Backend(Protocol):
         """Run one program.
 
         Args:
-            program: What to run.
+            program: Program to run.
             on_output: Receiver of its output while it runs; None if nobody reads it before the end.
         """
         ...
@@ -58,11 +58,11 @@ class Backend(Protocol):
         Args:
             session_id: Id of the new session.
             limits: Limits of the session.
-            network: Network that it sees.
+            network: Network that the session sees.
             root: Name of the root file system that it runs in; "" for none.
             environment: Variables in addition to the constant ones.
             folder: Folder below /tmp in which it starts; "" for /tmp.
-            terminal: Terminal of its output; None for pipes.
+            terminal: Terminal that its cells print to; None for pipes.
             functions: Functions of the host that its cells may call.
         """
         ...
@@ -89,7 +89,7 @@ class Backend(Protocol):
             files: Files to write before the cell: name -> content.
             fetch: Names of files to read after the cell.
             on_output: Receiver of its output while it runs, as for `run`.
-            calls: Limits and receiver of its calls of the host's functions; None if it may make none.
+            calls: Limits and receiver of its calls of functions of the host; None if it may make none.
 
         Raises:
             SessionLostError: If that interpreter is gone.
@@ -118,17 +118,17 @@ class BackendSettings:
     num_slots: int | None = None
     """Programs and cells that may run at once; 512 per lane by default, one per core for bwrap_exec."""
     min_tier: str = "T3"
-    """Least isolation to start with: T1 is the most, T5 the least; see bubblewrap/probe.py."""
+    """Weakest isolation tier with which the backend starts: T1, the strongest, T2 or T3; see bubblewrap/probe.py."""
     preload: tuple[str, ...] = ("numpy", "sympy", "math_verify", "duckdb")
     """Packages that zygotes import ahead of programs; those that are not installed are left out."""
     memory_bytes: int | None = None
-    """Memory for all programs together; by default half of what the machine or container has."""
+    """Bytes of memory for all programs together; by default half of the memory of the machine or container."""
     shares_network: bool = False
     """Whether the programs of a lane share a network namespace, without any interface up, instead of one each."""
     egress: tuple[str, ...] = ()
-    """Hosts that programs with the network `proxy` reach, as egress/listed_hosts.py reads them; none for no way out."""
+    """Hosts that programs with the network `proxy` reach, as egress/listed_hosts.py reads them; empty for no hosts."""
     egress_reaches_own_machine: bool = False
-    """Let listed addresses of this machine be reached. For tests, which have no other server."""
+    """Whether listed addresses of this machine can be reached; for tests, which have no other server."""
     session_cpu_seconds: int = 3600
     """CPU seconds of a session's interpreter over all its cells, and of each process that its cells start."""
     roots_folder: Path | None = None

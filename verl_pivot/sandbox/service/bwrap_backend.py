@@ -1,6 +1,6 @@
 """Program -> Result through one bubblewrap per program: slow, nothing shared; tests compare lanes with it.
 
-It is slower than a zygote by the start of an interpreter, and differs in two points that bubblewrap does not allow to
+It is slower than a zygote by the time to start an interpreter, and differs in two points that bubblewrap cannot
 change. 127.0.0.1 is up in every program's network namespace. The number of files cannot be limited: files count as
 memory, and more than `limits.num_tmp_files` of them end the program with MEMORY_LIMIT.
 """
@@ -91,7 +91,7 @@ class BwrapExecBackend:
         Raises:
             ConfigError: If its tier is below `min_tier`, or the languages cannot be read.
         """
-        resource.setrlimit(resource.RLIMIT_CORE, core_limit())  # programs inherit it: their filter forbids to set it
+        resource.setrlimit(resource.RLIMIT_CORE, core_limit())  # programs inherit it, and may not set it
         python = PythonView.of()
         tree = groups_of_service() or make_groups()
         found = await asyncio.to_thread(probe, python, has_groups=tree is not None)
@@ -125,7 +125,7 @@ class BwrapExecBackend:
         """Run one program.
 
         Args:
-            program: What to run.
+            program: Program to run.
             on_output: Receiver of its output while it runs; None if nobody reads it before the end.
 
         Raises:
@@ -228,7 +228,7 @@ class BwrapExecBackend:
         return replace(result, files=files, file_errors=file_errors, timing=timing, tier=str(self.tier))
 
     def _begin(self, program: Program, language: Language, group: PodGroup | None) -> BwrapRun:
-        """Start bubblewrap; afterwards it alone has the descriptors that are made here."""
+        """Start bubblewrap, which alone keeps the descriptors that are made here."""
         plan_fd = sealed_memory_file(_plan(program, language))
         stdin_fd = sealed_memory_file(utf8_bytes(program.stdin))
         try:
@@ -264,7 +264,7 @@ class BwrapExecBackend:
 
 
 async def _feed(run: BwrapRun, keep_bytes: int, on_output: OnOutput) -> None:
-    """Hand the output on while the program runs; what comes last is in the result alone."""
+    """Pass the output on while the program runs; the last part of it is only in the result."""
     num_sent = [0, 0]
     while True:
         await asyncio.sleep(PAUSE_SECONDS)
@@ -348,7 +348,7 @@ def _memory_bytes(limits: Limits, language: Language) -> int:
 
 @contextlib.contextmanager
 def _lent(groups: GroupPool | None, program: Program, language: Language) -> Iterator[PodGroup | None]:
-    """A control group for the program and its compiler; None where there are none."""
+    """A control group for the program and its compiler; None if the machine has no control groups."""
     if groups is None:
         yield None
         return

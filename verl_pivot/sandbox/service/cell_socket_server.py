@@ -1,7 +1,7 @@
-"""WebSockets of sessions: each message is a cell, and each answer a line; a cell costs a third of a POST request.
+"""WebSockets of sessions: each message is a cell, and each answer a line; this costs a third of a POST request.
 
-Message and answer are those of POST /v1/sessions/{id}/run, which also takes cells larger than MAX_CELL_BYTES. Here
-alone a cell can call functions of the host: a line for each call comes before the answer, and a reply goes back.
+Message and answer are those of POST /v1/sessions/{id}/run, which also takes cells larger than MAX_CELL_BYTES. Only
+here can a cell call functions of the host: the service sends a line for each call, and the client sends a reply.
 """
 
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ IDLE_SECONDS = 75.0
 AskClient = Callable[[bytes, float], Awaitable[bytes]]
 """(line, seconds to wait) -> the client's next message; raises SandboxError if none comes."""
 ServeCell = Callable[[str, bytes, AskClient], Awaitable[bytes]]
-"""(id of the session, body of the cell, way to ask the client meanwhile) -> line of the answer."""
+"""(id of the session, body of the cell, function that asks the client meanwhile) -> line of the answer."""
 
 
 class CellSocketServer:

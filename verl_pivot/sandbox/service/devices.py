@@ -1,4 +1,4 @@
-"""Devices of the host in the file of languages -> those that programs of a language may use, as GPUs."""
+"""Devices of the host, such as GPUs, in the languages file -> checked paths that programs of a language may use."""
 
 import os
 import stat
@@ -17,7 +17,7 @@ def checked_devices(paths: Iterable[str]) -> tuple[Path, ...]:
     """Check the devices of one language.
 
     Raises:
-        ValueError: If one is no device that this user may use, or a sandbox has it already.
+        ValueError: If a path is no device that this user may use, or every sandbox has it already.
     """
     devices = tuple(map(_usable, paths))
     if len(devices) > MAX_DEVICES:

@@ -28,18 +28,18 @@ _PAUSE_SECONDS = 1.0
 
 
 class Egress:
-    """The way of a node's programs to the listed hosts; there is none where no host is listed."""
+    """The proxy through which a node's programs reach the listed hosts; there is none if no host is listed."""
 
     def __init__(self, hosts: Sequence[str], *, num_pods: int, reaches_own_machine: bool = False) -> None:
         """Check the list; nothing is started yet.
 
         Args:
-            hosts: Entries of the list; none for no way out.
+            hosts: Entries of the list; empty for no proxy.
             num_pods: Most programs and sessions at once.
-            reaches_own_machine: Let listed addresses of this machine be reached. For tests.
+            reaches_own_machine: Whether listed addresses of this machine can be reached; for tests.
 
         Raises:
-            ConfigError: If an entry is none, or the limit on open files is too low.
+            ConfigError: If an entry is not valid, or the limit on open files is too low.
         """
         if hosts:
             bounds_for(num_pods, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
@@ -73,11 +73,11 @@ class Egress:
             )
 
     def ticket(self, network: Network) -> int | None:
-        """What tells later whether the proxy is still the one of now; None for a program that has no use for it."""
+        """Ticket by which `is_valid` tells whether the proxy is still the same; None for a program without a proxy."""
         return self._num_starts if network is Network.PROXY else None
 
     def is_valid(self, ticket: int | None) -> bool:
-        """Whether the proxy has not ended since the ticket was made: only then can a result be the program's doing."""
+        """Whether the proxy has kept running since the ticket was made; if not, a result may be the proxy's fault."""
         return ticket is None or ticket == self._num_starts
 
     async def start(self) -> None:

@@ -41,7 +41,7 @@ class Execution:
     task: asyncio.Task[Outcome | Failure] | None = None
     """Task that runs the request; None while it waits."""
     stopped_for: Failure | None = None
-    """Reason for which the request was stopped; None if it was not."""
+    """Failure because of which the request was stopped; None if it was not stopped."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -110,7 +110,7 @@ class ExecutionTable:
                 self._stop(execution, Failure(kind=FailureKind.CANCELLED, message="the connection was closed"))
 
     def cancel(self, client: str, ids: Iterable[str]) -> int:
-        """Stop those of these requests that are not answered yet; returns how many they are."""
+        """Stop the requests with these ids that are not answered yet; returns their number."""
         found = [live for request_id in ids if (live := self._live.get((client, request_id)))]
         for execution in found:
             self._stop(execution, Failure(kind=FailureKind.CANCELLED, message="cancelled by the client"))
@@ -173,8 +173,8 @@ class ExecutionTable:
     def _make_room(self, client: str) -> bool:
         """Refuse a request that waits, to make room for one of `client`; returns whether one was refused.
 
-        It is the newest request of the client with the most, if that is another client and has more than `client` would
-        have. So no client can fill the queue for the others.
+        It is the newest request of the client with the most requests in the queue, if this client has more of them than
+        `client` would have. So no client can fill the queue for the others.
         """
         refused = self._queue.pop_newest_of_longest(than=self._queue.num_waiting(client) + 1)
         if refused is None:

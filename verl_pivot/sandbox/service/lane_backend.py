@@ -63,7 +63,7 @@ class ZygoteBackend:
         self._languages = load_languages(settings.languages_file, python=self._python)
         self._languages.check_without_devices()
         self._num_prewarmed = -(-self._languages.session.prewarm // self._num_lanes)
-        """Interpreters that each lane makes ahead."""
+        """Number of interpreters that each lane makes before sessions ask for them."""
         self.num_slots = settings.num_slots or self._num_lanes * num_slots_of_lane(self._num_prewarmed)
         self.tier = ""
         self._lanes: list[LaneProcess] = []
@@ -81,7 +81,7 @@ class ZygoteBackend:
             settings.egress, num_pods=self.num_slots, reaches_own_machine=settings.egress_reaches_own_machine
         )
         self._tickets: dict[str, int | None] = {}
-        """Ticket for the proxy of each session, since its opening."""
+        """{session id: ticket for the proxy, taken when the session was opened}."""
 
     async def start(self) -> None:
         groups = groups_of_service() or make_groups()
@@ -116,7 +116,7 @@ class ZygoteBackend:
         )
 
     def _ids_of_lane(self, lane: int) -> tuple[int, int]:
-        """First user id and number of ids for the programs of a lane; (0, 0) if all share one."""
+        """First user id and number of ids for the programs of a lane; (0, 0) if all programs share one id."""
         if self._user_range is None:
             return 0, 0
         return self._user_range.of_lane(lane, self._num_lanes, num_at_once=-(-self.num_slots // self._num_lanes))
@@ -138,7 +138,7 @@ class ZygoteBackend:
         }
 
     def _usual_pod(self) -> PodFields:
-        """Pod of a session that asks for nothing."""
+        """Pod of a session with the default settings."""
         python = self._languages.available.get("python")
         return {
             "limits": limit_fields(Limits()),
@@ -344,7 +344,7 @@ class ZygoteBackend:
 
 
 def _session_error(refusal: Refusal) -> SandboxError | SandboxRequestError:
-    """The exception that says whose fault a refusal is."""
+    """Exception for a refusal; its type says whose fault it is."""
     if refusal["kind"] == "refused":
         return SandboxRequestError(refusal["reason"])
     if refusal["kind"] == "lost":
@@ -355,7 +355,7 @@ def _session_error(refusal: Refusal) -> SandboxError | SandboxRequestError:
 
 @contextlib.contextmanager
 def _losing_sessions() -> Iterator[None]:
-    """Raise SessionLostError in place of SandboxError: a lane that fails takes its sessions with it."""
+    """Turn a SandboxError into a SessionLostError: a lane that fails loses its sessions."""
     try:
         yield
     except SandboxError as error:

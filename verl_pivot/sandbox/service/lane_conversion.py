@@ -76,8 +76,8 @@ def lane_program(program: Program, language: Language, zygote: str) -> LaneProgr
     """A program for a lane, with the overhead of its language added to its limits.
 
     Args:
-        program: What to run.
-        language: Its language.
+        program: Program to run.
+        language: Language of the program.
         zygote: Name of the zygote to fork it from.
     """
     is_python = language.zygote is not None and not program.root  # a root has a Python of its own

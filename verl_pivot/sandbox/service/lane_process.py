@@ -56,7 +56,7 @@ _STOP_SECONDS = 5.0
 
 
 OnPiece = Callable[[OutputAnswer | CallAnswer], Awaitable[None]]
-"""Receiver of what comes before the answer to a request."""
+"""Function that receives the output and the calls that come before the answer to a request."""
 
 
 class LaneProcess:
@@ -75,11 +75,11 @@ class LaneProcess:
 
         Args:
             settings: Settings of the lane.
-            groups: Folders of the control groups of this lane alone; None where there are none.
+            groups: Folders of control groups for this lane alone; None if the machine has no control groups.
             roots: Folder of root file systems; None for none.
-            user_range: Descriptor of the user namespace with ids for programs; None where there is none.
+            user_range: Descriptor of the user namespace with ids for programs; None if there is none.
             folders: {path in the lane: folder of the host} of all languages.
-            egress_fd: Descriptor of the socket to the proxy; None where there is none.
+            egress_fd: Descriptor of the socket to the proxy; None if there is no proxy.
         """
         self._egress_fd = egress_fd
         self._folders = folders
@@ -88,15 +88,15 @@ class LaneProcess:
         self._groups = groups
         self._settings = settings
         self._answers: dict[int, asyncio.Future[Any]] = {}
-        """Number of each open request -> its answer to come."""
+        """{number of an open request: future of its answer}."""
         self._pieces: dict[int, asyncio.Queue[OutputAnswer | CallAnswer | None]] = {}
-        """Number of each open request that sends output or calls -> what has come of it, then None."""
+        """{number of an open request that sends output or calls: those that have come, and None at the end}."""
         self._numbers: dict[OnOutput, int] = {}
-        """Receiver of the output of each running program -> number of its request."""
+        """{receiver of a running program's output: number of the program's request}."""
         self._num_requests = READY_NUMBER
         self.is_alive = False
         self.shows_places: str | None = None
-        """Why programs can read where the folders lie that they are shown; None if they cannot."""
+        """Why programs can find out where their folders lie on the host; None if they cannot."""
 
     @property
     def num_open(self) -> int:
@@ -173,7 +173,7 @@ class LaneProcess:
                 self._numbers.pop(on_output, None)
 
     def type_in(self, on_output: OnOutput, text: str) -> None:
-        """Type into the terminal of the program whose output this receives; ignored if none does."""
+        """Type into the terminal of the program whose output `on_output` receives; ignored if there is none."""
         if on_output in self._numbers:
             self.tell({"op": "type", "target": self._numbers[on_output], "text": text})
 
@@ -228,7 +228,7 @@ class LaneProcess:
     def _descriptors(self, opened: contextlib.ExitStack) -> LaneDescriptors:
         """Descriptors for the lane, which `opened` closes."""
         outer_proc, groups, user_range = None, None, None
-        if not self._settings["has_proc"]:  # pods need one for a moment, to map their user
+        if not self._settings["has_proc"]:  # pods need a /proc for a moment, to map their user
             outer_proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
             opened.callback(os.close, outer_proc)
         if self._groups is not None:
@@ -237,7 +237,7 @@ class LaneProcess:
         if self._user_range is not None:
             user_range = os.dup(self._user_range)
             opened.callback(os.close, user_range)
-        egress = self._egress_fd  # lanes share it, and none closes it here
+        egress = self._egress_fd  # all lanes share it, so it is not closed here
         return {"outer_proc": outer_proc, "user_range": user_range, "egress": egress, "groups": groups}
 
     async def has_ended(self, seconds: float) -> bool:
@@ -254,7 +254,7 @@ class LaneProcess:
         return self._num_requests
 
     def _expect(self, number: int) -> "asyncio.Future[Any]":
-        """The answer to come to a request, whose type messages.py names beside the request."""
+        """Future of the answer to a request; messages.py says its type beside that of the request."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if number != READY_NUMBER and self._answer_reader.done():
             answer.set_exception(SandboxError("the lane has died"))
@@ -263,7 +263,7 @@ class LaneProcess:
         return answer
 
     async def _expect_pieces(self, number: int, take: OnPiece) -> Any:
-        """The answer to come to a request, after `take` has taken its output and calls one by one."""
+        """Wait for the answer to a request, and give its output and calls to `take` meanwhile; returns the answer."""
         answer = self._expect(number)
         pieces = self._pieces[number] = asyncio.Queue[OutputAnswer | CallAnswer | None]()
         answer.add_done_callback(lambda _: pieces.put_nowait(None))
@@ -275,7 +275,7 @@ class LaneProcess:
             del self._pieces[number]
 
     async def _output(self, number: int, on_output: OnOutput, piece: OutputAnswer | CallAnswer) -> None:
-        """Pass output on; the lane sends the next piece when this one is taken."""
+        """Pass a piece of output on, then ask the lane for the next one."""
         if piece["kind"] == "output":
             stdout, stderr = binascii.a2b_base64(piece["stdout"]), binascii.a2b_base64(piece["stderr"])
             await on_output(Output(stdout=stdout, stderr=stderr))

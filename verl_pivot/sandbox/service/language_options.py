@@ -1,4 +1,4 @@
-"""Languages in YAML, as pydantic models: the fields of each, their ranges, and what does not go together."""
+"""Languages in YAML, as pydantic models: the fields of each, their ranges, and which fields exclude each other."""
 
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
@@ -12,9 +12,9 @@ from verl_pivot.validation import Options
 _Word = Annotated[str, Field(min_length=1, pattern=r"^[^\x00]+$")]
 _Command = Annotated[tuple[_Word, ...], Field(min_length=1)]
 ZygoteChoice: TypeAlias = Literal["auto", "bare", "standard", "full"]
-"""Zygote that programs are forked from, by the modules it has imported; "auto" chooses one by a program's imports."""
+"""Zygote that programs are forked from, named after its imports; "auto" chooses one by each program's imports."""
 MAX_STARTUP_LENGTH = 16 * 1024
-"""Most characters of the cell that runs ahead of sessions, which travels in command lines."""
+"""Most characters of the cell that runs before all sessions, which is passed on a command line."""
 
 
 class _StrictOptions(Options):
@@ -24,7 +24,7 @@ class _StrictOptions(Options):
 
 
 class Overhead(_StrictOptions):
-    """Usage of a language's runtime itself, granted on top of a program's limits."""
+    """Resources that a language's runtime itself uses, added to a program's limits."""
 
     memory_bytes: Annotated[int, Field(ge=0, le=4096 * MIB)] = 16 * MIB
     num_processes: Annotated[int, Field(ge=0, le=256)] = 0
@@ -56,13 +56,13 @@ class SessionOptions(_StrictOptions):
     """How sessions begin."""
 
     startup: Annotated[str, AfterValidator(_compiled), Field(max_length=MAX_STARTUP_LENGTH)] = ""
-    """Cell that runs once, ahead of all sessions, each of which then has its names."""
+    """Cell that runs once, before all sessions; each session begins with the names that it defines."""
     prewarm: Annotated[int, Field(ge=0, le=1024)] = 0
-    """Interpreters that a service makes ahead of the sessions that will have them."""
+    """Number of interpreters that a service makes before sessions ask for them."""
 
 
 class LanguageOptions(_StrictOptions):
-    """One language in the YAML; the fields mean what they mean in Language."""
+    """One language in the YAML; the fields have the same meaning as in Language."""
 
     file: str
     run: Annotated[_Command, Field(strict=False)]

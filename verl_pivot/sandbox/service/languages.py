@@ -29,7 +29,7 @@ from verl_pivot.sandbox.service.shown_folders import ShownFolder, check_together
 from verl_pivot.validation import first_problem
 
 MAX_WARM_UP_BYTES = 32 * 1024
-"""Most bytes of all warm-ups together, which travel in command lines."""
+"""Most bytes of all warm-ups together, which are passed on command lines."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,22 +55,22 @@ class Language:
     folders: tuple[ShownFolder, ...] = ()
     """Folders of the host that its programs may read."""
     devices: tuple[Path, ...] = ()
-    """Devices of the host that its programs, which have to be trusted, may use."""
+    """Devices of the host that its programs may use; such programs have to be trusted."""
     import_from: tuple[str, ...] = ()
     """Paths in the pod from which Python imports, besides its own."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables of its programs beside the constant ones."""
+        """Environment variables of its programs, in addition to the constant ones."""
         return {"PYTHONPATH": ":".join(self.import_from)} if self.import_from else {}
 
     @property
     def places(self) -> tuple[str, ...]:
-        """Paths in the pod of its folders."""
+        """Paths of its folders in the pod."""
         return tuple(folder.place for folder in self.folders)
 
     def run_in(self, folder: str) -> tuple[str, ...]:
-        """Command that runs a program from a folder below /tmp; empty for /tmp, which holds the program's own file."""
+        """Command that runs a program in a folder below /tmp; the code stays in /tmp. `folder` is empty for /tmp."""
         return tuple(_absolute(word, self.file) for word in self.run) if folder else self.run
 
     @property
@@ -80,7 +80,7 @@ class Language:
         return tuple(command[0] for command in commands if "/" not in command[0])
 
     def compile_limits_of(self, program: Program) -> Limits:
-        """Limits of the compiler for one program, which may ask for another time."""
+        """Limits of the compiler for one program, with the program's own time limit for it if there is one."""
         if program.compile_seconds is None:
             return self.compile_limits
         cpu_seconds = max(self.compile_limits.cpu_seconds, math.ceil(program.compile_seconds))
@@ -93,21 +93,21 @@ class LanguageTable:
 
     available: Mapping[str, Language]
     missing: Mapping[str, str]
-    """Name of the language -> the program that is not installed."""
+    """{name of a language: program that it needs and that is not installed}."""
     warm_ups: Mapping[str, str] = field(default_factory=dict)
-    """Name of a module -> program that each zygote which imports the module runs before it forks."""
+    """{module: program that each zygote with this module runs before it forks}."""
     warmed_modules: tuple[str, ...] = ()
-    """Modules for which the other file has a warm-up: the zygote `full` imports them, as it does --preload's."""
+    """Modules for which the user's file has a warm-up; the zygote `full` imports them, as those of --preload."""
     folders: Mapping[str, Path] = field(default_factory=dict)
     """{path in the pod: folder of the host} of all languages."""
     session: SessionOptions = field(default_factory=SessionOptions)
-    """How sessions begin, which are Python's."""
+    """How sessions begin; they are always in Python."""
 
     def check_without_devices(self) -> None:
         """Check that no language has devices, for a backend whose programs share one view of the machine.
 
         Raises:
-            ConfigError: If one has.
+            ConfigError: If a language has devices.
         """
         for name, language in self.available.items():
             if language.devices:
@@ -136,7 +136,7 @@ def load_languages(path: Path | None = None, *, python: PythonView) -> LanguageT
 
     Args:
         path: The other file; None for none.
-        python: The Python that the sandbox shows, whose environment has the programs.
+        python: The Python that the sandbox shows, whose PATH is searched for the programs of languages.
 
     Raises:
         ConfigError: If a file cannot be read, or a language in it is not described correctly.
@@ -174,7 +174,7 @@ def _session(languages: Mapping[str, LanguageOptions], file: Path) -> SessionOpt
 
 
 def _import_folders(languages: list[Language]) -> list[str]:
-    """Folders of the host that stand where Python imports from."""
+    """Folders of the host that pods show at the paths from which Python imports."""
     return [
         str(folder.source / Path(path).relative_to(folder.place))
         for language in languages
@@ -187,7 +187,7 @@ def _import_folders(languages: list[Language]) -> list[str]:
 def _warmed_modules(
     own: Mapping[str, object], warm_ups: Mapping[str, str], import_folders: list[str], file: Path
 ) -> tuple[str, ...]:
-    """Modules that the other file names in `warm`, each installed or in one of the folders."""
+    """Modules that the user's file names in `warm`; each must be installed, or lie in one of `import_folders`."""
     given = {module for fields in own.values() if isinstance(fields, dict) for module in fields.get("warm") or ()}
     modules = tuple(module for module in warm_ups if module in given)
     for module in modules:
@@ -198,7 +198,7 @@ def _warmed_modules(
 
 
 def _merged(old: object, fields: object) -> object:
-    """Fields of one language over those of the same language in an earlier file; its warm-ups one by one."""
+    """Fields of a language merged over those from an earlier file; its warm-ups are merged one by one."""
     if not isinstance(old, dict) or not isinstance(fields, dict):
         return fields
     warm = {"warm": _merged(old["warm"], fields["warm"])} if "warm" in old and "warm" in fields else {}
@@ -263,7 +263,7 @@ def _absolute(word: str, file: str) -> str:
 
 
 def _language_table(languages: list[Language], python: PythonView) -> LanguageTable:
-    """Look for the programs in the folders that the sandbox shows; its Python is always there."""
+    """Look for the programs of languages in the folders that the sandbox shows; its Python is always there."""
     folders = standard_environment(python)["PATH"].split(":")[1:]
     available, missing = {}, {}
     for language in languages:

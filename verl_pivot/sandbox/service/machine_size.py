@@ -8,7 +8,7 @@ from verl_pivot.sandbox.bubblewrap.group_tree import memory_limits
 
 _NUM_SLOTS_PER_LANE = 512
 _FDS_OF_LANE, _FDS_OF_PROGRAM = 224, 10
-"""Descriptors that a lane has open for itself and its zygotes, and at most for each program that runs."""
+"""File descriptors that a lane needs for itself and its zygotes, and at most for each running program."""
 
 
 def num_slots_of_lane(num_prewarmed: int) -> int:

@@ -74,7 +74,7 @@ class KeptLine(NamedTuple):
     """Hash of the request's content."""
     line: bytes
     expires: float
-    """Time at which it is dropped."""
+    """Time from which it is not returned any more."""
 
 
 class KeptResults:
@@ -95,11 +95,11 @@ class KeptResults:
             fingerprint: Hash of its content.
             line: The answer.
             now: Time of the answer.
-            deadline: Time from which the client asks no more.
+            deadline: Time after which the client does not ask again.
         """
         if len(line) > self._limits.max_kept_bytes:
             return
-        if key in self._lines:  # an answer that has expired, and was given anew
+        if key in self._lines:  # it had expired, so the request ran again
             self.num_bytes -= len(self._lines.pop(key).line)
         self._lines[key] = KeptLine(fingerprint, line, max(now + self._limits.kept_seconds, deadline))
         self.num_bytes += len(line)
@@ -108,7 +108,7 @@ class KeptResults:
             self.num_bytes -= len(oldest.line)
 
     def _has_expired(self, now: float) -> bool:
-        """Whether the oldest answer has; those behind it that have expired go after it, and are found by nobody."""
+        """Whether the oldest answer has expired. Others that expired are dropped after it; `get` ignores them."""
         return bool(self._lines) and next(iter(self._lines.values())).expires <= now
 
     def get(self, key: tuple[str, str], now: float) -> KeptLine | None:

@@ -46,7 +46,7 @@ def check_variables(environment: Mapping[str, str], language: Language) -> None:
     """Check that a program can be given these variables.
 
     Raises:
-        SandboxRequestError: If one has an effect at the start of an interpreter alone, which is over in a zygote.
+        SandboxRequestError: If a variable works only at the start of the interpreter, and a zygote has started already.
     """
     for name in environment:
         if language.zygote is not None and name.startswith(_READ_AT_START):

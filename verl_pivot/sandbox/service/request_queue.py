@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 WorkT = TypeVar("WorkT")
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.05, 5.0
 HISTORY = 64
-"""Executions over which the mean run time is taken."""
+"""Number of executions over which the mean run time is taken."""
 
 
 class FairQueue(Generic[WorkT]):
@@ -15,7 +15,7 @@ class FairQueue(Generic[WorkT]):
 
     def __init__(self) -> None:
         self._queues: OrderedDict[str, OrderedDict[str, WorkT]] = OrderedDict()
-        """Client -> its waiting work by key; the client whose turn is next comes first."""
+        """{client: {key: work that waits}}; the client whose turn is next comes first."""
         self._size = 0
 
     def __len__(self) -> int:
@@ -51,7 +51,7 @@ class FairQueue(Generic[WorkT]):
         return self._take(client, key)
 
     def pop_newest_of_longest(self, than: int) -> WorkT | None:
-        """Take out the newest work of the client with the most; None if no client has more than `than`."""
+        """Take out the newest work of the client with the most work; None if no client has more than `than`."""
         client = max(self._queues, key=lambda name: len(self._queues[name]), default=None)
         if client is None or len(self._queues[client]) <= than:
             return None
@@ -92,7 +92,7 @@ def num_ahead(queue: FairQueue[WorkT], client: str) -> int:
 
 
 def retry_after_seconds(wait_seconds: float) -> float:
-    """Seconds until a refused request is worth another try: half of the expected wait, within bounds."""
+    """Seconds after which a refused request should be tried again: half of the expected wait, within bounds."""
     return min(max(wait_seconds / 2, MIN_RETRY_SECONDS), MAX_RETRY_SECONDS)
 
 
@@ -111,7 +111,7 @@ class ByteBudget:
         return True
 
     def add(self, num_bytes: int) -> None:
-        """Take bytes even beyond the limit, for a result, which exists already."""
+        """Take bytes even beyond the limit, for a result that exists already."""
         self.used += num_bytes
 
     def release(self, num_bytes: int) -> None:

@@ -23,10 +23,10 @@ def run_code_execution(program: Program, num_bytes: int, remote: str | None, bac
     """Execution of a request; the requests of one address are one client's.
 
     Args:
-        program: What to run.
+        program: Program to run.
         num_bytes: Size of the request.
-        remote: Address that it came from.
-        backend: Backend that runs it.
+        remote: Address that the request came from.
+        backend: Backend that runs the program.
     """
     return Execution(
         client=f"run_code {remote}",
@@ -39,7 +39,7 @@ def run_code_execution(program: Program, num_bytes: int, remote: str | None, bac
 
 
 def run_code_response(body: RunCodeBody, line: bytes) -> web.Response:
-    """HTTP answer: 200 with a status of the protocol, 422 for what the caller got wrong, 504 to come again."""
+    """HTTP answer: 200 with a status of the protocol, 422 for a mistake of the caller, 504 to ask for a retry."""
     outcome = decode_line(line)
     if outcome.result is not None:
         return _json(run_code_answer(body, outcome.result))

@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 IDLE_CONNECTION_SECONDS = 75.0
 """Seconds until a connection without a request is closed; headers must arrive in this time too."""
 MAX_GATHER_SECONDS = 0.05
-"""Seconds for which a busy service gathers lines before it writes them."""
+"""Most seconds for which a busy service gathers lines before it writes them."""
 CLOSE_IDLE_EVERY_SECONDS = 5.0
 OPEN_PATHS = ("/healthz", "/metrics")
 """Paths that need no token."""
@@ -206,7 +206,7 @@ class Service:
                 data = b"\n"
             await self._write(request, response, data)
             outbox.sent()
-            if outbox.num_missing:  # gather lines: on a busy service, a write for each would cost more than its line
+            if outbox.num_missing:  # gather lines: on a busy service, one write per line would cost more than the line
                 await asyncio.sleep(min(self._executions.wait_seconds() / 20, MAX_GATHER_SECONDS))
         await response.write_eof()
         return response
@@ -294,7 +294,7 @@ class Service:
 
     @contextlib.contextmanager
     def _submitted(self, execution: Execution | Failure, outbox: Outbox) -> Iterator[None]:
-        """Answer into `outbox`; a request whose answer nobody waits for any more at the end is stopped."""
+        """Submit a request whose answer goes into `outbox`; stop it at the end if nobody else waits for its answer."""
         try:
             if isinstance(execution, Failure):
                 self._executions.refuse(None, execution, outbox)

@@ -29,9 +29,9 @@ from verl_pivot.sandbox.wire import (
 FIRST_EPOCH = 1
 """Epoch of a new session and of a new branch; the backend counts from there."""
 _LATE_SECONDS = 5.0
-"""Seconds after the latest time of a reply at which the service gives it up; the client does so before."""
+"""Seconds beyond `reply_seconds` for which the service waits for a reply, so that the client gives up first."""
 MAX_REMEMBERED = 10_000
-"""Sessions closed after idle time that are remembered, so that their users learn why they are gone."""
+"""Most sessions that are remembered after they were closed as idle, so that their users learn why they are gone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class SessionTable:
         return len(self._entries)
 
     def open(self, body: OpenBody) -> Execution | Failure:
-        """Open a session.
+        """Execution that opens a session; a Failure if too many sessions are open.
 
         Raises:
             SandboxRequestError: If a limit is not allowed.
@@ -113,13 +113,13 @@ class SessionTable:
         on_output: OnOutput | None = None,
         ask: AskClient | None = None,
     ) -> Execution | Failure:
-        """Run a cell, whose output `on_output` receives while it runs, if it is given.
+        """Execution of a cell; a Failure if the session is not open or runs another cell.
 
         Args:
             session_id: Id of the session.
             body: The cell.
             on_output: Receiver of its output while it runs; None if nobody reads it before the end.
-            ask: Way to the client for its calls of the host's functions; None where there is none.
+            ask: Passes the cell's calls of functions of the host to the client; None if the client cannot be asked.
 
         Raises:
             SandboxRequestError: If the cell is not allowed.
@@ -149,7 +149,7 @@ class SessionTable:
         return _execution(body, fingerprint, num_bytes=len(body.code), start=start)
 
     def fork(self, session_id: str, body: ForkBody) -> Execution | Failure:
-        """Open a branch of a session."""
+        """Execution that opens a branch of a session; a Failure as for `open` and `run_cell`."""
         check_envelope(body.client, body.id, body.deadline_seconds)
         if len(self) >= self._max_sessions and body.id not in self._entries:
             return self._full()
@@ -170,7 +170,7 @@ class SessionTable:
         return entry is not None and entry.has_functions
 
     async def close(self, session_id: str, client: str) -> Failure | None:
-        """End a session, whatever it runs; a Failure if there is no such session."""
+        """End a session, whatever it runs; returns a Failure if there is no such session."""
         entry = self._entries.get(session_id)
         if entry is None or entry.client != client:
             return self._missing(session_id)
@@ -191,7 +191,7 @@ class SessionTable:
             self._expired.popitem(last=False)
 
     def _occupy(self, session_id: str, client: str, request_id: str) -> Failure | None:
-        """Reserve the session for a request; a Failure if it is not free. A repeated request joins the first one."""
+        """Reserve a session for a request; a Failure if it is not free. A repeated request joins the first one."""
         entry = self._entries.get(session_id)
         if entry is None or entry.client != client:
             return self._missing(session_id)
@@ -216,7 +216,7 @@ class SessionTable:
             raise SandboxRequestError(f"session {session_id} is open already; give each session its own id")
 
     def _check_first(self, session_id: str, request_id: str) -> None:
-        """Refuse to run a cell again whose answer is gone: its effects are in the interpreter already.
+        """Refuse to run a cell again if its answer is gone: its effects are in the interpreter already.
 
         Raises:
             SessionLostError: If this request's cell was started before.
@@ -237,10 +237,10 @@ class SessionTable:
 
 
 def _cell_calls(body: CellBody, ask: AskClient | None) -> PassedCalls | None:
-    """What passes the calls of a cell on to the client; None if the cell may make none.
+    """Limits of a cell's calls, and the function that passes them to the client; None if the cell may make none.
 
     Raises:
-        SandboxRequestError: If there is no way to the client.
+        SandboxRequestError: If the client cannot be asked.
     """
     limits = decode_call_limits(body.calls)
     if limits is None:

@@ -12,11 +12,11 @@ class ServiceLimits:
     max_queued: int = 8192
     """Requests that may wait."""
     max_bytes: int = 256 * 1024**2
-    """Size of all bodies, waiting and running requests, and results that are not read yet."""
+    """Total bytes of all bodies, waiting and running requests, and results that are not read yet."""
     kept_seconds: float = 60.0
-    """Seconds for which a result answers a repeated request, or until the request's own deadline if that is later."""
+    """Seconds for which a result is kept to answer a repeated request; until the request's deadline, if it is later."""
     max_kept_bytes: int = 64 * 1024**2
-    """Size of all results kept for repeated requests; beyond it the oldest are dropped."""
+    """Total bytes of all results kept for repeated requests; beyond this, the oldest are dropped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

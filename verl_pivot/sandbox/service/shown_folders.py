@@ -1,4 +1,4 @@
-"""Folders of the host in the file of languages -> their checked places in the pods of a language, read-only."""
+"""Folders of the host in the languages file -> checked paths at which pods of a language show them, read-only."""
 
 import os
 import posixpath
@@ -25,7 +25,7 @@ _TAKEN = (
     "lib64",
     "libx32",
 )
-"""Entries of / that a pod has already; none of its folders can stand there or below."""
+"""Entries of / that a pod has already; a folder of the host cannot be shown there or below."""
 _MAX_FOLDERS = 16
 
 
@@ -35,7 +35,7 @@ class ShownFolder(NamedTuple):
     source: Path
     """Folder of the host."""
     place: str
-    """Absolute path of it in a pod."""
+    """Absolute path of the folder in a pod."""
 
 
 def shown_folders(folders: Mapping[str, str], python: PythonView) -> tuple[ShownFolder, ...]:
@@ -46,7 +46,7 @@ def shown_folders(folders: Mapping[str, str], python: PythonView) -> tuple[Shown
         python: The Python that pods show, whose folders cannot be covered.
 
     Raises:
-        ValueError: If a folder cannot be read, or its path cannot be had in a pod.
+        ValueError: If a folder cannot be read, or its path in the pod is not allowed.
     """
     return tuple(ShownFolder(_readable(source), _free(place, python)) for source, place in folders.items())
 
@@ -55,7 +55,7 @@ def check_together(folders: Iterable[ShownFolder]) -> dict[str, Path]:
     """{path in the pod: folder of the host} of all languages, which share their lanes.
 
     Raises:
-        ValueError: If two of them are in each other's way, or they are too many.
+        ValueError: If two of them have the same path or one inside the other, or there are too many.
     """
     found: dict[str, Path] = {}
     for source, place in folders:

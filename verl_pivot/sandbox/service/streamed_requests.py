@@ -1,4 +1,4 @@
-"""Requests whose output is sent while they run -> Executions; a piece waits until the client has the one before."""
+"""Requests whose output is sent while they run -> Executions; a piece waits until the one before is written."""
 
 import time
 
@@ -22,13 +22,13 @@ class StreamedRequests:
         self._backend = backend
         self._sessions = sessions
         self._receivers: dict[tuple[str, str], OnOutput] = {}
-        """Client and id of each program that runs now -> receiver of its output."""
+        """{(client, id) of a running program: receiver of its output}."""
 
     def program(self, body: StreamBody, num_bytes: int, outbox: Outbox) -> Execution:
-        """Run a program of `num_bytes`, with its output into `outbox`.
+        """Execution of a program, whose output goes into `outbox`; `num_bytes` is the size of the request.
 
         Raises:
-            SandboxRequestError: If it is not allowed.
+            SandboxRequestError: If the program is not allowed.
         """
         check_envelope(body.client, body.id, body.deadline_seconds)
         text = bytes(body.program)
@@ -52,18 +52,18 @@ class StreamedRequests:
         )
 
     def cell(self, session_id: str, body: CellBody, outbox: Outbox) -> Execution | Failure:
-        """Run a cell, with its output into `outbox`.
+        """Execution of a cell, whose output goes into `outbox`; a Failure if the session cannot run it now.
 
         Raises:
-            SandboxRequestError: If it is not allowed.
+            SandboxRequestError: If the cell is not allowed.
         """
         return self._sessions.run_cell(session_id, body, _receiver(body.id, outbox))
 
     def type_in(self, body: TypeBody) -> bool:
-        """Type into the terminal of a program; returns whether it runs.
+        """Type into the terminal of a program; returns whether the program runs.
 
         Raises:
-            SandboxRequestError: If that is not allowed.
+            SandboxRequestError: If the request is not allowed, or the text is too long.
         """
         check_envelope(body.client, body.id, 1.0)
         if len(body.text) > MAX_TYPED_CHARACTERS:

@@ -1,4 +1,4 @@
-"""Name of a root file system -> nothing, or the sentence why no program can run in it on this node."""
+"""Name of a root file system -> nothing, or an error that says why no program can run in it on this node."""
 
 import os
 from collections.abc import Iterable
@@ -7,14 +7,14 @@ from pathlib import Path
 from verl_pivot.errors import ConfigError, SandboxRequestError
 
 MINIMUM_KERNEL = (6, 6)
-"""First Linux whose tmpfs holds what the writable layer of an ordinary user's overlay needs."""
+"""First Linux version whose tmpfs can hold the writable layer of an overlay that an ordinary user mounts."""
 _FOLDERS = ("usr/local/bin", "usr/bin", "bin")
 """Folders of PATH in every root file system."""
 _MAX_LINKS = 40
 
 
 class TaskRoots:
-    """The folder of root file systems of a node; None for a node that has none."""
+    """A node's folder of root file systems; `folder` is None on a node without one."""
 
     def __init__(self, folder: Path | None) -> None:
         """Look at the folder.
@@ -39,7 +39,7 @@ class TaskRoots:
             tools: Programs that it must have in its PATH.
 
         Raises:
-            SandboxRequestError: If it is refused.
+            SandboxRequestError: If the root is refused.
         """
         if not name:
             return
@@ -51,7 +51,7 @@ class TaskRoots:
         if root.is_symlink() or not root.is_dir():
             raise SandboxRequestError(f"root {name!r} is no folder in {self.folder}; unpack the image there")
         owner, own = root.stat(), (os.geteuid(), os.getegid())
-        if (owner.st_uid, owner.st_gid) != own:  # the layer above can change no file of another owner
+        if (owner.st_uid, owner.st_gid) != own:  # the writable layer cannot change files of another owner
             raise SandboxRequestError(
                 f"root {name!r} belongs to {owner.st_uid}:{owner.st_gid}, and the service runs as {own[0]}:{own[1]}: "
                 f"chown -R {own[0]}:{own[1]} {root}"
@@ -65,7 +65,7 @@ class TaskRoots:
 
 
 def exists_in(root: Path, path: str) -> bool:
-    """Whether a path leads to a file or folder for a program whose root is `root`; links are followed as for it."""
+    """Whether a program whose root is `root` finds a file or folder at a path; links are followed inside that root."""
     parts, place, num_links = path.split("/")[::-1], [""], 0
     while parts:
         part = parts.pop()

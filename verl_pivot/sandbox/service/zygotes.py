@@ -20,7 +20,7 @@ class ZygotePlanner:
     """The zygotes of each lane, by the names that a language may give."""
 
     def __init__(self, preload: Sequence[str], languages: LanguageTable) -> None:
-        """Plan zygotes; `preload` are the packages that `full` imports, besides those with a warm-up of the user's."""
+        """Plan zygotes; `full` imports the packages of `preload`, and those for which the user's file has a warm-up."""
         packages = tuple(dict.fromkeys((*preload, *languages.warmed_modules)))
         modules = {
             "bare": (),
@@ -28,7 +28,7 @@ class ZygotePlanner:
             "full": (*STANDARD_MODULES, *SESSION_MODULES, *packages),
         }
         self.session_zygote = "full"
-        """Name of the zygote that forks the interpreters of sessions: one of their own where they begin otherwise."""
+        """Name of the zygote that forks interpreters of sessions; a separate one if `startup` or `prewarm` is set."""
         if languages.session.startup or languages.session.prewarm:
             self.session_zygote = "session"
             modules["session"] = modules["full"]
@@ -37,7 +37,7 @@ class ZygotePlanner:
         self._imports = {"full": _imports_of(packages), "standard": _imports_of(STANDARD_MODULES)}
 
     def choose(self, program: Program, language: Language) -> str:
-        """Name of the zygote to fork a program from; for "auto" the first with a module that the program imports."""
+        """Name of the zygote to fork a program from; "auto" takes the first with a module that the program imports."""
         if program.root:
             return "bare"
         if language.zygote != "auto":
@@ -54,7 +54,7 @@ def _plan(modules: tuple[str, ...], languages: LanguageTable) -> ZygotePlan:
 def _imports_of(modules: tuple[str, ...]) -> re.Pattern[str]:
     """Pattern that finds an import of one of these modules.
 
-    A program whose import it misses is forked from a smaller zygote, and takes the time of the import; nothing else.
+    If it misses an import, the program is forked from a smaller zygote, and only loses the time of the import.
     """
     if not modules:
         return re.compile(r"(?!)")  # matches nothing

@@ -26,11 +26,11 @@ with open("plan.json", encoding="utf-8") as _file:
 
 
 class StrangeError(TypeError):
-    """Raised for a value that is not plain, so that nothing outside the sandbox could equal it."""
+    """A value is not plain, so that nothing outside the sandbox could equal it."""
 
 
 class LargeError(ValueError):
-    """Raised for a value of more items than bytes may be written."""
+    """A value has more items than bytes may be written."""
 
 
 def encode(value: Any, left: list[int]) -> Any:
@@ -103,7 +103,7 @@ KINDS: list[tuple[type, str, Callable[[Any, list[int]], Any]]] = [
     (Decimal, "Decimal", lambda value, left: str(value)),
     (range, "range", lambda value, left: [value.start, value.stop, value.step]),
 ]
-"""[kind of value, its name in the file, function that encodes its content]"""
+"""[type of value, its name in the file, function that encodes its content]"""
 
 
 def evaluate(expression: str, names: dict[str, object], max_bytes: int) -> str:
@@ -120,7 +120,7 @@ def evaluate(expression: str, names: dict[str, object], max_bytes: int) -> str:
 
 
 def kinds(error: BaseException) -> list[str]:
-    """Classes of an error, the most special one first; "builtins." stands before those that are Python's own."""
+    """Classes of an error, the most specific first; those of Python itself have the prefix "builtins."."""
     classes = [each for each in type(error).__mro__ if issubclass(each, BaseException)]
     return [
         f"{'builtins' if vars(builtins).get(each.__name__) is each else 'other'}.{each.__name__}" for each in classes
@@ -128,7 +128,7 @@ def kinds(error: BaseException) -> list[str]:
 
 
 def prepare(setup: str, names: dict[str, object]) -> tuple[dict[str, object], str | None]:
-    """Names for a check, whose statements may assign some, and an item of values.json if the statements fail."""
+    """Names for a check after its setup statements, and an item of values.json if these statements fail."""
     if not setup:
         return names, None
     local = dict(names)
@@ -141,7 +141,7 @@ def prepare(setup: str, names: dict[str, object]) -> tuple[dict[str, object], st
 
 _module = sys.modules["candidate"] = ModuleType("candidate")  # so that objects of the program can be pickled
 _names = vars(_module)
-_program = _plan["code"].encode()  # a file's bytes may begin with a byte order mark, a text may not
+_program = _plan["code"].encode()  # as bytes, which may begin with a byte order mark; a str may not
 exec(compile(_program, "candidate.py", "exec"), _names)
 _values: list[str] = []
 for _check in _plan["checks"]:

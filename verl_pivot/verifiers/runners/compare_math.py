@@ -1,6 +1,6 @@
-"""Runs in the sandbox: compares pairs of formulas in a child process, which a pair that takes too much ends.
+"""Runs in the sandbox: compares pairs of formulas in a child process; a pair that takes too much ends only the child.
 
-Formulas are read as LaTeX alone, by a grammar, and nothing in them is executed.
+Formulas are read only as LaTeX, by a grammar, and nothing in them is executed.
 plan.json: [{"expert", "answer", "digits", "seconds"}], with the CPU seconds that a pair may take.
 verdicts.json: [{"has_expert", "has_answer", "same"} | {"ended"}], in the same order.
 """
@@ -17,7 +17,7 @@ from sympy import Basic, FiniteSet, Float, Interval, Rational, Tuple
 from sympy.core.cache import clear_cache
 
 WITHOUT_UNITS = replace(LatexExtractionConfig().normalization_config, units=False)
-"""Units are compared outside; math-verify would take the d of 5d for one."""
+"""Units are compared outside the sandbox; math-verify would take the d of 5d for a unit."""
 MEMORY_BYTES = 768 * 1024**2
 
 
@@ -28,9 +28,9 @@ def read(text: str) -> list[Any]:
 
 
 def is_near(expert: Any, answer: Any, digits: int) -> bool:
-    """Whether two formulas that math-verify takes as equal, which rounds to decimals, are equal in significant digits.
+    """Whether two formulas that are equal for math-verify, which rounds decimals, are equal in significant digits, too.
 
-    Members of sets, tuples and matrices are compared one by one; formulas with letters, at a number for each letter.
+    Members of sets, tuples and matrices are compared one by one; in formulas, a number is put in for each letter.
     """
     if not (isinstance(expert, Basic) and isinstance(answer, Basic)) or isinstance(
         expert, FiniteSet | Tuple | Interval
@@ -60,7 +60,7 @@ def _is_near_number(one: Any, other: Any, digits: int) -> bool:
     if numbers[0] == numbers[1] or difference <= 10.0**-digits * size:
         return True
     is_exact = not (one.atoms(Float) or other.atoms(Float))
-    return is_exact and bool((one - other).equals(0))  # what cancels out may be evaluated to nearly 0
+    return is_exact and bool((one - other).equals(0))  # terms that cancel out may give nearly 0
 
 
 def compare(pair: dict[str, Any]) -> dict[str, bool]:
@@ -81,7 +81,8 @@ class Ended(NamedTuple):
 def compare_in_child(pairs: list[dict[str, Any]], verdicts: list[dict[str, Any]]) -> Ended:
     """Compare pairs in a child process, add their verdicts, and say how the child ended.
 
-    A fork costs as much as several pairs. Sympy's caches, which pairs would share, are emptied between them.
+    One child compares many pairs, since a fork costs as much as several pairs. SymPy's caches, which the pairs would
+    share, are emptied before each pair.
     """
     num_before = len(verdicts)
     read_end, write_end = os.pipe()
@@ -101,11 +102,11 @@ def compare_in_child(pairs: list[dict[str, Any]], verdicts: list[dict[str, Any]]
 
 
 def compare_all(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Verdicts on all pairs. A pair that ends its process is compared once more in a fresh one, before others."""
+    """Verdicts on all pairs; a pair that crashes a process after other pairs is tried again, first in a new process."""
     verdicts: list[dict[str, Any]] = []
     while len(verdicts) < len(pairs):
         ended = compare_in_child(pairs[len(verdicts) :], verdicts)
-        if ended.signal == signal.SIGKILL:  # no formula sends it: the system has killed the process
+        if ended.signal == signal.SIGKILL:  # sent by the system and not by a formula
             os.kill(os.getpid(), signal.SIGKILL)
         if ended.signal == signal.SIGPROF:
             verdicts.append({"ended": "time_limit"})

@@ -1,4 +1,4 @@
-"""Runs in the sandbox: a command in the folder that a setup makes, as it is and with altered contents -> its effects.
+"""Runs in the sandbox: runs a command in the folder that a setup makes, and in altered copies of it -> its effects.
 
 plan.json: {"setup", "command", "num_perturbed", "num_runs", "cpu_seconds", "max_output_bytes"}
 effects.json: [num_runs][num_perturbed + 1] {"exit_code", "printed", "files", "changes", "complaint"} | {"ended": how}.
@@ -23,18 +23,18 @@ from typing import Any
 FOLDER = Path("work")
 SCRIPT, PRINTED, ERRORS = "script.sh", "printed", "errors"
 EARLIER = 1_704_067_200
-"""Time of every file before the command, so that a listing shows the same time in every run."""
+"""Timestamp of every file before the command, so that a listing shows the same time in every run."""
 SECONDS_BETWEEN_RUNS = 1.1
-"""A command that prints the clock prints something else after them."""
+"""Pause between two runs, after which a command that prints the time prints something else."""
 MAX_TEXT_BYTES = 64 * 1024
 TEXT_SUFFIXES = {"", ".txt", ".log", ".csv", ".tsv", ".md", ".lst", ".dat", ".out", ".err"}
 NUMBER = re.compile(r"(?<![A-Za-z0-9_])[0-9]{1,18}(?![0-9])")
 WORD = re.compile(r"[A-Za-z]+")
 WORDS_ALONE = re.compile(r"\s*[A-Za-z]+(?: +[A-Za-z]+)+\s*")
 LITERALS = {"true", "false", "null"}
-"""Words that a structured text cannot exchange for others."""
+"""Words that cannot be replaced by others in a structured text."""
 STRUCTURED_SUFFIXES = {".json", ".env", ".yaml", ".yml", ".ini", ".toml", ".cfg", ".conf", ".xml", ".html"}
-"""Endings of files that are altered where they have one line, as are hidden files, and names such as VERSION."""
+"""Suffixes of files that are altered only if they have one line; so are hidden files, and names such as VERSION."""
 WITH_HEADER = {".csv", ".tsv"}
 ENVIRONMENT = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONHASHSEED": "0"}
 
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def effects(plan: dict[str, Any]) -> list[dict[str, Any]]:
-    """Effect in each folder; after one in which the command was ended, it does not run again."""
+    """Effect of the command in each folder; if it was stopped in one folder, it does not run in the others."""
     found: list[dict[str, Any]] = []
     for variant in range(plan["num_perturbed"] + 1):
         was_ended = bool(found) and "ended" in found[-1]
@@ -61,7 +61,7 @@ def effects(plan: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
-    """What the command does in a fresh folder; variant 0 is the folder as the setup makes it."""
+    """Effect of the command in a fresh folder; variant 0 is the folder as the setup makes it."""
     if FOLDER.exists():
         opened()
         shutil.rmtree(FOLDER)
@@ -79,7 +79,7 @@ def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
     if exit_code < 0:
         return {"ended": end_by(-exit_code, is_late=cpu_of_children() - cpu_seconds > 0.8 * plan["cpu_seconds"])}
     if os.path.getsize(PRINTED) > plan["max_output_bytes"]:
-        os.truncate(PRINTED, 0)  # it may have filled the disk
+        os.truncate(PRINTED, 0)  # the output may have filled the disk
         return {"ended": "output_limit"}
     after = files()
     return {
@@ -92,7 +92,10 @@ def effect(plan: dict[str, Any], variant: int) -> dict[str, Any]:
 
 
 def end_by(number: int, *, is_late: bool) -> str:
-    """Reason for which a signal ended the command; the sandbox knows whether the machine ran out of memory."""
+    """Reason why a signal ended the command.
+
+    A SIGKILL before the time limit also ends this process: the sandbox knows whether the machine ran out of memory.
+    """
     if number == signal.SIGKILL and not is_late:
         os.kill(os.getpid(), signal.SIGKILL)
     return "time_limit" if is_late else "runtime_error"
@@ -104,7 +107,7 @@ def cpu_of_children() -> float:
 
 
 def bash(script: str) -> int:
-    """Exit code of a script in the folder, negative if a signal ended it. What it leaves running is ended."""
+    """Exit code of a script in the folder, negative if a signal ended it; processes that it leaves are killed."""
     Path(SCRIPT).write_text(script)
     with open(PRINTED, "wb") as printed, open(ERRORS, "wb") as errors:
         process = subprocess.Popen(
@@ -138,7 +141,7 @@ def files() -> list[str]:
 
 
 def opened() -> dict[Path, int]:
-    """Make readable what the user may not read in the folder; the modes that it had, folders before their content."""
+    """Make all files and folders readable; returns the former modes of those changed, folders before their content."""
     modes: dict[Path, int] = {}
     waiting = [FOLDER] if os.path.lexists(FOLDER) else []  # the command may have removed it
     while waiting:
@@ -166,7 +169,7 @@ def described(path: Path, modes: dict[Path, int]) -> str:
 
 
 def is_data(path: Path) -> bool:
-    """Whether a file is text whose lines may be others: no program, and one line where it is hidden or structured."""
+    """Whether a file is text that may be altered: no program, and of only one line if it is hidden or structured."""
     if (
         path.is_symlink()
         or not path.is_file()
@@ -183,7 +186,7 @@ def is_data(path: Path) -> bool:
 
 
 def perturb(path: Path, generator: random.Random, variant: int) -> None:
-    """Drop a third of a text's lines or write each twice, in another order. A single word or number becomes another."""
+    """Drop a third of a text's lines or write each twice, in another order; a single line is changed in one word."""
     content = path.read_bytes()
     if content.startswith(b"#!") or b"\0" in content:
         return
@@ -201,8 +204,8 @@ def perturb(path: Path, generator: random.Random, variant: int) -> None:
 
 
 def other_line(line: bytes) -> bytes:
-    """A line with another number in it, else with another last word; a line of several words has one more."""
-    text = line.decode("latin-1")  # a character for each byte
+    """The line with its first number changed, or else its last word; a line of words alone gets one more word."""
+    text = line.decode("latin-1")  # one character for each byte
     words = [word for word in WORD.finditer(text) if word[0] not in LITERALS]
     if number := NUMBER.search(text):
         start, end, other = number.start(), number.end(), str(int(number[0]) + 1).rjust(len(number[0]), "0")

@@ -19,11 +19,11 @@ with open("plan.json", encoding="utf-8") as file:
 
 COPY = "copy.db"
 MAX_PERTURBED_ROWS = 4000
-"""Rows that an altered copy of a table keeps at most."""
+"""Most rows that an altered copy of a table keeps."""
 EXACT_DIGITS = 15
-"""Digits of a decimal number that a float holds."""
+"""Most digits of a decimal number that a float holds without loss."""
 MAX_DEPTH = 32
-"""Lists and structs within each other in a value that can be compared; each struct makes three lists of it."""
+"""Most nested lists and structs in a value that can be compared; each struct becomes three nested lists."""
 ROUNDS = 8
 ROWS_OF_STATEMENT = 100
 
@@ -32,7 +32,7 @@ class Table(NamedTuple):
     """One table of a source."""
 
     columns: list[Any]
-    """[name, _, is not null, _, is key] of the columns that take values; generated ones do not."""
+    """[name, _, is not null, _, is key] of each column that takes values; generated columns do not."""
     rows: list[list[Any]]
 
 
@@ -84,7 +84,7 @@ class SqliteVariant:
         self._connection.close()
 
     def _drop_orphans(self) -> None:
-        """Delete rows whose foreign key names a row that is gone, and the rows that then name these."""
+        """Delete rows whose foreign key refers to a missing row, and then the rows that refer to deleted ones."""
         for _ in range(ROUNDS):
             orphans = [row for row in self.fetch("PRAGMA foreign_key_check") if row[1] is not None]
             if not orphans:
@@ -94,17 +94,17 @@ class SqliteVariant:
 
 
 class DuckdbVariant:
-    """One DuckDB database of the connection that all of them share, since a connection is slow to open."""
+    """One DuckDB database; all databases share one connection, since a connection is slow to open."""
 
     connection: Any = None
     error: Any = None
     num_opened = 0
     asking: Any = None
-    """Cursor of the query that is being asked: what a query sets, such as a seed, ends with it."""
+    """Cursor of the query that is running; settings that a query makes, such as a seed, end with its cursor."""
 
     @classmethod
     def connect(cls, duckdb: Any) -> None:
-        """Open the connection. No zygote may open one ahead: in its forks, all other connections stand still."""
+        """Open the connection; no zygote may open one ahead, since in its forks all other connections would hang."""
         cls.error, cls.connection = duckdb.Error, duckdb.connect(":memory:", config={"threads": 1})
 
     def __init__(self, number: int, script: str | None, variant: int, tables: dict[str, Table]) -> None:
@@ -142,7 +142,7 @@ class DuckdbVariant:
         return not attempt(self, f"INSERT INTO {place} ({name}) SELECT {name} FROM {place} WHERE 1 = 0")
 
     def ask(self, query: str) -> Any:
-        """Rows of a query; a SELECT too may write, by an INSERT or DELETE in its WITH, unless the transaction reads."""
+        """Rows of a query, in a read-only transaction: even a SELECT may write, by an INSERT or DELETE in its WITH."""
         self.asking = self.connection.cursor()
         self.asking.execute(f"USE {self._name}")
         self.asking.execute("BEGIN TRANSACTION READ ONLY")
@@ -155,11 +155,11 @@ class DuckdbVariant:
         self.asking.close()
 
     def close(self) -> None:
-        """The connection closes all of them when the program ends."""
+        """The connection closes all databases when the program ends."""
 
 
 def sendable(value: Any) -> Any:
-    """The value, or its bytes if it is text with bytes that are no UTF-8, which SQLite may hold and does not take."""
+    """The value, or its bytes if it is text that is not UTF-8, which SQLite may hold but does not accept as text."""
     if not isinstance(value, str) or value.isascii():
         return value
     data = value.encode("utf-8", "surrogateescape")
@@ -172,7 +172,7 @@ def copy_source(number: int, path: str) -> None:
 
 
 def attempt(database: Any, statement: str, values: Any = ()) -> bool:
-    """Execute a statement that a constraint may forbid; whether it was executed."""
+    """Execute a statement that a constraint may forbid; returns whether it was executed."""
     try:
         database.execute(statement, values)
     except database.error:
@@ -181,7 +181,7 @@ def attempt(database: Any, statement: str, values: Any = ()) -> bool:
 
 
 def read_tables(database: Any) -> dict[str, Table]:
-    """The tables of a source with the rows that an altered copy may keep; altered copies are made of them alone."""
+    """The tables of a source with the rows that an altered copy may keep; altered copies have no other rows."""
     found = {}
     for name in database.tables():
         described = [row[1:6] for row in database.fetch(f"PRAGMA table_info({quoted(name)})")]
@@ -194,9 +194,9 @@ def read_tables(database: Any) -> dict[str, Table]:
 
 
 def perturb(database: Any, tables: dict[str, Table], variant: int) -> None:
-    """Write every table anew with altered rows, as far as its constraints allow, in the same way each time.
+    """Rewrite every table with altered rows, as far as its constraints allow, in the same way each time.
 
-    Rows of other tables may forbid that a row goes, or demand that another one comes first: hence several rounds.
+    Foreign keys may forbid that a row is deleted, or demand that another row is inserted first: hence several rounds.
     """
     waiting = {
         name: altered_rows(table, random.Random(f"{PLAN['seed']}:{variant}:{name}"), variant)
@@ -215,7 +215,7 @@ def perturb(database: Any, tables: dict[str, Table], variant: int) -> None:
 
 
 def altered_rows(table: Table, generator: random.Random, variant: int) -> list[Any]:
-    """A table's rows: some missing, values of a column exchanged, in some variants NULLs, other numbers, doubles."""
+    """A table's rows, some missing, values of a column exchanged; in some variants with NULLs, new numbers, doubles."""
     keys = {index for index, column in enumerate(table.columns) if column[4]}
     kept = [list(row) for row in table.rows if generator.random() >= 0.25] or [list(row) for row in table.rows[:1]]
     is_alone = len(table.rows) == 1
@@ -250,7 +250,7 @@ def other_value(value: Any, generator: random.Random, is_alone: bool) -> Any:
 
 
 def doubles(rows: list[Any], keys: set[int], generator: random.Random) -> list[Any]:
-    """Copies of some rows, with a fresh key where the table has one whole number as its key."""
+    """Copies of some rows, with new values in the key columns; none if a key is not a whole number."""
     copies = [list(row) for row in rows if generator.random() < 0.2] or [list(row) for row in rows[:1]]
     for index in keys:
         numbers = [row[index] for row in rows]
@@ -262,7 +262,7 @@ def doubles(rows: list[Any], keys: set[int], generator: random.Random) -> list[A
 
 
 def insert(database: Any, table: str, columns: list[Any], rows: list[Any]) -> list[Any]:
-    """Insert rows, and give back those that a constraint refused. Many go into one statement, unless it is refused."""
+    """Insert rows, many in one statement unless it is refused; returns the rows that a constraint refused."""
     names, row_of_values = ", ".join(quoted(column[0]) for column in columns), f"({', '.join('?' * len(columns))})"
     statement = f"INSERT INTO {quoted(table)} ({names}) VALUES "
     refused = []
@@ -303,10 +303,10 @@ def run(database: Any, query: str) -> dict[str, Any]:
 
 
 def cell(value: Any, depth: int = 0) -> Any:
-    """A value as JSON: values that JSON lacks become [kind, text], and decimals numbers where these hold them.
+    """A value as JSON: values that JSON lacks become [kind, content], and decimals become numbers if these hold them.
 
     Raises:
-        ValueError: If lists and structs are nested too deeply in it.
+        ValueError: If lists and structs are nested too deeply in the value.
     """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
@@ -347,7 +347,7 @@ def answers_of_sqlite() -> list[list[dict[str, Any]]]:
 
 
 def answers_of_duckdb() -> list[list[dict[str, Any]]]:
-    """[num_variants][num_queries] answers; all databases are made before files are out of the queries' reach."""
+    """[num_variants][num_queries] answers; all databases are made before queries lose access to files."""
     DuckdbVariant.connect(import_module("duckdb"))
     databases = list(variants(DuckdbVariant))
     DuckdbVariant.connection.execute("SET enable_external_access = false")
