@@ -31,10 +31,10 @@ def run_interrupted(command: str, before: str = "") -> "subprocess.CompletedProc
 @pytest.mark.parametrize(
     ("command", "how"),
     [
-        ("profile", "goes on where it was"),
-        ("synthesize", "goes on where it was"),
-        ("quickstart", "goes on where it was"),
-        ("doctor", "begins anew"),
+        ("profile", "continues where it stopped"),
+        ("synthesize", "continues where it stopped"),
+        ("quickstart", "continues where it stopped"),
+        ("doctor", "begins again from the start"),
     ],
 )
 def test_an_import_that_swallows_ctrl_c_ends_with_the_line_nevertheless(command: str, how: str) -> None:

@@ -66,7 +66,7 @@ def test_a_check_that_breaks_stops_the_launch_which_hydra_would_start_with_a_war
 ) -> None:
     config = composed("+method=pivotrl", "actor_rollout_ref.rollout.name=sglang", "ray_kwargs=null")
 
-    with pytest.raises(SystemExit, match="verl-pivot: the check of this launch failed, see above, so that nothing was"):
+    with pytest.raises(SystemExit, match="verl-pivot: the check of this launch failed, see above, so nothing was"):
         LaunchCheck().on_job_start(config)
     assert "ray_init" in capsys.readouterr().err
 

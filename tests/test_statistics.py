@@ -40,7 +40,7 @@ def test_the_interval_of_a_share_is_that_of_wilson(counts: tuple[int, int]) -> N
 
 @pytest.mark.parametrize(("share", "number"), [(0.5, 0), (1.01, 10), (-0.01, 10), (float("nan"), 10)])
 def test_what_is_no_share_has_no_interval(share: float, number: int) -> None:
-    with pytest.raises(ValueError, match="has no interval"):
+    with pytest.raises(ValueError, match="an interval needs a share"):
         wilson_interval(share, number)
 
 
@@ -125,7 +125,7 @@ def test_columns_of_a_task_are_drawn_together() -> None:
 
 @pytest.mark.parametrize("outcomes", [[], [1.0, 0.0], np.empty((0, 2))])
 def test_what_are_no_outcomes_of_tasks_is_refused(outcomes: list[float]) -> None:
-    with pytest.raises(ValueError, match="are not those of tasks in columns"):
+    with pytest.raises(ValueError, match="outcomes must have the shape"):
         bootstrap_means(outcomes)
 
 
@@ -155,9 +155,9 @@ def test_a_seeded_difference_of_one_set_of_tasks_is_the_paired_difference() -> N
 @pytest.mark.parametrize(
     ("pairs", "reason"),
     [
-        ([], "needs a seed"),
-        ([[]], "needs a seed"),
-        ([[([1], [0])], []], "needs a seed"),
+        ([], "needs at least one seed"),
+        ([[]], "needs at least one seed"),
+        ([[([1], [0])], []], "needs at least one seed"),
         ([[([1, 0], [1])]], "2 outcomes of one arm cannot be paired with 1 of another"),
     ],
 )
@@ -183,7 +183,7 @@ def test_the_interval_of_a_mean_is_that_of_scipy() -> None:
     judge = stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
 
     assert t_interval(values) == pytest.approx((judge.low, judge.high))
-    with pytest.raises(ValueError, match="do not tell how values differ"):
+    with pytest.raises(ValueError, match="needs at least two values"):
         t_interval([0.1])
 
 
@@ -274,7 +274,7 @@ def test_a_claim_holds_does_not_hold_or_is_undecided(
 
 
 def test_a_claim_without_parts_has_no_verdict() -> None:
-    with pytest.raises(ValueError, match="without parts"):
+    with pytest.raises(ValueError, match="needs at least one part"):
         verdict_of([], 0.01)
 
 

@@ -21,7 +21,7 @@ def stop(command: str | None) -> int:
     """Print whether the same command resumes when it is run again; returns the exit code."""
     has_out = any(argument.partition("=")[0] == "--out" for argument in sys.argv)
     is_resumed = command in _RESUMED or (has_out and command in _RESUMED_WITH_OUT)
-    how = "goes on where it was" if is_resumed else "begins anew"
+    how = "continues where it stopped" if is_resumed else "begins again from the start"
     print(f"Stopped. The same command {how} when it is run again.", file=sys.stderr, flush=True)
     return _INTERRUPTED
 

@@ -59,7 +59,7 @@ class LaunchCheck(Callback):  # type: ignore[misc]  # hydra is untyped here
         except Exception as error:  # whatever it is, Hydra would make a warning of it and start the launch unchecked
             print_exc()
             raise SystemExit(
-                f"verl-pivot: the check of this launch failed, see above, so that nothing was started: {error}"
+                f"verl-pivot: the check of this launch failed, see above, so nothing was started: {error}"
             ) from error
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
@@ -146,8 +146,8 @@ def _check_sections(config: DictConfig) -> None:
             _check_tools(settings, others)
         elif others:
             raise ConfigError(
-                f"pivot.{min(others)} needs the calls of a tools file, which a rollout that an environment drives does "
-                "not have: leave out pivot.rollout.environment, or choose +method=tool_rollout"
+                f"pivot.{min(others)} needs the calls of a tools file, but pivot.rollout.environment drives rollouts "
+                "without one: leave out pivot.rollout.environment, or choose +method=tool_rollout"
             )
         else:
             check_environment(settings.environment)

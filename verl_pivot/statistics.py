@@ -42,7 +42,7 @@ def wilson_interval(share: float, number: float) -> Interval:
         ValueError: If the share lies outside [0, 1], or there is no trial.
     """
     if not 0.0 <= share <= 1.0 or number <= 0.0:
-        raise ValueError(f"a share of {share} of {number} trials has no interval")
+        raise ValueError(f"an interval needs a share in [0, 1] and more than 0 trials, got {share} of {number}")
     middle = (share + _Z**2 / (2 * number)) / (1 + _Z**2 / number)
     half = _Z / (1 + _Z**2 / number) * math.sqrt(share * (1 - share) / number + _Z**2 / (4 * number**2))
     low, high = max(0.0, middle - half), min(1.0, middle + half)
@@ -103,7 +103,9 @@ def bootstrap_means(outcomes: ArrayLike, stream: int = 0) -> NDArray[np.float64]
     """
     rows = np.asarray(outcomes, dtype=float)
     if rows.ndim != 2 or not len(rows):
-        raise ValueError(f"outcomes of shape {rows.shape} are not those of tasks in columns")
+        raise ValueError(
+            f"outcomes must have the shape [num_tasks, num_columns] with at least one task, got {rows.shape}"
+        )
     distinct, number = np.unique(rows, axis=0, return_counts=True)
     counts = np.random.default_rng([0, stream]).multinomial(len(rows), number / len(rows), _NUM_DRAWS)
     means: NDArray[np.float64] = counts @ distinct / len(rows)
@@ -142,7 +144,7 @@ def seeded_difference(pairs: Sequence[Sequence[tuple[ArrayLike, ArrayLike]]]) ->
         ValueError: If there is no pair, or its halves differ in their number of tasks.
     """
     if not pairs or not all(pairs):
-        raise ValueError("a difference needs a seed, and each seed a domain")
+        raise ValueError("a difference needs at least one seed, and each seed at least one domain")
     by_seed, drawn, stream = [], np.zeros(_NUM_DRAWS), 0
     for domains in pairs:
         means = []
@@ -170,7 +172,7 @@ def t_interval(values: Sequence[float]) -> Interval:
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     if len(values) < 2:
-        raise ValueError(f"{len(values)} value(s) do not tell how values differ")
+        raise ValueError(f"a standard error needs at least two values, got {len(values)}")
     return float(np.mean(values)), float(np.std(values, ddof=1)) / math.sqrt(len(values))
 
 
@@ -240,7 +242,7 @@ def verdict_of(parts: Sequence[tuple[SeededEstimate, Region]], adjusted_p: float
         ValueError: If the claim has no part.
     """
     if not parts:
-        raise ValueError("a claim without parts has no verdict")
+        raise ValueError("a claim needs at least one part")
     for estimate, region in parts:
         low, high = estimate.over_tasks
         is_outside = high < region.low or low > region.high

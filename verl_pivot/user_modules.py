@@ -68,8 +68,8 @@ def _import_file(path: Path, kind: str) -> None:
         return
     if not path.is_file():
         raise ConfigError(
-            f"{kind} module {str(path)!r} is not a file{place_of(path)}; give the path of a .py file, on a cluster an "
-            "absolute one that every node has"
+            f"{kind} module {str(path)!r} is not a file{place_of(path)}; give the path of a .py file; on a cluster, an "
+            "absolute path that exists on every node"
         )
     spec = importlib.util.spec_from_file_location(name, path)
     loader = spec.loader if spec else None

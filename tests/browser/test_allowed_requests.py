@@ -43,6 +43,6 @@ def test_a_host_with_a_port_is_refused() -> None:
 
 def test_a_missing_browser_is_one_sentence_with_the_command() -> None:
     with pytest.raises(
-        ConfigError, match=r"there is no browser '/no/chrome': apt-get install .*chromium-headless-shell"
+        ConfigError, match=r"the browser '/no/chrome' was not found: run `apt-get install .*chromium-headless-shell"
     ):
         find_browser("/no/chrome")

@@ -41,5 +41,5 @@ def test_a_browser_that_is_not_there_is_named_with_the_command(monkeypatch: pyte
 
     use_browser_of(OmegaConf.create({"browser": {"path": "/opt/none"}}))
 
-    with pytest.raises(ConfigError, match="there is no browser '/opt/none': apt-get install"):
+    with pytest.raises(ConfigError, match="the browser '/opt/none' was not found: run `apt-get install"):
         find_browser()

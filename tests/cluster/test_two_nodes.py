@@ -85,7 +85,7 @@ def test_a_launch_on_two_nodes_that_loses_one_goes_on_from_its_last_step_once_th
     said = failed.stderr.splitlines()[-1]
     assert any(lost in said for lost in LOST), failed.stderr
     assert "start the same command again" in said
-    assert "goes on from its last checkpoint" in said
+    assert "continues from its last checkpoint" in said
     steps = steps_of("grpo_roc", resumed)
     assert 1 <= saved < NUM_STEPS
     assert sorted(steps) == list(range(saved + 1, NUM_STEPS + 1))

@@ -163,7 +163,7 @@ def test_verl_goes_on_with_the_optimizer_and_its_schedule_at_step_0_of_the_next_
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"Wrote {out} from {saved.folder}/global_step_7.",
-        "The next launch differs by:",
+        "Change in the next launch:",
         f"  trainer.default_local_dir={out} trainer.resume_mode=auto",
         "Keep actor_rollout_ref.model.path, which gives the reference policy, and the number of GPUs.",
     ]
@@ -184,7 +184,7 @@ def test_a_checkpoint_without_the_optimizer_cannot_be_carried(tmp_path: Path) ->
     message = refusal("next-stage", step, "--out", tmp_path / "next", "--keep-optimizer")
 
     assert message == (
-        f"{step}/actor lacks 2 of the 2 files optim_*.pt that an optimizer goes on from "
+        f"{step}/actor lacks 2 of the 2 files optim_*.pt that the optimizer needs to continue "
         "(optim_world_size_2_rank_0.pt): save with actor_rollout_ref.actor.checkpoint.save_contents="
         "[model,optimizer,extra], and copy the files of every node into this folder"
     )
@@ -216,9 +216,9 @@ def test_weights_that_verl_saved_whole_are_hard_links_and_other_files_are_copies
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"Wrote {out} (0.00 GB) from {tmp_path}/run/global_step_7.",
-        "The next launch differs by:",
+        "Change in the next launch:",
         f"  actor_rollout_ref.model.path={out} trainer.default_local_dir={out}-run trainer.resume_mode=auto",
-        f"Keep trainer.default_local_dir a new folder: in {tmp_path}/run verl would resume the old optimizer, weights "
+        f"Give trainer.default_local_dir a new folder: in {tmp_path}/run verl would resume the old optimizer, weights "
         "and step count, whatever the model.",
     ]
     names = ["config.json", "model.safetensors", "modeling_own.py", "tokenizer_config.json"]
@@ -300,11 +300,11 @@ def test_a_folder_without_a_checkpoint_is_refused_with_what_it_holds(tmp_path: P
         "give the run's trainer.default_local_dir, or a global_step_N in it"
     )
     assert refusal("next-stage", tmp_path / "run", *out) == (
-        f"{tmp_path}/run/latest_checkpointed_iteration.txt names global_step_7, which is not there; steps with an "
+        f"{tmp_path}/run/latest_checkpointed_iteration.txt names global_step_7, which does not exist; steps with an "
         "actor are global_step_5, global_step_8: give one of them"
     )
     assert refusal("next-stage", tmp_path / "run" / "global_step_6", *out).startswith(
-        f"{tmp_path}/run/global_step_6 holds no folder 'actor' but data.pt; steps with one are global_step_5, "
+        f"{tmp_path}/run/global_step_6 holds no folder 'actor' but data.pt; steps with an actor are global_step_5, "
         "global_step_8"
     )
     assert refusal("next-stage", tmp_path / "run" / "global_step_8", *out) == (
@@ -325,7 +325,7 @@ def test_an_existing_model_is_not_overwritten_and_an_incomplete_one_is_not_writt
         f"--out {tmp_path}/there exists already: give a new folder, or remove it"
     )
     assert refusal("next-stage", tmp_path / "run", "--out", tmp_path / "next").startswith(
-        f"the model in {tmp_path}/run/global_step_7/actor is not complete, it lacks tokenizer_config.json: take "
+        f"the model in {tmp_path}/run/global_step_7/actor is not complete: it lacks tokenizer_config.json: take "
     )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "there"]
 
@@ -459,27 +459,27 @@ def test_wrong_files_are_refused_and_nothing_is_written(tmp_path: Path) -> None:
     before = sorted(path.name for path in tmp_path.iterdir())
 
     assert refusal("hard-set", problems, "--rollouts", solved, *out) == (
-        f"the policy always solves each of the 2 problems of {problems}, so that nothing would be left to train on: "
-        "take harder problems, or more rollouts of each with a higher --min-rollouts"
+        f"the policy always solves all 2 problems of {problems}, so nothing is left to train on: "
+        "take harder problems, or sample more rollouts of each and raise --min-rollouts"
     )
     assert refusal("hard-set", problems, "--rollouts", others, *out) == (
-        f"no problem of {problems} occurs in the rollouts: give the file that was data.val_files when they were made, "
-        "with its --prompt-key"
+        f"no problem of {problems} occurs in the rollouts: give the file that was data.val_files when they were "
+        "sampled, and its column of prompts as --prompt-key"
     )
     assert refusal("hard-set", problems, "--rollouts", texts, *out) == (
         f"{texts}, line 1 is not a rollout (Object missing required field `uid`): give a file of the folder "
-        "'pivot' in trainer.rollout_data_dir or trainer.validation_data_dir, written by this version"
+        "'pivot' in trainer.rollout_data_dir or trainer.validation_data_dir, written by this version of verl-pivot"
     )
     assert refusal("hard-set", problems, "--rollouts", empty, *out) == (
         f"{empty} is empty; leave it out, or write it again"
     )
     assert refusal("hard-set", problems, "--rollouts", solved, *out, "--prompt-key", "question") == (
-        f"{problems} has no column 'question', only data_source, prompt, reward_model, number: say with --prompt-key "
-        "which column holds the chat messages"
+        f"{problems} has no column 'question', only data_source, prompt, reward_model, number: set --prompt-key "
+        "to the column of the chat messages"
     )
     assert refusal("hard-set", problems, "--rollouts", solved, *out, "--prompt-key", "number") == (
-        f"{problems}, row 1: the prompt cannot be read, since it is no list of chat messages; say with --prompt-key "
-        "which column holds it"
+        f"{problems}, row 1: no prompt can be read: it is not a list of chat messages; set --prompt-key "
+        "to the column of the chat messages"
     )
     assert refusal("hard-set", solved, "--rollouts", solved, *out).startswith(f"{solved} cannot be read as parquet: ")
     assert refusal("hard-set", problems, "--rollouts", solved, "--out", problems) == (

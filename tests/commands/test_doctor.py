@@ -29,7 +29,7 @@ def test_without_user_namespaces_the_sandbox_check_fails_with_a_remedy_and_other
 
     assert done.returncode == 1, done.stdout + done.stderr
     failed = re.findall(
-        r"FAIL (\w+): tier (T\d), .*: no further user namespace can be made .*\n +remedy: (.*), and", done.stdout
+        r"FAIL (\w+): tier (T\d), .*: no more user namespaces can be created .*\n +remedy: (.*), and", done.stdout
     )
     assert failed == [("sandbox", "T4", "sudo sysctl -w user.max_user_namespaces=15000")]
     assert "ok   plugin in a Ray worker" in done.stdout

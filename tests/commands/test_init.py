@@ -115,29 +115,29 @@ def test_nothing_is_overwritten_and_nothing_is_half_written(folder: Path, there:
 
     message = refusal("tool", "refund_check")
 
-    assert message == f"nothing is overwritten, and there is {there} already; choose another name"
+    assert message == f"existing files are not overwritten: {there}; choose another name"
     assert [(path.name, path.read_text()) for path in folder.iterdir()] == [(there, "mine")]
 
 
 def test_a_link_that_leads_nowhere_is_not_written_through(folder: Path) -> None:
     (folder / "refund_check.py").symlink_to(folder / "elsewhere.py")
 
-    assert refusal("tool", "refund_check").startswith("nothing is overwritten")
+    assert refusal("tool", "refund_check").startswith("existing files are not overwritten")
     assert not (folder / "elsewhere.py").exists()
 
 
 @pytest.mark.parametrize(
     ("kind", "name", "said"),
     [
-        ("verifier", "Refund", "'Refund' must be of small letters, digits and single underscores"),
-        ("verifier", "refund-check", "'refund-check' must be of small letters"),
-        ("verifier", "../refund", "'../refund' must be of small letters"),
-        ("verifier", "", "'' must be of small letters"),
-        ("verifier", "class", "'class' is a word of Python; choose another, such as my_class"),
-        ("tool", "sum", "'sum' is a word of Python"),
-        ("tool", "json", "a Python package is called 'json' and would be hidden"),
-        ("tool", "numpy", "a Python package is called 'numpy' and would be hidden"),
-        ("tool", "test_refund", "'test_refund' is a name that pytest reads as one of its own"),
+        ("verifier", "Refund", "'Refund' must consist of lower-case letters, digits and single underscores"),
+        ("verifier", "refund-check", "'refund-check' must consist of lower-case letters"),
+        ("verifier", "../refund", "'../refund' must consist of lower-case letters"),
+        ("verifier", "", "'' must consist of lower-case letters"),
+        ("verifier", "class", "'class' is a keyword or built-in of Python; choose another, such as my_class"),
+        ("tool", "sum", "'sum' is a keyword or built-in of Python"),
+        ("tool", "json", "the file would hide the Python package 'json'"),
+        ("tool", "numpy", "the file would hide the Python package 'numpy'"),
+        ("tool", "test_refund", "'test_refund' is a name with a meaning for pytest"),
         ("tool", "jupyter_code", "tool 'jupyter_code' comes with verl-pivot already"),
         (
             "verifier",
@@ -145,8 +145,8 @@ def test_a_link_that_leads_nowhere_is_not_written_through(folder: Path) -> None:
             "verifier 'tool_call' comes with verl-pivot already; choose another, such as my_tool",
         ),
         ("format", "sharegpt", "format 'sharegpt' comes with verl-pivot already"),
-        ("verifier", "turn", "'turn' means something else in the file; choose another, such as my_turn"),
-        ("environment", "environment", "'environment' means something else in the file"),
+        ("verifier", "turn", "'turn' has another use in the template; choose another, such as my_turn"),
+        ("environment", "environment", "'environment' has another use in the template"),
     ],
 )
 def test_a_name_that_would_not_work_is_refused(folder: Path, kind: str, name: str, said: str) -> None:

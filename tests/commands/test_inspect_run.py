@@ -19,10 +19,10 @@ from verl_pivot.cli import app
 @pytest.mark.parametrize(
     ("names", "sentence"),
     [
-        (["none"], "there is no {folder}/none: give the folder of a run, or a dump of rollouts"),
+        (["none"], "{folder}/none does not exist: give the folder of a run, or a dump of rollouts"),
         (["empty"], "{folder}/empty holds neither Hydra's configuration nor metrics nor dumps of rollouts: give the"),
-        (["run", "run"], "a RUN is given twice: each must be another one"),
-        (["run", "run/../run"], "a RUN is given twice: each must be another one"),
+        (["run", "run"], "a RUN is given twice: each must be a different one"),
+        (["run", "run/../run"], "a RUN is given twice: each must be a different one"),
     ],
 )
 def test_what_is_no_run_is_refused_with_the_remedy(tmp_path: Path, names: list[str], sentence: str) -> None:

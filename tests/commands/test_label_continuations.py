@@ -306,7 +306,7 @@ def test_an_outcome_that_nobody_can_tell_is_no_valid_continuation(folder: Path) 
         label(folder, server.url, [SUM], "--samples", "3")
         one = label(folder, server.url, [SUM], "--samples", "1")
 
-    assert "2 │ no continuation whose outcome can be told" in one.output
+    assert "2 │ no continuation with a decided outcome" in one.output
     assert [(row["num_samples"], row["num_valid"], row["label"]) for row in rows_of(folder)] == [(3, 2, 0.5)] * 2
 
 
@@ -317,7 +317,7 @@ def test_tools_that_answer_otherwise_than_then_are_refused_unless_they_are_said_
         done = label(folder, server.url, [clock, other, SUM], "--samples", "1")
         free = label(folder, server.url, [clock, other], "--samples", "1", "--no-replay")
 
-    assert "3 │ a tool answers an earlier call otherwise than it did then" in done.output
+    assert "3 │ an earlier call now gives another result than recorded" in done.output
     assert done.exit_code == 0
     assert free.exit_code == 0
     assert len(rows_of(folder)) == 3
@@ -361,7 +361,7 @@ def test_turns_that_cannot_be_continued_are_counted_by_their_reason(folder: Path
             file.write(json.dumps({**row, "metadata": '{"goal": 6}'}) + "\n")
         other = label(folder, server.url, [SUM], "--samples", "1")
 
-    assert "1 │ more turns than --max-turns" in short.output
+    assert "1 │ no turn is left within --max-turns: raise it" in short.output
     assert "j.yaml" in wrong.stderr
     assert same.exit_code == 0
     assert other.exit_code == 1
@@ -382,7 +382,7 @@ def test_equal_turns_share_their_continuations_and_the_same_command_again_asks_n
     assert num_asked == num_again == 6
     assert rows_of(folder)[:2] == rows[:2]
     assert len(rows) == 3
-    assert "0 + 0 tokens, 4 from the cache" in second.output
+    assert "0 prompt + 0 answer tokens, 4 cached answers" in second.output
     assert len(server.requests) == 12
 
 
@@ -391,7 +391,7 @@ def test_a_dead_endpoint_is_an_error_that_names_the_way_on_and_writes_nothing(fo
 
     assert done.exit_code == 1
     assert "http://127.0.0.1:9/v1" in done.stderr
-    assert "the same command again goes on, with the outcomes in" in done.stderr
+    assert "run the same command again to continue with the outcomes in" in done.stderr
     assert not (folder / "turns.parquet").exists()
 
 
@@ -436,7 +436,7 @@ def test_a_bug_in_the_tools_stops_the_command_with_its_place(folder: Path) -> No
         (("--max-tokens", "99"), "--by continuations asks no judge: leave --max-tokens out"),
         (("--reward-function", "nowhere.py:f"), "is not a file"),
         (("--tools", "nowhere.yaml"), "nowhere.yaml"),
-        (("--by", "judge"), "--by judge continues nothing: leave --tools out"),
+        (("--by", "judge"), "--by judge continues no rollouts: leave --tools out"),
         (("--api-key-variable", "NO_KEY"), "set it to the key of the policy"),
     ],
 )
@@ -473,7 +473,7 @@ def test_half_characters_leave_a_turn_out(folder: Path) -> None:
 
     assert done.exit_code == 0, done.output
     assert len(rows_of(folder)) == 2
-    assert "1 │ text with half characters" in done.output
+    assert "1 │ invalid Unicode in a text" in done.output
 
 
 @pytest.mark.parametrize("column", ["{", "[]", '{"goal": "five"'])

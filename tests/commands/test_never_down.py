@@ -239,7 +239,7 @@ def test_import_check_says_which_experts_their_verifiers_cannot_judge(tmp_path: 
     )
 
     assert result.exit_code == 0, result.output
-    assert "4 experts, each judged twice by its verifier" in result.output
+    assert "4 expert actions, each judged twice by its verifier" in result.output
     assert "refused: wrong_value" in result.output
     assert "turn t2:0" in result.output
     assert "undecided: broken_gold" in result.output

@@ -252,7 +252,7 @@ def test_a_plan_that_is_no_plan_and_other_lengths_in_the_same_folder_are_refused
     options = ("--model", policy, "--endpoint", server.url, "--num-profiled", "2", "--samples", "2")
     plan("runs.jsonl", *options)
 
-    assert "max_new_tokens is 256 there and 99 here" in refusal("runs.jsonl", *options, "--max-new-tokens", "99")
+    assert "max_new_tokens is 256 in the file and 99 now" in refusal("runs.jsonl", *options, "--max-new-tokens", "99")
     (folder / "plan" / "plan.json").write_text("{}")
     assert refusal("runs.jsonl", *options) == "plan/plan.json holds no plan; delete it, or choose another --out"
 

@@ -269,7 +269,7 @@ def test_a_failure_of_a_tool_masks_the_conversation_and_the_import_leaves_it_out
 
     assert done.exit_code == 0, done.output
     assert (
-        "Masked, so that no update would see it: tool_failure, environment Shop.crash raised ConnectionError: the "
+        "Masked, so that training would not use it: tool_failure, environment Shop.crash raised ConnectionError: the "
     ) in done.stdout
     masked, _ = lines(out)
     assert (masked["reward"], masked["passed"], masked["rollout"]["is_masked"]) == (None, False, True)
@@ -284,7 +284,7 @@ def test_a_command_that_only_gets_masked_conversations_fails(shop: str) -> None:
         said_error = refusal(shop, "--openai", server.url, "--prompt", "Two.")
 
     assert said_error.startswith(
-        "every conversation was masked, the last one by: environment Shop.crash raised Connection"
+        "every conversation was masked; the last failure: environment Shop.crash raised Connection"
     )
 
 
@@ -389,7 +389,7 @@ def test_a_reward_function_of_verl_scores_what_no_environment_decides(tmp_path: 
         scored = play(*arguments, "--openai", server.url, "--reward-function", f"{tmp_path}/reward.py:compute_score")
 
     assert (
-        "No reward (nobody: not_scored, no environment decides it; in training verl's reward for data_source 'sums'"
+        "No reward (nobody: not_scored, no environment decides the reward; in training verl's reward for data_source "
         in plain.stdout
     )
     assert "Reward 1.5 (reward_function: compute_score)" in scored.stdout
@@ -489,15 +489,15 @@ def answered(**message: Any) -> Answer:
     ("answer", "sentence"),
     [
         (Answer(body=b"<html>"), "answered with something that is not JSON"),
-        (Answer(body={"choices": []}), "answered something else than asked for"),
-        (Answer(body={"error": "?"}), "answered something else than asked for"),
+        (Answer(body={"choices": []}), "answered in an unexpected format"),
+        (Answer(body={"error": "?"}), "answered in an unexpected format"),
         (
             answered(content=5),
-            "the endpoint answered something that is no message (content must be text, got a number)",
+            "the endpoint's answer is not a chat message (content must be text, got a number)",
         ),
-        (answered(content=[{"type": "image"}]), "the endpoint answered something that is no message"),
-        (answered(tool_calls="order"), "the endpoint answered something that is no message (tool_calls must be a JSON"),
-        (answered(tool_calls=[{"function": None}]), "the endpoint answered something that is no message (tool_call.f"),
+        (answered(content=[{"type": "image"}]), "the endpoint's answer is not a chat message"),
+        (answered(tool_calls="order"), "the endpoint's answer is not a chat message (tool_calls must be a JSON"),
+        (answered(tool_calls=[{"function": None}]), "the endpoint's answer is not a chat message (tool_call.f"),
         (Answer(body={"error": "no key"}, status=401), "refused the key (status 401)"),
         (Answer(body={"error": "unknown key seed"}, status=422), "set it to null in --extra-body"),
         (Answer(body="busy", status=503), "kept answering with status 503"),
@@ -540,12 +540,12 @@ def test_mistakes_of_the_command_are_one_sentence(shop: str, tmp_path: Path) -> 
         assert refusal(shop, *at, "--human").startswith("give either --openai URL")
         assert refusal(shop, *at, "--prompt", "x", "--rows", rows).startswith("--rows and --prompt were both given")
         assert refusal(shop, *at).startswith("there is no first message; give --prompt TEXT, or --rows")
-        assert refusal(shop, *at, "--prompt", "x") == f"{server.url} serves a, b, and no --model was given; name one"
+        assert refusal(shop, *at, "--prompt", "x") == f"{server.url} serves a, b, but no --model was given; choose one"
         assert refusal(shop, *at, "--prompt", "x", "--model", "c") == (
-            f"{server.url} serves a, b, and --model c is none of them; name one"
+            f"{server.url} serves a, b, but --model c is none of them; choose one"
         )
         assert refusal(shop, *at, "--rows", tmp_path / "promptless.jsonl") == (
-            f"{tmp_path}/promptless.jsonl, line 1 is no problem: it has no column `prompt` with a list of chat "
+            f"{tmp_path}/promptless.jsonl, line 1 cannot be played: it has no column `prompt` with a list of chat "
             "messages, which training needs"
         )
         assert "nowhere.yaml cannot be read" in refusal("nowhere.yaml", *at, "--prompt", "x")

@@ -159,7 +159,7 @@ def test_a_tool_that_breaks_masks_the_conversation(tools: Path, tmp_path: Path) 
             tools, "--loop", "notebook", "--openai", server.url, "--rows", rows(tmp_path), "--out", out
         )
 
-    assert said_error.startswith("every conversation was masked, the last one by: tool search raised ConnectionError")
+    assert said_error.startswith("every conversation was masked; the last failure: tool search raised ConnectionError")
     (row,) = lines(out)
     assert (row["reward"], row["passed"], row["rollout"]["stop_reason"]) == (None, False, "tool_failure")
 
@@ -215,5 +215,5 @@ def test_options_of_the_other_loop_are_refused(tools: Path) -> None:
         "--trim does nothing with --loop tools: leave it out, or use --loop notebook"
     )
     assert refusal(tools, *at, "--loop", "notebook", "--parallel-calls").startswith("--parallel-calls does nothing")
-    assert refusal(tools, "y", *at).startswith("the message stands both behind the tools and in --prompt")
+    assert refusal(tools, "y", *at).startswith("the message is given twice, as an argument and with --prompt")
     assert "leaves no room for a task" in refusal(tools, *at, "--loop", "notebook", "--max-context-tokens", "3000")

@@ -109,7 +109,7 @@ async def test_the_same_command_again_asks_nothing_again(tmp_path: Path) -> None
 
     assert len(server.requests) == 6
     assert rows_of(tmp_path) == first
-    assert "0 + 0 tokens, 6 from the cache" in shown
+    assert "0 prompt + 0 answer tokens, 6 cached answers" in shown
 
 
 async def test_a_judge_that_is_down_is_an_error_that_names_the_way_on_and_writes_nothing(tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ async def test_a_judge_that_is_down_is_an_error_that_names_the_way_on_and_writes
 
     assert done.exit_code == 1
     assert "error: judge strong: " in done.stderr
-    assert "the same command again goes on, with the answers in" in done.stderr
+    assert "run the same command again to continue with the answers in" in done.stderr
     assert not (tmp_path / "turns.parquet").exists()
 
 
@@ -130,7 +130,7 @@ async def test_a_judge_that_refuses_all_is_told_in_the_words_of_the_options(tmp_
 
     assert done.exit_code == 1
     assert "the judge refuses every question" in done.stderr
-    assert "see that --base-url and --model are those of the judge" in done.stderr
+    assert "check that --base-url and --model name the judge" in done.stderr
 
 
 def test_outcomes_label_a_turn_by_all_rollouts_that_hold_it(tmp_path: Path) -> None:
@@ -171,9 +171,9 @@ def test_what_cannot_be_labelled_is_counted_by_its_reason(tmp_path: Path) -> Non
     for reason in (
         "undecided outcome",
         "outcome outside of [0, 1]",
-        "one turn, the last, which is not judged",
+        "rollout of one turn, since the last turn is not judged",
         "prompt that is not in --rows",
-        "turn without text, which scores 0 unasked",
+        "turn without text, which scores 0 without a question",
         "masked: the system failed",
     ):
         assert reason in done.stdout
@@ -252,7 +252,7 @@ async def test_a_row_without_a_label_is_named(tmp_path: Path) -> None:
     )
 
     assert done.exit_code == 1
-    assert "mine.jsonl, line 2 is no labelled turn" in done.stderr
+    assert "mine.jsonl, line 2 is not a labelled turn" in done.stderr
     assert "`label`" in done.stderr
 
 
@@ -341,9 +341,9 @@ async def test_a_bench_of_pairs_asks_in_both_orders_and_says_what_the_place_of_a
     ("file", "arguments", "message"),
     [
         ("turns.pairs.parquet", ("--pairs", "--form", "released"), "--form does nothing with --pairs"),
-        ("turns.parquet", ("--pairs",), "turns.parquet, row 1 is no pair of turns"),
+        ("turns.parquet", ("--pairs",), "turns.parquet, row 1 is not a pair of turns"),
         ("turns.pairs.parquet", (), "pairs of turns need --pairs"),
-        ("half.parquet", ("--pairs",), "do not stand in two rows, one with either turn first"),
+        ("half.parquet", ("--pairs",), "must be in two rows, once in each order"),
     ],
 )
 def test_a_file_that_a_bench_cannot_ask_about_is_named(

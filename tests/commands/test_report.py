@@ -36,16 +36,16 @@ def test_the_numbers_alone_are_one_json_object(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["none", "--json"], "there is no {folder}/none: give the folder of a run, or a dump of rollouts"),
+        (["none", "--json"], "{folder}/none does not exist: give the folder of a run, or a dump of rollouts"),
         (["empty", "--json"], "{folder}/empty holds neither Hydra's configuration nor metrics nor dumps of rollouts"),
-        (["blank", "--json"], "{folder}/blank has nothing to report, neither settings nor metrics nor rollouts"),
-        (["notes.txt", "--json"], "{folder}/notes.txt has nothing to report, neither settings nor metrics nor rollout"),
+        (["blank", "--json"], "{folder}/blank has no settings, metrics or rollouts to report"),
+        (["notes.txt", "--json"], "{folder}/notes.txt has no settings, metrics or rollouts to report"),
         (
             ["profile.jsonl", "--json"],
-            "{folder}/profile.jsonl is of the stages before training (profile), and a report",
+            "{folder}/profile.jsonl comes from a stage before training (profile), but a report",
         ),
         (["run", "pivots.parquet", "--json"], "look at the file with `verl-pivot inspect {folder}/pivots.parquet`"),
-        (["run", "run/../run", "--json"], "a RUN is given twice: each must be another one"),
+        (["run", "run/../run", "--json"], "a RUN is given twice: each must be a different one"),
         (["run"], "give --out report.html, the file to write, or --json for the numbers alone"),
         (["run", "--json", "--out", "r.html"], "--json prints the numbers and writes no file: leave out --json, or"),
         (["run", "--out", "r.pdf"], "HTML is written, and its name must end in .html; give {folder}/r.html"),

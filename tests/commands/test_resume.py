@@ -49,7 +49,7 @@ def test_ctrl_c_gives_one_line_that_says_how_to_go_on(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
     )  # fmt: skip
 
-    said = "Stopped. The same command goes on where it was when it is run again.\n"
+    said = "Stopped. The same command continues where it stopped when it is run again.\n"
     assert (done.returncode, done.stderr) == (130, said)
 
 

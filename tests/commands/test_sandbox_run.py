@@ -42,7 +42,7 @@ def written(folder: Path, code: str) -> str:
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", [], 143, "", ""),
         (CONNECTS, [], 0, "OSError\n", ""),
         (CONNECTS, ["--network", "loopback"], 0, "ConnectionRefusedError\n", ""),
-        ("import time; time.sleep(9)", ["--wall-seconds", "0.2"], 1, "", "give it more by --wall-seconds\n"),
+        ("import time; time.sleep(9)", ["--wall-seconds", "0.2"], 1, "", "raise --wall-seconds\n"),
     ],
 )
 def test_a_program_prints_and_ends_as_on_the_command_line(

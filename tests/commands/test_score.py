@@ -265,7 +265,8 @@ def test_actions_that_are_in_no_dump_are_told(tmp_path: Path) -> None:
     assert "1 rollouts are left out: pivot.record left out their texts." in done.stdout
     dump.write_text("".join(f"{json.dumps(fields)}\n" for fields in textless))
     assert refusal(dump, "--trajectories", tmp_path / "trajectories.jsonl") == (
-        f"{dump} holds no actions: they were left out by pivot.record, which must be all to score them again"
+        f"{dump} holds no texts of actions, as pivot.record left them out; train with pivot.record=all to score "
+        "them again"
     )
 
 
@@ -303,12 +304,11 @@ def test_a_dump_without_its_states_is_refused(tmp_path: Path) -> None:
     others = write_trajectories(tmp_path, make_trajectory(id="other"))
 
     assert refusal(dump) == (
-        f"{dump} is a dump of rollouts, which does not hold their states; name the pivots.parquet that was trained on "
-        "with --trajectories"
+        f"{dump} is a dump of rollouts, which does not hold their prompts; give the pivots.parquet of the training "
+        "as --trajectories"
     )
     assert refusal(dump, "--trajectories", others) == (
-        f"1 of 1 pivots of {dump} are not in {others}, such as turn shop-1:0; give the file that was trained on with "
-        "--trajectories"
+        f"1 of 1 pivots of {dump} are not in {others}, such as turn shop-1:0; give the training file as --trajectories"
     )
     dump.write_text(dump.read_text().replace('"score":1.0', '"score":7.0'))
     assert "rollout g_0_0: a verdict's score must lie in [0, 1]" in refusal(dump, "--trajectories", others)
@@ -345,11 +345,11 @@ def test_missing_or_different_trajectories_are_refused(profile: Path, tmp_path: 
     others = write_trajectories(tmp_path, make_trajectory(id="other"))
 
     assert refusal(profile) == (
-        f"no .jsonl file beside {profile} is what the profile was measured on; name the trajectories.jsonl with "
+        f"no .jsonl file in the folder of {profile} is the file that the profile was measured on; give that file as "
         "--trajectories"
     )
     assert refusal(profile, "--trajectories", others).startswith(
-        f"{profile} was measured on another file than {others}"
+        f"{profile} was not measured on the present content of {others}"
     )
 
 
@@ -382,7 +382,7 @@ def test_a_verifier_that_is_not_async_is_refused(profile: Path, tmp_path: Path) 
 
     message = refusal(profile, "--verifier", "not_async", "--verifier-module", module)
 
-    assert message == "verifier 'not_async' cannot be awaited; write `async def` before it"
+    assert message == "verifier 'not_async' is not async; define it with `async def`"
 
 
 @pytest.mark.parametrize(
@@ -399,7 +399,7 @@ def test_a_verifier_that_is_not_async_is_refused(profile: Path, tmp_path: Path) 
         (["--turn", "shop-1:7"], "there is no turn 'shop-1:7' in "),
         (["--turn", "shop-1:0", "--action", " "], "--action is empty; give a text, such as"),
         (["--turn", "shop-1:0", "--action", '{"role": "user", "content": "Hi"}'], "--action must be a message of the"),
-        (["--turn", "shop-1:0", "--action", '{"content": 1}'], "--action is no message: content must be text"),
+        (["--turn", "shop-1:0", "--action", '{"content": 1}'], "--action is not a message: content must be text"),
     ],
 )
 def test_wrong_or_contradictory_options_are_refused_in_one_sentence(

@@ -29,14 +29,14 @@ AGAIN = "Stopped. The same command {} when it is run again.\n"
 @pytest.mark.parametrize(
     ("module", "words", "how"),
     [
-        ("verl_pivot.cli", ("select", "t.jsonl"), "goes on where it was"),
-        ("typer", ("profile", "t.jsonl"), "goes on where it was"),
-        ("verl_pivot.commands.sandbox", ("route", "simulate"), "begins anew"),
-        ("verl_pivot.commands.sandbox", ("route", "simulate", "--out", "t.json"), "goes on where it was"),
-        ("verl_pivot.commands.play", (), "begins anew"),
-        ("pydantic", ("import", "in.jsonl", "--out", "out.jsonl"), "goes on where it was"),
-        ("verl_pivot.formats.importing", ("import", "in.jsonl", "--out", "out.jsonl"), "goes on where it was"),
-        ("verl_pivot.diagnosis.installation", ("doctor",), "begins anew"),
+        ("verl_pivot.cli", ("select", "t.jsonl"), "continues where it stopped"),
+        ("typer", ("profile", "t.jsonl"), "continues where it stopped"),
+        ("verl_pivot.commands.sandbox", ("route", "simulate"), "begins again from the start"),
+        ("verl_pivot.commands.sandbox", ("route", "simulate", "--out", "t.json"), "continues where it stopped"),
+        ("verl_pivot.commands.play", (), "begins again from the start"),
+        ("pydantic", ("import", "in.jsonl", "--out", "out.jsonl"), "continues where it stopped"),
+        ("verl_pivot.formats.importing", ("import", "in.jsonl", "--out", "out.jsonl"), "continues where it stopped"),
+        ("verl_pivot.diagnosis.installation", ("doctor",), "begins again from the start"),
     ],
 )
 def test_ctrl_c_while_modules_are_imported_gives_one_line(module: str, words: tuple[str, ...], how: str) -> None:

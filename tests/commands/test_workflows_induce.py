@@ -51,7 +51,7 @@ def test_a_models_workflows_are_checked_against_their_source(tmp_path: Path) -> 
         result = cli("workflows", "induce", dump(tmp_path), *asked, "--out", tmp_path / "w.jsonl")
     assert result.returncode == 0, result.stderr
     assert [each.goal for each in read_workflows(tmp_path / "w.jsonl")] == ["Find {name}"]
-    assert "a step that its source does not have" in result.stdout
+    assert "has a step that its source lacks" in result.stdout
     assert len(server.requests) == 1
 
 

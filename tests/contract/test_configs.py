@@ -452,8 +452,8 @@ def test_mcp_rl_is_the_released_notebooks_grpo_over_rollouts_that_a_judge_compar
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (RULER_JUDGE[1:], "pivot.ruler: pivot.ruler.base_url is missing: set it to that of the judge, an OpenAI-"),
-        (RULER_JUDGE[:1], "pivot.ruler: pivot.ruler.model is missing: set it to that of the judge"),
+        (RULER_JUDGE[1:], "pivot.ruler: pivot.ruler.base_url is missing: set it to the value for the judge's OpenAI-"),
+        (RULER_JUDGE[:1], "pivot.ruler: pivot.ruler.model is missing: set it to the value for the judge"),
         (("pivot.ruler.base_url=judge:1", RULER_JUDGE[1]), "pivot.ruler.base_url=judge:1: give it as http://"),
         ((*RULER_JUDGE, "actor_rollout_ref.rollout.n=1"), "actor_rollout_ref.rollout.n=1 leaves a rollout without"),
         ((*RULER_JUDGE, "pivot.ruler.wait_seconds=60"), "pivot.ruler.wait_seconds=60 is less than pivot.rollout.max_"),
@@ -489,18 +489,18 @@ def test_rubrics_is_rler_with_the_released_buffer_of_five_and_the_score_by_crite
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (RUBRIC_JUDGE[1:], "pivot.rubrics: pivot.rubrics.base_url is missing: set it to that of the judge"),
+        (RUBRIC_JUDGE[1:], "pivot.rubrics: pivot.rubrics.base_url is missing: set it to the value for the judge"),
         (
             (*RUBRIC_JUDGE, "actor_rollout_ref.rollout.n=1"),
-            "actor_rollout_ref.rollout.n=1 leaves nothing to tell apart",
+            "actor_rollout_ref.rollout.n=1 gives groups of one rollout, but pivot.rubrics.evolve",
         ),
         ((*RUBRIC_JUDGE, "pivot.rubrics.wait_seconds=60"), "pivot.rubrics.wait_seconds=60 is less than pivot.rollout."),
         (
             (*RUBRIC_JUDGE, "pivot.rubrics.scale=overall"),
-            "pivot.rubrics: scale overall gives no criterion points of its",
+            "pivot.rubrics: evolve needs points for each criterion, which",
         ),
-        ((*RUBRIC_JUDGE, "pivot.rubrics.strictness=[9,3]"), "pivot.rubrics: strictness is the first step and a later"),
-        ((*RUBRIC_JUDGE, "pivot.rewards=null"), "pivot.rewards=null leaves what pivot.rubrics scores unpaid"),
+        ((*RUBRIC_JUDGE, "pivot.rubrics.strictness=[9,3]"), "pivot.rubrics: strictness must be the first step and a"),
+        ((*RUBRIC_JUDGE, "pivot.rewards=null"), "pivot.rewards=null gives no reward for the scores of pivot.rubrics"),
         ((*RUBRIC_JUDGE, "pivot.rewards=course"), "pivot.rewards=course has no term with the value rubric, so that"),
         ((*RUBRIC_JUDGE, "pivot.rewards=coarse"), "pivot.rewards=coarse: there is no such file"),
         (
@@ -523,7 +523,7 @@ def test_rubrics_that_could_not_be_asked_or_paid_stop_the_launch(overrides: tupl
     [
         (
             "dr_tulu",
-            "pivot.rewards=dr_tulu: terms.rubric has the value rubric, which pivot.rubrics gives, and the launch",
+            "pivot.rewards=dr_tulu: terms.rubric has the value rubric, but the launch has no section pivot.rubrics",
         ),
         ("x.yaml", "pivot.rewards=x.yaml: there is no such file"),
     ],
@@ -552,7 +552,7 @@ def test_a_reward_by_judged_turns_needs_them_judged_in_validation_too(tmp_path: 
 def test_the_launch_says_the_worst_and_the_best_sum() -> None:
     config = stock("+method=tool_rollout", "data.train_files=a.parquet", "pivot.rewards=course")
 
-    assert check_rewards(config) == "pivot.rewards=course: a rollout is paid 0 at worst and 1 at best"
+    assert check_rewards(config) == "pivot.rewards=course: a rollout's reward is 0 at worst and 1 at best"
 
 
 def search_tools(folder: Path, *entries: str) -> str:
@@ -576,10 +576,10 @@ def test_tree_search_is_grpo_with_tools_whose_rollouts_tsr_chooses(tmp_path: Pat
 @pytest.mark.parametrize(
     ("entries", "overrides", "message"),
     [
-        ((), (), "has no environment with a method `progress`, by which pivot.tree_search.scored_by=progress chooses"),
+        ((), (), "has no environment with a method `progress`, which pivot.tree_search.scored_by=progress needs"),
         (("environment: tests.tools.test_toolset:Counter",), (), "has no environment with a method `progress`"),
-        ((TALLY, "tool: jupyter_code"), (), "has `- tool: jupyter_code`, and pivot.tree_search needs tools of which"),
-        ((TALLY, "tool_server: {url: 'http://h:1/x'}"), (), "has `- tool_server:`, and pivot.tree_search needs tools"),
+        ((TALLY, "tool: jupyter_code"), (), "has `- tool: jupyter_code`, which cannot be copied for each branch"),
+        ((TALLY, "tool_server: {url: 'http://h:1/x'}"), (), "has `- tool_server:`, which cannot be copied"),
         ((TALLY,), ("num_candidates=1",), "num_candidates: Input should be greater than or equal to 2"),
         ((TALLY,), ("beam=0",), "beam: Input should be greater than or equal to 1"),
         ((TALLY,), ("lookahead=11",), "lookahead=11 is more than pivot.rollout.max_turns=10"),

@@ -242,6 +242,6 @@ def test_the_saved_curriculum_of_other_pivots_is_refused_with_a_sentence(tmp_pat
     training.loader.load_state_dict(torch.load(FILES / "data.pt", weights_only=False))
 
     with pytest.raises(
-        DataError, match=r"the checkpoint's curriculum belongs to other pivots than those of data\.train"
+        DataError, match=r"the checkpoint's curriculum was saved for other pivots than those of data\.train"
     ):
         next(training.steps(4))

@@ -127,7 +127,7 @@ def test_a_file_of_something_else_is_refused_with_its_path(tmp_path: Path) -> No
     path = tmp_path / "state.jsonl"
     path.write_text("no state\n")
 
-    with pytest.raises(ConfigError, match="byte 0 begins no line of a state"):
+    with pytest.raises(ConfigError, match="the line at byte 0 is not that of a saved state"):
         StepState(path)
 
 
@@ -136,5 +136,5 @@ def test_a_file_that_is_spoilt_later_is_the_systems_failure(tmp_path: Path) -> N
     state = StepState(path)
     path.write_text("no state\n")
 
-    with pytest.raises(StateError, match="begins no line of a state"):
+    with pytest.raises(StateError, match="is not that of a saved state"):
         state.read("a")

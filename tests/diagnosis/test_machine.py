@@ -26,7 +26,7 @@ def test_a_gpu_that_another_process_fills_is_named() -> None:
     found = diagnose_gpus(TWO.format(2048), seen_by_torch=True)
 
     assert not found.passed
-    assert found.detail.endswith(", 2 of 80 GiB free; more than half is taken of GPU 1")
+    assert found.detail.endswith(", 2 of 80 GiB free; more than half of the memory is in use on GPU 1")
 
 
 def test_gpus_that_torch_cannot_use_are_a_failure() -> None:
@@ -44,7 +44,7 @@ def test_a_gpu_whose_memory_the_driver_does_not_tell_is_listed_without_it() -> N
 
 @pytest.mark.parametrize(
     ("total", "passed", "detail"),
-    [(64 * 2**20, False, "/dev/shm has 0.1 GiB, of 8 needed"), (10 * 2**30, True, "/dev/shm has 10.0 GiB")],
+    [(64 * 2**20, False, "/dev/shm has 0.1 GiB, but 8 GiB are needed"), (10 * 2**30, True, "/dev/shm has 10.0 GiB")],
 )
 def test_the_shared_memory_that_docker_gives_is_too_little(total: int, passed: bool, detail: str) -> None:
     found = diagnose_shared_memory(total, MIN_SHARED_BYTES)
@@ -60,7 +60,7 @@ def test_a_low_limit_of_open_files_has_the_command_that_raises_it() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
-    assert (found.passed, found.detail) == (False, f"1024 at once, of {MIN_OPEN_FILES} needed")
+    assert (found.passed, found.detail) == (False, f"1024 at once, but {MIN_OPEN_FILES} are needed")
     assert found.remedy.startswith("ulimit -n ")
 
 

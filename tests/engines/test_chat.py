@@ -170,7 +170,7 @@ async def test_logprobs_come_when_they_are_asked_for() -> None:
 
 
 async def test_a_server_without_logprobs_is_told() -> None:
-    with fake_server(echo) as server, pytest.raises(EngineError, match="gives no logprobs"):
+    with fake_server(echo) as server, pytest.raises(EngineError, match="returns no logprobs"):
         await ask(server.url, logprobs=True)
 
 

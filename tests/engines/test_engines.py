@@ -173,7 +173,7 @@ async def test_an_openai_server_without_token_ids_is_read_by_its_text() -> None:
         (
             Answer(body={"choices": []}),
             EngineError,
-            r"answered something else than asked for \(Expected `array` of length 1",
+            r"answered in an unexpected format \(Expected `array` of length 1",
         ),
         (Answer(body="loading", status=503), EngineError, "kept answering with status 503"),
         (Answer(body="", status=0), EngineError, "cannot be reached"),

@@ -175,9 +175,9 @@ def test_spaces_that_are_too_large_stop_the_launch() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "sentence"),
     [
-        ("gymnasium:CartPol-v1", {}, "CartPol-v1: it cannot be made: Environment `CartPol` doesn't exist"),
-        ("gymnasium:no_such_module:X-v1", {}, "it cannot be made: No module named 'no_such_module'"),
-        ("gymnasium:", {}, "it cannot be made"),
+        ("gymnasium:CartPol-v1", {}, "CartPol-v1: cannot be made: Environment `CartPol` doesn't exist"),
+        ("gymnasium:no_such_module:X-v1", {}, "cannot be made: No module named 'no_such_module'"),
+        ("gymnasium:", {}, "cannot be made"),
         ("gymnasium:CartPole-v1", {"rewards": "sum"}, "unknown key; known: arguments, description, environment"),
         ("gymnasium:CartPole-v1", {"reward": "mean"}, "gymnasium.reward: Input should be 'sum', 'last' or 'turns'"),
         ("gymnasium:CartPole-v1", {"arguments": {"x": 1}}, "unexpected keyword argument 'x'"),
@@ -191,7 +191,7 @@ def test_spaces_that_are_too_large_stop_the_launch() -> None:
         (
             "gymnasium:CartPole-v1",
             {"renderer": "tests.support.gym_environments:Shapeless"},
-            "CartPole-v1 has actions that no policy can be asked for: parameters of tool step must be a JSON schema of",
+            "CartPole-v1 has actions that no tool schema can describe: parameters of tool step must be a JSON schema",
         ),
     ],
 )
@@ -205,7 +205,7 @@ def test_an_entry_that_cannot_work_stops_the_launch(name: str, options: Any, sen
 def test_only_one_environment_of_a_framework_gives_the_reward() -> None:
     made = counting()
 
-    with pytest.raises(ConfigError, match="the environment of another entry gives the reward already"):
+    with pytest.raises(ConfigError, match="the environment of another entry already gives the reward"):
         made.add_entry({"environment": "gymnasium:CartPole-v1", "tool_name": "push"})
 
 
@@ -375,7 +375,7 @@ async def test_each_rollout_has_an_environment_that_is_closed_once_however_it_en
         ("nan", "Hostile-v0 gave the reward nan; a reward is a finite number"),
         ("no_number", "Hostile-v0.step raised ValueError: could not convert string to float: 'much'"),
         ("four", "Hostile-v0.step raised ValueError: not enough values to unpack"),
-        ("object", "Hostile-v0.step raised TypeError: an observation holds object, which has no text of its own"),
+        ("object", "Hostile-v0.step raised TypeError: an observation holds object, which cannot be shown as text"),
     ],
 )
 async def test_an_environment_that_fails_in_a_step_masks_the_rollout(fault: str, failure: str) -> None:

@@ -189,7 +189,7 @@ async def test_a_session_that_cannot_begin_gives_no_reward() -> None:
     [
         ({}, "metadata.responses_create_params must be a JSON object"),
         ({"responses_create_params": {"tools": [{"type": "function"}]}}, "a tool needs a name"),
-        ({"responses_create_params": {"tools": [{"name": "verify"}]}}, "the row brings a tool 'verify'"),
+        ({"responses_create_params": {"tools": [{"name": "verify"}]}}, "the row has a tool 'verify'"),
     ],
 )
 async def test_a_row_that_is_none_of_nemo_gym_is_refused(metadata: Any, detail: str) -> None:

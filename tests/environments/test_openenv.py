@@ -119,22 +119,22 @@ async def test_a_rollout_does_not_wait_for_ever_for_room(server: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "failure"),
     [
-        ("close", "ended the session (1000) instead of an answer"),
-        ("abort", "ended the session (code 1006) instead of an answer"),
+        ("close", "ended the session (1000) instead of answering"),
+        ("abort", "ended the session (code 1006) instead of answering"),
         ("silent", "tool step did not answer within 0.4 s"),
-        ("binary", "ended the session (b'\\x00') instead of an answer"),
+        ("binary", "ended the session (b'\\x00') instead of answering"),
         ("huge", "ended the session ("),
-        ("[1]", "sent what is no message: a message must be a JSON object"),
-        ("nonsense", "sent what is no message: "),
-        ('{"type": "state", "data": {}}', "answered no observation: "),
-        ('{"type": "observation", "data": {"reward": 1.0, "done": false}}', "answered no observation: "),
+        ("[1]", "sent an invalid message: a message must be a JSON object"),
+        ("nonsense", "sent an invalid message: "),
+        ('{"type": "state", "data": {}}', "answered without an observation: "),
+        ('{"type": "observation", "data": {"reward": 1.0, "done": false}}', "answered without an observation: "),
         (
             '{"type": "observation", "data": {"observation": {}, "reward": "1", "done": false}}',
-            "gave reward '1' and done",
+            "gave an invalid reward '1' or done",
         ),
         (
             '{"type": "observation", "data": {"observation": {}, "reward": NaN, "done": false}}',
-            "sent what is no message",
+            "sent an invalid message",
         ),
         ('{"type": "observation", "data": {"observation": {}, "reward": 1e999, "done": false}}', "reward"),
     ],
@@ -199,7 +199,7 @@ async def test_the_seed_of_the_row_is_given_to_the_server() -> None:
     ("schema", "sentence"),
     [
         (500, "/schema answered with status 500: 'Internal Server Error'"),
-        ([], "/schema answered what is no JSON object"),
+        ([], "/schema did not answer with a JSON object"),
         ({}, "/schema gives no schema of actions under `action`, got None"),
         ({"action": {"type": "array"}}, "must be a JSON schema of type object"),
         ({"action": {"type": "object", "properties": {"by": {"type": "number?"}}}}, "are not a JSON schema"),
@@ -242,7 +242,7 @@ async def test_actions_that_differ_from_the_frozen_ones_stop_the_launch(server: 
 
     schema["action"]["properties"]["by"]["maximum"] = 3
     frozen.write_text(json.dumps(schema))
-    with pytest.raises(ConfigError, match=r"are not those that .*actions\.json has frozen; `curl http"):
+    with pytest.raises(ConfigError, match=r"differ from those frozen in .*actions\.json; run `curl http"):
         await toolset(server, frozen=str(frozen))
     for text_, detail in (("{", "not JSON"), ("[]", "JSON object"), ("{}", "no schema of actions under `action`")):
         frozen.write_text(text_)
@@ -259,5 +259,5 @@ async def test_the_order_of_arguments_is_part_of_what_is_frozen(tmp_path: Path) 
     frozen = tmp_path / "actions.json"
     frozen.write_text(json.dumps({"action": {"type": "object", "properties": properties}}))
     async with running(Recorded(schema={"action": {"type": "object", "properties": turned}}).app()) as url:
-        with pytest.raises(ConfigError, match="has frozen"):
+        with pytest.raises(ConfigError, match="differ from those frozen in"):
             await toolset(url, frozen=str(frozen))

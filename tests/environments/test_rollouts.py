@@ -118,7 +118,7 @@ async def test_an_environment_that_does_not_begin_gives_an_undecided_row(tmp_pat
 def test_rewards_on_turns_are_refused_where_turns_have_other_rewards(tmp_path: Path, section: str) -> None:
     tools_file(tmp_path, options="  reward: turns\n")
 
-    with pytest.raises(ConfigError, match=f"`reward: turns` has no effect beside pivot.{section}"):
+    with pytest.raises(ConfigError, match=f"`reward: turns` has no effect with pivot.{section}"):
         load_toolset(f"{tmp_path}/tools.yaml").check_paid_once(section)
 
 
@@ -139,7 +139,7 @@ def test_a_person_plays_an_environment_that_the_command_names() -> None:
 @pytest.mark.parametrize(
     ("fault", "said"),
     [
-        ("system", "Masked, so that no update would see it: system_failure, environment gymnasium:"),
+        ("system", "Masked, so that training would not use it: system_failure, environment gymnasium:"),
         (
             "raise",
             "error: --prompt: environment gymnasium:tests.support.gym_environments:Hostile-v0.reset raised KeyError",

@@ -312,7 +312,7 @@ def test_a_turn_that_cannot_be_judged_is_undecided() -> None:
     assert {(verdict.score, verdict.reason) for verdict in verdicts} == {(None, "broken_gold")}
     for verdict, detail in zip(
         verdicts,
-        ("the expert's call fails", "cannot be run again", "cannot be run again", "does not take the expert's message"),
+        ("the expert's call fails", "cannot be run again", "cannot be run again", "not accept the expert's message"),
         strict=True,
     ):
         assert detail in verdict.detail

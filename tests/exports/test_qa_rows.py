@@ -155,7 +155,7 @@ def test_files_without_any_question_give_no_file_and_say_what_is_wrong(tmp_path:
 
     assert result.exit_code == 1
     assert "none of 2 rows holds a question with an answer; the first: " in result.stderr
-    assert "q.jsonl, line 1: no answer stands in golden_answers, answers" in result.stderr
+    assert "q.jsonl, line 1: none of the columns golden_answers, answers" in result.stderr
     assert not (tmp_path / "qa.parquet").exists()
 
 

@@ -216,7 +216,7 @@ def test_inline_thinking_becomes_reasoning_and_the_option_strip_drops_it() -> No
 def test_a_second_message_with_calls_is_not_joined_to_the_calls_before_it() -> None:
     row = openai_row(messages=[USER.as_dict(), CALL.as_dict(), CALL.as_dict()])
 
-    with pytest.raises(BadRowError, match="messages 1 and 2 are both the assistant's"):
+    with pytest.raises(BadRowError, match="messages 1 and 2 are both assistant messages"):
         read_one(row)
 
 

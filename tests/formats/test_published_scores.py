@@ -159,7 +159,7 @@ def test_a_published_profile_of_other_trajectories_is_refused(tmp_path: Path) ->
     write_published(trajectories, [(0.0, 1.0), (1.0, 1.0)])
     trajectories.write_text(trajectories.read_text().replace("order 17", "order 18"))
 
-    assert "was measured on another file than" in select(trajectories, "--max-prompt-tokens", 0).stderr
+    assert "was not measured on the present content of" in select(trajectories, "--max-prompt-tokens", 0).stderr
 
 
 def parse(row: JsonObject) -> ParsedRow:

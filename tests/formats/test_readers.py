@@ -144,13 +144,13 @@ def test_the_provenance_keeps_the_ids_and_the_outcome_of_the_row() -> None:
             "sharegpt, ToolACE",
             {"system": "Use [func1(a=1)]."},
             "unclear_tools",
-            "not in ToolACE's words: cut that part out, and put the schemas into a column tools",
+            "not with the wording of ToolACE: cut that part out, and put the schemas into a column tools",
         ),
         (
             "sharegpt, ToolACE",
             {"conversations": sharegpt_items(("user", "?"), ("assistant", "[Lose Order(order_id=1)]"))},
             "bad_tool_call",
-            "'Lose Order', which is none of the tools",
+            "a call names the unknown tool 'Lose Order'",
         ),
         (
             "sharegpt, ToolACE",
@@ -668,7 +668,7 @@ def test_positions_are_refused_where_a_turn_is_split_into_two_messages() -> None
     split: list[Json] = [{"role": "user", "content": "Hi."}, {"role": "assistant", "content": "I look."}, call]
 
     assert len(turns(read({"messages": split}).trajectory)) == 1
-    with pytest.raises(BadRowError, match="two messages here"):
+    with pytest.raises(BadRowError, match="are two messages"):
         read({"messages": split, "expert_turns": [1]})
 
 

@@ -173,7 +173,7 @@ def test_schemas_in_a_file_that_holds_none_are_an_error(tmp_path: Path) -> None:
     result = run_import(tmp_path / "in.jsonl", "--tools", str(tmp_path / "tools.json"))
 
     assert result.exit_code == 1
-    assert "tools.json is no JSON list of tool schemas: tools: not JSON" in result.stderr
+    assert "tools.json is not a JSON list of tool schemas: tools: not JSON" in result.stderr
 
 
 def test_a_trajectories_file_that_was_edited_badly_is_named_with_its_line(tmp_path: Path) -> None:

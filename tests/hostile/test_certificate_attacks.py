@@ -97,18 +97,18 @@ DEFECTS: dict[str, tuple[Spoil, str]] = {
     "has no premises": (lambda answer: answer.update(premises=[]), "it has no premises"),
     "gives two premises one number": (
         lambda answer: answer["premises"].append(answer["premises"][0]),
-        "two premises have one number",
+        "two premises have the same number",
     ),
     "has a thousand premises": (
         lambda answer: answer["premises"].extend({**answer["premises"][0], "number": n} for n in range(10, 1010)),
         "more than 200",
     ),
-    "skips a test": (lambda answer: answer["traces"].pop(), "it traces tests [1], and there are 2"),
+    "skips a test": (lambda answer: answer["traces"].pop(), "it traces tests [1], but must trace each of the 2 tests"),
     "traces a test twice": (trace(test=2), "it traces tests [2, 2]"),
     "traces a test that is not there": (trace(test=3), "it traces tests [2, 3]"),
     "traces nothing": (lambda answer: answer.update(traces=[]), "it traces tests []"),
     "cites nothing": (trace(premises=[]), "the trace of test 1 cites []"),
-    "cites what is no premise": (trace(premises=[1, 99]), "cites [1, 99], not premises that there are"),
+    "cites what is no premise": (trace(premises=[1, 99]), "cites [1, 99], but must cite existing premises"),
     "leaves a premise uncited": (
         lambda answer: answer["premises"].append({**answer["premises"][0], "number": 50}),
         "no trace cites premise 50",
@@ -116,9 +116,9 @@ DEFECTS: dict[str, tuple[Spoil, str]] = {
     "has no steps": (trace(steps=" ... "), "the trace of test 1 has no steps"),
     "looks past one version": (
         lambda answer: [each.update(file=2, line=2, quotation="return sum(prices)") for each in answer["premises"]],
-        "it quotes no line of version 1 that the other lacks",
+        "it quotes no line that only version 1 has",
     ),
-    "contradicts its traces": (lambda answer: answer.update(same=not answer["same"]), "and its conclusion otherwise"),
+    "contradicts its traces": (lambda answer: answer.update(same=not answer["same"]), "but its conclusion does not"),
     "says that the expert's fails": (
         trace(passes_in_version_1=False, passes_in_version_2=False),
         "which is known to pass",
@@ -228,8 +228,8 @@ async def test_a_judge_that_is_down_decides_nothing() -> None:
     ("expert", "problem"),
     [
         (writing(BEFORE), "changes nothing"),
-        (Message(role=Role.ASSISTANT, content="Done."), "leaves nothing to compare: message_instead_of_call"),
-        (writing("x = 1\n" * 50_000), "more than the 200000 for a certificate"),
+        (Message(role=Role.ASSISTANT, content="Done."), "cannot be compared: message_instead_of_call"),
+        (writing("x = 1\n" * 50_000), "but a certificate allows 200000"),
         (writing("# \ud800"), "a lone surrogate"),
     ],
 )

@@ -338,7 +338,7 @@ async def test_texts_of_other_languages_are_compared_by_their_letters() -> None:
 @pytest.mark.parametrize(
     ("expert", "detail"),
     [
-        (edit(old_str="no such text", new_str="x"), "cannot be applied: old_str is there 0 times"),
+        (edit(old_str="no such text", new_str="x"), "cannot be applied: old_str occurs 0 times"),
         (edit(path="/elsewhere.py", old_str="a", new_str="b"), "there is no file /elsewhere.py"),
         (edit(old_str="result = 0", new_str="result = 0"), "changes nothing"),
     ],

@@ -104,8 +104,8 @@ def test_forged_arguments_that_are_none_come_back_as_the_cells_own_mistake(name:
     async def body(session: Session) -> None:
         result = await session.run(FIND + f"say(pack(b'search', {NO_JSON[name]}))\nreply()", answer_call=host)
         assert (result.status, session.epoch) == (Status.OK, 1)
-        assert (result.value or "").startswith('(None, b"the arguments of search() are not usable: they') or (
-            (result.value or "").startswith("(None, b'the arguments of search() are not usable: they")
+        assert (result.value or "").startswith('(None, b"the arguments of search() are not valid: they') or (
+            (result.value or "").startswith("(None, b'the arguments of search() are not valid: they")
         )
         assert (await session.run("search('a')[0]", answer_call=host)).value == "'search'"
 
@@ -225,9 +225,9 @@ num_found, num_refused, reason
     async def body(session: Session) -> None:
         limits = CallLimits(max_calls=50)
         result = await session.run(code, wall_seconds=30.0, answer_call=host, call_limits=limits)
-        assert result.value == "(50, 9950, 'this cell has called functions 50 times; one cell may not more')"
+        assert result.value == "(50, 9950, 'this cell has called functions 50 times, the limit for one cell')"
         once = await session.run("search('x')\n" * 51, answer_call=host, call_limits=limits)
-        assert last_line(once) == "RuntimeError: this cell has called functions 50 times; one cell may not more"
+        assert last_line(once) == "RuntimeError: this cell has called functions 50 times, the limit for one cell"
         assert (await session.run("search('a')[0]", answer_call=host, call_limits=limits)).value == "'search'"
 
     in_notebook(body)

@@ -388,7 +388,7 @@ async def test_what_it_costs_is_counted() -> None:
         usage.clear()
         await judge_text("Hello, counter.", judge)
 
-    assert usage_lines() == ["judge j: 2 requests, 200 tokens read, 20 written"]
+    assert usage_lines() == ["judge j: 2 requests, 200 prompt tokens, 20 completion tokens"]
 
 
 async def test_a_call_where_the_expert_speaks_is_refused_without_asking() -> None:

@@ -466,12 +466,12 @@ def test_h61_without_proc_a_program_is_limited_to_its_own_processes_and_not_by_i
 def test_h61_without_user_namespaces_the_start_is_refused_with_the_remedy() -> None:
     no_namespaces = ("bwrap", "--die-with-parent", "--unshare-user", "--disable-userns", "--dev-bind", "/", "/", "--")
 
-    with pytest.raises(RuntimeError, match=r"the sandbox needs tier T3, and this machine offers T4"):
+    with pytest.raises(RuntimeError, match=r"the sandbox needs tier T3, but this machine offers only T4"):
         start_service(wrapper=no_namespaces)
 
 
 def test_h61_a_higher_tier_than_the_machine_has_is_refused() -> None:
-    with pytest.raises(RuntimeError, match=r"the sandbox needs tier T2, and this machine offers T3"):
+    with pytest.raises(RuntimeError, match=r"the sandbox needs tier T2, but this machine offers only T3"):
         start_service(Kind.ZYGOTE, "--min-tier", "T2", wrapper=MASKED)
 
 

@@ -312,7 +312,7 @@ def test_h54_a_byte_order_mark_and_an_empty_source_are_fine(kind: Kind) -> None:
         ({"language": "cobol"}, "unknown language 'cobol'"),
         ({"language": ""}, "unknown language ''"),
         ({"args": ("a\0b",)}, "holds a NUL byte"),
-        ({"files": {f"f{number}": b"" for number in range(65)}}, "at most 64 files"),
+        ({"files": {f"f{number}": b"" for number in range(65)}}, "at most 64 names"),
         ({"files": {"f": bytes(9 * MIB)}}, "files of 9437184 bytes is larger"),
         ({"stdin": "x" * (17 * MIB)}, "stdin of 17825792 bytes is larger"),
     ],

@@ -292,7 +292,7 @@ REFUSED = {
     "too many": ({f"{number}": b"" for number in range(15)}, "more than limits.num_tmp_files of 16"),
     "too many folders": ({f"{number}/a": b"" for number in range(8)}, "more than limits.num_tmp_files of 16"),
     "a file that is a folder": ({"a": b"", "a/b": b""}, "files name 'a' both as a file and as a folder"),
-    "the program's own file": ({"main.py": b""}, "files may not name 'main.py', which holds the code"),
+    "the program's own file": ({"main.py": b""}, "the name 'main.py' is used for the code"),
 }
 
 

@@ -204,8 +204,8 @@ async def test_other_words_that_find_the_same_documents_are_paid(tmp_path: Path)
     ("options", "message"),
     [
         ({"mode": "documents"}, "needs a corpus"),
-        ({"corpus": "/nowhere.jsonl"}, "mode 'words' takes none"),
-        ({"mode": "documents", "corpus": "/nowhere.jsonl"}, "corpus /nowhere.jsonl is no file"),
+        ({"corpus": "/nowhere.jsonl"}, "mode 'words' takes no corpus"),
+        ({"mode": "documents", "corpus": "/nowhere.jsonl"}, "corpus /nowhere.jsonl is not a file"),
         ({"argument": "search"}, "must be 'tool.argument'"),
     ],
 )

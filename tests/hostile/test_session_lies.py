@@ -161,7 +161,7 @@ LOSSES: dict[str, tuple[str, str]] = {
     "a segmentation fault": ("os.kill(os.getpid(), 11)", "the interpreter was ended by signal 11"),
     "closed channels": ("os.closerange(3, 100)", "the interpreter ended with exit code 1"),
     "an executed command": ("os.execv('/bin/false', ['false'])", "the interpreter ended with exit code 1"),
-    "a flood": ("while True: print('x' * 1000)", "the cell wrote more output than may be read"),
+    "a flood": ("while True: print('x' * 1000)", "the cell wrote more output than is allowed"),
     "memory": (
         "import mmap\nheld = []\nwhile True:\n    held.append(mmap.mmap(-1, 1 << 24)); held[-1].write(bytes(1 << 24))",
         "the session used more memory than its limit",
@@ -188,7 +188,7 @@ LATE = {
     ),
     "a thread that floods": (
         "threading.Thread(target=lambda: [print('x' * 9999) for _ in range(999)], daemon=True).start()",
-        "the cell wrote more output than may be read",
+        "the cell wrote more output than is allowed",
     ),
     "a daemon that takes memory": (
         "os.fork() or [held.append(mmap.mmap(-1, 1 << 24)) or held[-1].write(bytes(1 << 24)) for _ in range(99)]",

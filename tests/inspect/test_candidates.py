@@ -157,7 +157,7 @@ async def test_an_opened_turn_has_state_tools_expert_samples_and_provenance(fold
         ]
         assert opened["provenance"]["synthesis"]["recipe"] == "magnet"
         assert opened["verdict"] == {
-            "decision": "not kept", "reason": "overlong: 53 tokens of its prompt are more than 52"
+            "decision": "not kept", "reason": "overlong: its prompt has 53 tokens, more than 52"
         }  # fmt: skip
 
 
@@ -214,10 +214,11 @@ async def test_a_turn_may_be_kept_in_a_split_that_was_not_given() -> None:
 async def test_a_turn_that_no_file_has_is_a_sentence(folder: Path) -> None:
     async with asking(*names(folder, *ALL)) as ask:
         assert await ask("turn", trajectory_id="other", turn_index="0") == {
-            "detail": "the files have no turn other:0"
+            "detail": "the files contain no turn other:0"
         }  # fmt: skip
-        assert "asks for what there is not" in (await ask("turn", trajectory_id="other", turn_index="x"))["detail"]
-        assert "asks for what there is not" in (await ask("trajectories", colour="red"))["detail"]
+        refused = "a parameter of the address is unknown, missing or invalid"
+        assert refused in (await ask("turn", trajectory_id="other", turn_index="x"))["detail"]
+        assert refused in (await ask("trajectories", colour="red"))["detail"]
 
 
 async def test_reasons_of_filter_stand_beside_the_trajectories(folder: Path, tmp_path: Path) -> None:
@@ -243,7 +244,7 @@ MIXED = CandidateTurn(index=0, outcome="mixed", pass_rate=0.5, reward_mean=0.5, 
         ({"outcome": "always wrong"}, {}, {}, "always wrong"),
         ({"outcome": "always wrong"}, {"keep": "unsolved"}, {"duplicate": 1}, "one of: duplicate (1 turns)"),
         ({"outcome": "always right"}, {"keep": "all"}, {"duplicate": 1}, "one of: duplicate (1 turns)"),
-        ({"outcome": None}, {}, {}, "no file has its profile"),
+        ({"outcome": None}, {}, {}, "no given file has a profile of this turn"),
     ],
 )
 def test_a_turn_that_was_not_kept_has_the_reason_that_the_files_tell(
@@ -286,17 +287,17 @@ def test_a_parquet_of_something_else_and_two_files_of_a_kind_are_refused(folder:
     pyarrow.parquet.write_table(pyarrow.table({"trajectory_id": ["a"]}), other)
     with pytest.raises(DataError, match=r"holds no pivots .*lacks num_prompt_tokens, pass_rate"):
         CandidateFiles([other])
-    with pytest.raises(ConfigError, match="give one file of each kind"):
+    with pytest.raises(ConfigError, match="give at most one file of each kind"):
         CandidateFiles([folder / "profile.jsonl", folder / "profile.jsonl"])
 
 
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["profile.jsonl", "--terminal"], "--terminal needs a terminal to draw in"),
+        (["profile.jsonl", "--terminal"], "--terminal needs a terminal: leave"),
         (["profile.jsonl", "."], "give them apart"),
-        (["profile.jsonl", "pivot.parquet"], "pivot.parquet: look at the name of the file"),
-        ([".", "--terminal", "--port", "1"], "--host and --port are of the page"),
+        (["profile.jsonl", "pivot.parquet"], "pivot.parquet; check the name"),
+        ([".", "--terminal", "--port", "1"], "--host and --port do nothing with --terminal"),
     ],
 )
 def test_what_does_not_go_together_is_refused(folder: Path, arguments: list[str], sentence: str) -> None:
@@ -313,7 +314,7 @@ async def test_keys_go_through_the_turns_in_the_terminal_and_hostile_texts_are_t
         assert "turn 1    mixed, pass rate 0.5, selected, train" in text
         await seen(pilot, "Turn 1 of shop-0", "j", "enter")
         await seen(pilot, "Turn 0 of shop-1", "n")
-        await seen(pilot, "kept: overlong: 53 tokens of its prompt are more than 52", "j")
+        await seen(pilot, "kept: overlong: its prompt has 53 tokens, more than 52", "j")
         text = await seen(pilot, "Sample 1 of 2, 3 tokens", "end")
         assert "text <script>window.pwned = 1</script>" in text
         assert "⟨U+001B⟩[2J⟨U+202E⟩" in text

@@ -219,7 +219,7 @@ def test_a_condition_that_is_none_is_told_in_its_sentence(browser: "Browser", ad
     page.goto(f"{address}#/rollouts?condition=score+%3E")
     page.wait_for_selector("#message:not([hidden])")
 
-    assert "the condition is no SQL" in page.locator("#message").inner_text()
+    assert "the condition is not valid SQL" in page.locator("#message").inner_text()
     page.close()
 
 
@@ -263,12 +263,12 @@ def test_ten_megabytes_and_a_thousand_turns_are_shown_a_part_at_a_time(page: "Pa
     open_list(page, "?step=4")
     press(page, "Enter")
     page.wait_for_selector(".turn .fold")
-    assert page.locator(".turn .text .fold").inner_text() == "9,996,510 characters more"
+    assert page.locator(".turn .text .fold").inner_text() == "9,996,510 more characters"
     page.locator(".fold").click()
-    assert page.locator(".turn .text .fold").inner_text() == "9,896,510 characters more"
+    assert page.locator(".turn .text .fold").inner_text() == "9,896,510 more characters"
     press(page, "j")
     wait_until(page, "document.querySelectorAll('.turn').length === 40")
-    page.get_by_text("40 of 960 turns more").click()
+    page.get_by_text("40 of 960 more turns").click()
     assert page.locator(".turn").count() == 80
     assert page.evaluate("document.querySelectorAll('*').length") < 3000
 

@@ -144,8 +144,8 @@ def test_the_list_says_its_mean_and_its_groups(index: RunIndex) -> None:
     ("condition", "sentence"),
     [
         ("1); DROP TABLE rollouts; --", "the condition is"),
-        ("TRUE\n); DELETE FROM rollouts WHERE (TRUE", "the condition is a statement of its own"),
-        ("SELECT", "the condition is no SQL"),
+        ("TRUE\n); DELETE FROM rollouts WHERE (TRUE", "the condition must be a single expression"),
+        ("SELECT", "the condition is not valid SQL"),
         ("nothing > 1", "nothing"),
         ("EXISTS (SELECT * FROM read_text('/etc/passwd'))", "file system operations are disabled"),
         ("EXISTS (SELECT * FROM '/etc/passwd')", "the condition cannot be used"),
@@ -247,8 +247,8 @@ def test_what_is_no_rollout_is_said_and_the_rest_is_shown(tmp_path: Path) -> Non
     assert [each.row.tools for each in index.rows(range(9))] == ["", "", "\\udfff", "", ""]
     bad, strange = index.problems
     assert "1.jsonl" not in bad
-    assert "7.jsonl: 4 lines are no rollouts, and left out; the first one is line 1 (" in bad
-    assert "7.jsonl: 1 lines have neither a uid nor a score, and are listed with what they have; look" in strange
+    assert "7.jsonl: 4 lines are not rollouts and are left out; the first one is line 1 (" in bad
+    assert "7.jsonl: 1 lines have neither a uid nor a score, and are listed with their other fields; check" in strange
 
 
 def test_a_dump_that_cannot_be_read_is_said_once_and_tried_again_when_it_changes(tmp_path: Path) -> None:
@@ -259,8 +259,8 @@ def test_a_dump_that_cannot_be_read_is_said_once_and_tried_again_when_it_changes
 
     assert uids(index) == ["a_0_0"]
     assert index.problems == [
-        f"{folder}/rollouts/pivot/2.jsonl cannot be read: Is a directory; all else is shown, and this too once it can "
-        "be read"
+        f"{folder}/rollouts/pivot/2.jsonl cannot be read: Is a directory; everything else is shown, and reading is "
+        "retried"
     ]
 
 
@@ -285,7 +285,8 @@ def test_a_dump_whose_bytes_are_of_another_encoding_has_no_rollouts(tmp_path: Pa
     index = read_index(write_run(tmp_path, {1: [text.encode("utf-16")], 2: [make_line("b_0_0")]}))
 
     assert uids(index) == ["b_0_0"]
-    assert "1.jsonl: 2 lines are no rollouts, and left out; the first one is line 1 ('utf-8' codec" in index.problems[0]
+    (problem,) = index.problems[:1]
+    assert "1.jsonl: 2 lines are not rollouts and are left out; the first one is line 1 ('utf-8' codec" in problem
 
 
 def test_dumps_of_another_version_are_listed_with_what_they_have_and_said(tmp_path: Path) -> None:
@@ -308,7 +309,7 @@ def test_a_folder_that_cannot_be_listed_hides_nothing_else(tmp_path: Path) -> No
 
     assert index.metrics[0].points("critic/score/mean") == [(1, 0.5)]
     assert index.problems == [
-        f"{300 * 'x'}/pivot cannot be read: File name too long; all else is shown, and this too once it can be read"
+        f"{300 * 'x'}/pivot cannot be read: File name too long; everything else is shown, and reading is retried"
     ]
 
 

@@ -144,7 +144,7 @@ def test_where_all_rollouts_score_the_same_none_is_called_the_best(tmp_path: Pat
     folder = write_scores(tmp_path, {"a": [0.0], "b": [0.0]})
 
     assert [each.is_best for each in report_of(folder).rollouts] == [False, False]
-    assert "No rollout scores more than 0, so that there are no best ones." in page_of(folder)
+    assert "No rollout scores more than 0, so no best rollouts are shown." in page_of(folder)
 
 
 def test_versions_are_those_that_the_files_name(tmp_path: Path) -> None:
@@ -255,8 +255,8 @@ def test_runs_that_share_no_prompts_say_so(tmp_path: Path) -> None:
     (fourth / "metrics.jsonl").write_text('{"step": 1, "actor/lr": 0.5}\n')
 
     assert "two and one share no prompts with a score in training." in page_of(first, second)
-    assert "three and one have no step of training in common, so that no prompts are compared." in page_of(first, third)
-    assert "The runs have no rollouts of the same part of training" in page_of(first, fourth)
+    assert "three and one have no step of training in common, so no prompts are compared." in page_of(first, third)
+    assert "The runs have no part (training or validation) in common" in page_of(first, fourth)
 
 
 def test_dumps_that_name_no_prompts_are_said_to(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_dumps_that_name_no_prompts_are_said_to(tmp_path: Path) -> None:
         (folder / "rollouts").mkdir(parents=True)
         (folder / "rollouts" / "1.jsonl").write_text('{"uid": "a_0_0", "input": "2+3", "output": "5", "score": 1.0}\n')
 
-    assert "share no prompts with a score in training: dumps of verl's own do not name" in page_of(*folders)
+    assert "share no prompts with a score in training: verl's own dumps do not name" in page_of(*folders)
 
 
 # ---- pivots
@@ -336,7 +336,7 @@ def test_a_file_that_is_no_profile_is_refused(tmp_path: Path) -> None:
     index = RunIndex([TrainingRun(write_scores(tmp_path / "run", {"a": [0.0]}))])
     write_profile(tmp_path, {"a": [0, 1]})
 
-    with pytest.raises(DataError, match="is no profile of version 1"):
+    with pytest.raises(DataError, match="is not a profile of version 1"):
         read_pivots(index, tmp_path / "trajectories.jsonl", None, 3)
 
 
@@ -432,13 +432,13 @@ def test_lines_that_are_no_rollouts_are_told_and_the_rest_is_shown(tmp_path: Pat
 
     (problem,) = report_of(folder).problems
     assert problem.endswith(
-        "1 lines are no rollouts, and left out; the first one is line 1 (Expecting value: line 1 column 1 (char 0))"
+        "1 lines are not rollouts and are left out; the first one is line 1 (Expecting value: line 1 column 1 (char 0))"
     )
     assert as_html(problem) in page_of(folder)
 
 
 def test_a_run_whose_files_hold_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="has nothing to report, neither settings nor metrics nor rollouts"):
+    with pytest.raises(DataError, match="has no settings, metrics or rollouts to report"):
         report_of(write_run(tmp_path, {1: []}))
 
 
@@ -450,7 +450,7 @@ def test_rollouts_that_take_too_long_to_count_are_refused_with_the_remedy(
     )
     monkeypatch.setattr("verl_pivot.inspect.rollout_table.MAX_SECONDS", 0.3)
 
-    with pytest.raises(DataError, match=r"too many to be counted within 0\.3 s and 2GB: give fewer runs, or a dump of"):
+    with pytest.raises(DataError, match=r"too many rollouts to count within 0\.3 s and 2GB of memory: give fewer runs"):
         report_of(write_scores(tmp_path, {"a": [0.0]}))
 
 

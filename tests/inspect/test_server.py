@@ -98,13 +98,13 @@ def test_the_page_parses_no_text_as_html_and_is_small() -> None:
 @pytest.mark.parametrize(
     ("path", "query", "sentence"),
     [
-        ("ordered", {"condition": "score >"}, "the condition is no SQL"),
-        ("ordered", {"sort": "byte_offset; DROP"}, "the address asks for what there is not"),
+        ("ordered", {"condition": "score >"}, "the condition is not valid SQL"),
+        ("ordered", {"sort": "byte_offset; DROP"}, "a parameter of the address is unknown, missing or invalid"),
         ("ordered", {"score_from": "much"}, "the filter cannot be used: score_from must be a number, not 'much'"),
         ("ordered", {"unknown": "1"}, "the filter cannot be used: Object contains unknown field `unknown`"),
-        ("rows", {"ids": "1,x"}, "the address asks for what there is not"),
+        ("rows", {"ids": "1,x"}, "a parameter of the address is unknown, missing or invalid"),
         ("rows", {"ids": "-1"}, "the condition cannot be used"),
-        ("rollout", {"run": "0"}, "the address asks for what there is not"),
+        ("rollout", {"run": "0"}, "a parameter of the address is unknown, missing or invalid"),
         ("rollout", {"run": "0", "file": "../../etc/passwd", "line": "1"}, "has no rollout at line 1"),
         ("find", {"run": "9", "file": "rollouts/pivot/1.jsonl", "line": "1"}, "has no rollout at line 1"),
     ],

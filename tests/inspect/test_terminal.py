@@ -131,12 +131,12 @@ TYPED = [
     ("f", "is_kept=false", "No rollout passes the filter; Esc clears it."),
     ("f", "colour=red", "the filter cannot be used: Object contains unknown field `colour`"),
     ("f", "step=x", "the filter cannot be used: step must be a whole number, not 'x'"),
-    ("f", "wrong", "'wrong' has no name; write words=wrong for a word"),
+    ("f", "wrong", "'wrong' is not name=value; write words=wrong"),
     ("f", "words='a", "the filter cannot be read: No closing quotation"),
-    ("f", "condition='DROP TABLE rollouts'", "the condition is no SQL"),
+    ("f", "condition='DROP TABLE rollouts'", "the condition is not valid SQL"),
     ("f", "", "run: 6 rollouts, mean score 0.5 "),
     ("s", "-score", "run: 6 rollouts, mean score 0.5; sorted by -score"),
-    ("s", "colour", "rollouts are not sorted by 'colour'"),
+    ("s", "colour", "cannot sort rollouts by 'colour'"),
 ]
 
 
@@ -168,7 +168,7 @@ async def test_two_marked_rollouts_stand_side_by_side_from_where_they_differ(tmp
     async with viewing(write_run(tmp_path / "run", {1: lines})) as pilot:
         await seen(pilot, "Mark two rollouts with x before comparing them with c.", "c")
         await seen(pilot, "*      1 train a", "x", "j", "x")
-        text = await seen(pilot, "The same until turn 2.", "c")
+        text = await seen(pilot, "They differ from turn 2 on.", "c")
         assert f"{'left':38} | right" in text
         assert f"{'-- no turn 3 ':-<38} | -- Turn 3, 5 tokens ---" in text
         assert "same\n" not in text
@@ -180,7 +180,7 @@ async def test_rollouts_without_texts_are_not_called_the_same(tmp_path: Path) ->
     run = write_run(tmp_path / "run", {1: [without_texts(line) + b"\n" for line in lines]})
     async with viewing(run) as pilot:
         await press(pilot, "x", "j", "x")
-        text = await seen(pilot, "pivot.record left texts out, so that it is not known where they differ.", "c")
+        text = await seen(pilot, "pivot.record left texts out, so it is unknown where the rollouts differ.", "c")
         assert "(pivot.record left this text out)" in text
 
 
@@ -198,7 +198,7 @@ async def test_long_texts_are_folded_until_o_unfolds_them_and_tab_goes_to_the_ne
         await press(pilot, "enter", "tab")
         await until(pilot, lambda text: "-- Turn 1" in text.splitlines()[1])
         await press(pilot, "pagedown")
-        await seen(pilot, "[2,408 characters more: o shows them]", "pagedown")
+        await seen(pilot, "[2,408 more characters: press o to show them]", "pagedown")
         await press(pilot, "o", "home", "tab")
         await seen(pilot, "middle", "space")
         await seen(pilot, "-- Turn 2", "tab")

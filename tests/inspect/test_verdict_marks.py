@@ -53,7 +53,7 @@ def test_a_second_press_takes_the_mark_away_and_the_last_one_the_file(index: Run
 
 
 def test_an_undecided_rollout_has_no_verdict_that_could_be_wrong(index: RunIndex, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="this rollout is undecided: only a verdict of right or wrong can be marked"):
+    with pytest.raises(DataError, match="this rollout is undecided: only a verdict with a score can be marked"):
         toggle(index, 3)
     assert not (tmp_path / FILE_NAME).exists()
 
@@ -81,5 +81,5 @@ def test_verls_own_dump_has_no_verdict_to_mark(tmp_path: Path) -> None:
     index = read_index(tmp_path)
     found = index.find(RolloutPlace(0, "rollouts/1.jsonl", 1))
 
-    with pytest.raises(DataError, match=r"rollouts/1.jsonl holds no verdicts of this package"):
+    with pytest.raises(DataError, match=r"rollouts/1.jsonl holds no verdicts of verl-pivot"):
         toggle_mark(tmp_path / FILE_NAME, found, read_lines(index.row_place(found)), [])

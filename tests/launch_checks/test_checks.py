@@ -165,7 +165,7 @@ def test_rows_that_name_verls_own_loop_with_tools_are_refused_by_methods_with_to
         check(size, *(f"{name}={value}" for name, value in (files | {key: f"{file}.parquet"}).items()), method=method)
     overrides = [f"{name}={value}" for name, value in (files | {key: "theirs.parquet"}).items()]
     assert refusal(size, *overrides, method=method) == (
-        f"{key} has rows whose column agent_name is tool_agent, by which verl's own loop would play them, without the "
+        f"{key} has rows whose column agent_name is tool_agent, so verl's own loop would play them, without the "
         "tools of pivot.rollout.tools: remove the column, or write pivot_tools in it"
     )
 
@@ -259,7 +259,7 @@ def test_a_resume_of_shards_of_another_number_of_gpus_is_refused(folder: Path) -
     here = ("trainer.default_local_dir=run", "trainer.total_training_steps=3", "trainer.nnodes=2")
 
     assert refusal(*here, "trainer.n_gpus_per_node=4").startswith(
-        "run/global_step_2 was saved by 4 GPUs and the launch trains on 8"
+        "run/global_step_2 was saved by 4 GPUs, and verl cannot resume it on the 8 GPUs of the launch"
     )
     check(*here, "trainer.n_gpus_per_node=2")
 
@@ -293,9 +293,9 @@ def test_a_checkpoint_that_is_named_and_not_there_is_refused(folder: Path) -> No
 
     assert "needs trainer.resume_from_path to end in global_step_<number>, got None" in refusal(path)
     assert refusal(path, "trainer.resume_from_path=run/global_step_3") == (
-        "trainer.resume_from_path=run/global_step_3 is not a folder"
+        "trainer.resume_from_path=run/global_step_3 is not a folder: give the folder of a checkpoint"
     )
-    assert "is auto, disable or resume_path" in refusal("trainer.resume_mode=never")
+    assert "must be auto, disable or resume_path" in refusal("trainer.resume_mode=never")
 
 
 def test_a_checkpoint_whose_folder_was_removed_does_not_count(folder: Path) -> None:
@@ -321,9 +321,9 @@ def test_the_folder_of_another_stage_or_model_is_refused(folder: Path) -> None:
 
     assert refusal(here, saves, model, "trainer.total_training_steps=9") == (
         f"run holds step 2 of a run that began from {folder}/model with +method=pivotrl, and this launch begins from "
-        f"{folder}/other with +method=pivotrl: verl would go on with the weights, optimizer and step count of the "
+        f"{folder}/other with +method=pivotrl: verl would continue with the weights, optimizer and step count of the "
         "earlier run; name another trainer.default_local_dir, begin anew in this one with trainer.resume_mode=disable, "
-        "or go on with that run by trainer.resume_mode=resume_path"
+        "or continue that run with trainer.resume_mode=resume_path"
     )
     assert "run holds step 2" in refusal(here, model, "trainer.val_only=True")  # it would validate the old weights
     check(here, model, "trainer.resume_mode=disable")
@@ -464,7 +464,7 @@ def test_a_folder_for_results_that_cannot_be_made_is_refused(folder: Path, key: 
     saving = "trainer.save_freq=1"
 
     assert refusal(f"{key}=notes", saving) == (
-        f"{key}=notes cannot be made, since notes is not a folder: choose another one"
+        f"{key}=notes cannot be made, since notes is not a folder: choose another path"
     )
     assert "since lost is not a folder" in refusal(f"{key}=lost", saving)
     assert f"since {folder}/notes is not a folder" in refusal(f"{key}=notes/a/b", saving)
@@ -487,26 +487,26 @@ def test_folders_that_a_launch_does_not_write_to_are_left_alone(folder: Path) ->
 @pytest.mark.parametrize(
     ("override", "said"),
     [
-        ("data.train_batch_size=0", "data.train_batch_size=0: it is a whole number of at least 1"),
-        ("data.train_batch_size=null", "data.train_batch_size=null: it is a whole number of at least 1"),
+        ("data.train_batch_size=0", "data.train_batch_size=0: must be a whole number of at least 1"),
+        ("data.train_batch_size=null", "data.train_batch_size=null: must be a whole number of at least 1"),
         (
             "actor_rollout_ref.actor.ppo_mini_batch_size=0",
-            "actor_rollout_ref.actor.ppo_mini_batch_size=0: it is a whole number of at least 1",
+            "actor_rollout_ref.actor.ppo_mini_batch_size=0: must be a whole number of at least 1",
         ),
         (
             "actor_rollout_ref.actor.ppo_mini_batch_size=5",
             "data.train_batch_size=64 must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size=5, or else "
             "verl pads the update with rows that were not sampled",
         ),
-        ("data.max_response_length=0", "data.max_response_length=0: it is a whole number of at least 1"),
-        ("trainer.n_gpus_per_node=0", "trainer.n_gpus_per_node=0: it is a whole number of at least 1"),
-        ("trainer.total_epochs=0", "trainer.total_epochs=0: it is a whole number of at least 1"),
-        ("trainer.total_training_steps=0", "trainer.total_training_steps=0: it is a whole number of at least 1"),
-        ("actor_rollout_ref.rollout.n=-1", "actor_rollout_ref.rollout.n=-1: it is a whole number of at least 1"),
+        ("data.max_response_length=0", "data.max_response_length=0: must be a whole number of at least 1"),
+        ("trainer.n_gpus_per_node=0", "trainer.n_gpus_per_node=0: must be a whole number of at least 1"),
+        ("trainer.total_epochs=0", "trainer.total_epochs=0: must be a whole number of at least 1"),
+        ("trainer.total_training_steps=0", "trainer.total_training_steps=0: must be a whole number of at least 1"),
+        ("actor_rollout_ref.rollout.n=-1", "actor_rollout_ref.rollout.n=-1: must be a whole number of at least 1"),
         (
             "actor_rollout_ref.rollout.temperature=0",
-            "actor_rollout_ref.rollout.temperature=0: above 0, or all rollouts of a group are the same and none has an "
-            "advantage",
+            "actor_rollout_ref.rollout.temperature=0: must be above 0, or else all rollouts of a group are the same "
+            "and none has an advantage",
         ),
         (
             "trainer.logger=[console,swanlab]",
@@ -540,7 +540,7 @@ def test_a_name_that_verl_does_not_know_is_refused_with_the_nearest(
 ) -> None:
     said = refusal(f"{key}={written}", method="tool_rollout")
 
-    assert said.startswith(f"{key}={written} is nothing that verl knows: did you mean {meant}? Known: ")
+    assert said.startswith(f"verl does not know {key}={written}: did you mean {meant}? Known: ")
 
 
 def test_a_library_of_ones_own_may_register_further_estimators(folder: Path) -> None:
@@ -580,10 +580,10 @@ def test_pivots_are_parquet_and_other_rows_may_be_json(folder: Path) -> None:
     for name in ("rows.jsonl", "rows.csv"):
         (folder / name).write_text('{"prompt": []}\n')
 
-    assert refusal("data.train_files=rows.jsonl").startswith("data.train_files: rows.jsonl is no parquet: ")
+    assert refusal("data.train_files=rows.jsonl").startswith("data.train_files: rows.jsonl is not a parquet file: ")
     check("data.train_files=rows.jsonl", method="tool_rollout")
     assert refusal("data.train_files=rows.csv", method="tool_rollout") == (
-        "data.train_files: rows.csv ends in none of .parquet, .json, .jsonl, which verl reads"
+        "data.train_files: verl cannot read rows.csv: its name must end in one of .parquet, .json, .jsonl"
     )
 
 
@@ -618,8 +618,8 @@ def test_an_environment_that_drives_needs_no_tools_file_and_no_section_that_read
 def test_an_environment_that_cannot_be_started_is_refused() -> None:
     for environment, message in (
         ("{command: [no-such-program]}", "the program 'no-such-program' was not found"),
-        ("{verifiers: wordle, python: /nowhere/python}", "there is no Python '/nowhere/python'"),
-        ("verifiers:wordle", "has no verifiers; run `.* -m pip install verifiers`"),
+        ("{verifiers: wordle, python: /nowhere/python}", "the Python '/nowhere/python' was not found"),
+        ("verifiers:wordle", "does not have the package verifiers; run `.* -m pip install verifiers`"),
     ):
         with pytest.raises(ConfigError, match=message):
             check_config(composed(f"pivot.rollout.environment={environment}", method="tool_rollout"), [])

@@ -25,19 +25,21 @@ def composed(*overrides: str) -> DictConfig:
     [
         (
             ("trainer.n_gpus_per_node=1",),  # verl's own default of tensor_model_parallel_size is 2
-            f"an engine takes 2 GPUs ({ROLLOUT}: tensor_model_parallel_size=2) and all of them have 1 (trainer: "
-            f"nnodes=1 x n_gpus_per_node=1), so that verl would start none: lower {ROLLOUT}.tensor_model_parallel_size",
+            f"one engine takes 2 GPUs ({ROLLOUT}: tensor_model_parallel_size=2), but all engines together have 1 "
+            "(trainer: nnodes=1 x n_gpus_per_node=1), so verl would start none: lower "
+            f"{ROLLOUT}.tensor_model_parallel_size",
         ),
         (
             (f"{ROLLOUT}.data_parallel_size=8",),
-            f"an engine takes 16 GPUs ({ROLLOUT}: tensor_model_parallel_size=2 x data_parallel_size=8) and all of them "
-            "have 8 (trainer: nnodes=1 x n_gpus_per_node=8), so that verl would start none: lower "
+            f"one engine takes 16 GPUs ({ROLLOUT}: tensor_model_parallel_size=2 x data_parallel_size=8), but all "
+            "engines together have 8 (trainer: nnodes=1 x n_gpus_per_node=8), so verl would start none: lower "
             f"{ROLLOUT}.data_parallel_size",
         ),
         (
             ("trainer.v1.trainer_mode=separate_async", f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=1"),
-            f"an engine takes 2 GPUs ({ROLLOUT}: tensor_model_parallel_size=2) and all of them have 1 ({ROLLOUT}: "
-            f"nnodes=1 x n_gpus_per_node=1), so that verl would start none: lower {ROLLOUT}.tensor_model_parallel_size",
+            f"one engine takes 2 GPUs ({ROLLOUT}: tensor_model_parallel_size=2), but all engines together have 1 "
+            f"({ROLLOUT}: nnodes=1 x n_gpus_per_node=1), so verl would start none: lower "
+            f"{ROLLOUT}.tensor_model_parallel_size",
         ),
     ],
 )
@@ -107,8 +109,8 @@ def test_a_checkpoint_of_fsdp_is_resumed_by_as_many_gpus_as_saved_it_and_one_wit
         check_num_gpus(3, folder, 1)
 
     assert str(caught.value) == (
-        f"{folder} was saved by 2 GPUs and the launch trains on 1 (trainer.nnodes x trainer.n_gpus_per_node), with "
-        "which verl cannot resume it: take as many, or begin anew with trainer.resume_mode=disable and the policy that "
+        f"{folder} was saved by 2 GPUs, and verl cannot resume it on the 1 GPUs of the launch (trainer.nnodes x "
+        "trainer.n_gpus_per_node): use 2 GPUs, or begin anew with trainer.resume_mode=disable and the policy that "
         "`verl-pivot next-stage` writes from it"
     )
 
@@ -126,8 +128,9 @@ def test_sequences_are_split_over_gpus_with_flash_attention_alone() -> None:
     [
         (
             (),
-            "trainer.v1.trainer_mode=separate_async hands its weights over to engines on other GPUs, which "
-            f"{ROLLOUT}.checkpoint_engine.backend=naive, verl's default, cannot: set it to nccl, or another of verl's",
+            "trainer.v1.trainer_mode=separate_async sends weights to engines on other GPUs, but "
+            f"{ROLLOUT}.checkpoint_engine.backend=naive, verl's default, cannot: set it to nccl, or another backend of "
+            "verl",
         ),
         (
             ("+local=cpu", f"{ROLLOUT}.checkpoint_engine.backend=nixl"),

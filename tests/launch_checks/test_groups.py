@@ -76,7 +76,7 @@ def test_a_setting_of_a_method_that_is_taken_out_is_refused(method: str) -> None
         with open_dict(parent):
             node = parent._get_node(name)
             del parent[name]
-            assert refusal(config, chosen).startswith(f"{key} is taken out or null, and +method={method} needs {key}: ")
+            assert refusal(config, chosen).startswith(f"{key} is removed or null, but +method={method} needs {key}: ")
             parent._set_item_impl(name, node)
     check_settings_of_groups(config, chosen)
 
@@ -90,7 +90,7 @@ def test_a_section_of_a_method_that_is_null_is_refused(method: str) -> None:
         parent = OmegaConf.select(config, parent_key) if parent_key else config
         node = parent._get_node(name)
         OmegaConf.update(config, section, None)
-        assert refusal(config, chosen).startswith(f"{section} is taken out or null, and +method={method} needs ")
+        assert refusal(config, chosen).startswith(f"{section} is removed or null, but +method={method} needs ")
         parent._set_item_impl(name, node)
     check_settings_of_groups(config, chosen)
 
@@ -128,7 +128,7 @@ def test_a_key_that_hands_on_another_is_refused_with_a_value_of_its_own(method: 
     config = composed(f"+method={method}", f"++{key}=7")
 
     assert refusal(config, {"method": method}).endswith(
-        f"follows {source}, and the launch gives it another value: set {source} alone"
+        f"must equal {source}, but the launch gives it another value: set only {source}"
     )
 
 

@@ -66,7 +66,7 @@ def test_both_bounds_of_the_clip_reach_the_loss_and_the_one_that_verl_does_not_r
 
 
 def test_an_unknown_objective_is_refused() -> None:
-    assert refusal("pivot.objective=papers") == "pivot.objective=papers: it is paper, nemo_rl, verl"
+    assert refusal("pivot.objective=papers") == "unknown pivot.objective=papers; known: paper, nemo_rl, verl"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_an_unknown_objective_is_refused() -> None:
 )
 def test_a_setting_that_contradicts_the_objective_is_refused(objective: str, setting: str, value: str) -> None:
     assert refusal(f"pivot.objective={objective}", f"{ACTOR}.{setting}") == (
-        f"{ACTOR}.{setting} contradicts pivot.objective={objective}, which stands for {value}: leave it out, or set "
+        f"{ACTOR}.{setting} contradicts pivot.objective={objective}, which needs {value}: leave it out, or set "
         "pivot.objective=verl to choose it yourself"
     )
 

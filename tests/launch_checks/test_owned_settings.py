@@ -170,15 +170,15 @@ def test_classes_of_the_users_own_may_replace_those_of_a_method() -> None:
 def test_the_reward_manager_of_verl_is_refused() -> None:
     assert refusal("+method=pivotrl", "reward.reward_manager.source=register", "reward.reward_manager.name=dapo") == (
         "reward.reward_manager.source=register switches off the reward manager that asks verifiers and environments, "
-        "and tells undecided from wrong: leave it out, or name the class of this package, or one of your own that is "
-        "derived from it"
+        "and keeps undecided rollouts apart from wrong ones: leave it out, or name the class of this package, or your "
+        "own subclass of it"
     )
 
 
 def test_without_oversampling_the_manager_of_verl_generates_the_groups() -> None:
     none = "actor_rollout_ref.rollout.agent.agent_loop_manager_class=null"
 
-    assert "switches off the generation of more rollouts" in refusal("+method=grpo_roc", none)
+    assert "switches off oversampling" in refusal("+method=grpo_roc", none)
     check("+method=grpo_roc", none, "pivot.resampling.oversample=1")
 
 
@@ -189,7 +189,7 @@ def test_agent_loops_of_ones_own_stand_beside_those_of_the_method(tmp_path: Path
     (tmp_path / "all.yaml").write_text(yaml.safe_dump([*mine, *yaml.safe_load(own.read_text())]))
     key = "actor_rollout_ref.rollout.agent.agent_loop_config_path"
 
-    assert "takes away the method's agent loops" in refusal("+method=tool_rollout", f"{key}={tmp_path}/mine.yaml")
+    assert "removes the method's agent loops" in refusal("+method=tool_rollout", f"{key}={tmp_path}/mine.yaml")
     check("+method=tool_rollout", f"{key}={tmp_path}/all.yaml")
 
 
@@ -220,9 +220,9 @@ def test_a_reward_model_is_refused_unless_a_function_asks_it_before_the_sampling
     enable, pool = "reward.reward_model.enable=True", "reward.reward_model.enable_resource_pool=True"
     function = "reward.custom_reward_function.path=mine.py"
 
-    assert refusal("+method=tool_rollout", enable).startswith("reward.reward_model.enable=True takes the reward away")
-    assert "takes the reward away" in refusal("+method=tool_rollout", enable, function)
-    assert "takes the reward away" in refusal("+method=tool_rollout", enable, pool)
+    assert refusal("+method=tool_rollout", enable).startswith("reward.reward_model.enable=True bypasses the rewards")
+    assert "bypasses the rewards" in refusal("+method=tool_rollout", enable, function)
+    assert "bypasses the rewards" in refusal("+method=tool_rollout", enable, pool)
     check("+method=tool_rollout", enable, pool, function)
 
 
@@ -234,8 +234,8 @@ def test_the_old_trainer_is_refused(method: str) -> None:
 def test_a_router_file_of_ones_own_beside_the_routers_of_this_package_is_refused() -> None:
     key = "actor_rollout_ref.rollout.router_config_path"
 
-    assert refusal("+router=kv_forecast", f"{key}=mine.yaml").startswith(f"{key}=mine.yaml makes +router and ")
-    assert refusal("+router=kv_forecast", f"{key}=null").startswith(f"{key}=null makes +router and ")
+    assert refusal("+router=kv_forecast", f"{key}=mine.yaml").startswith(f"{key}=mine.yaml switches off +router and ")
+    assert refusal("+router=kv_forecast", f"{key}=null").startswith(f"{key}=null switches off +router and ")
     check("+method=pivotrl", f"{key}=mine.yaml")
 
 
@@ -252,8 +252,8 @@ def test_partial_rollouts_go_with_every_method_and_with_other_bounds(method: str
         ("trainer.v1.trainer_mode", "sync", "chooses a trainer that"),
         ("trainer.v1.trainer_mode", "separate_async", "chooses a trainer that"),
         ("trainer.v1.sampler.max_off_policy_strategy", "drop", "throws away groups"),
-        ("trainer.v1.sampler.max_off_policy_threshold", "1", "does not bound"),
-        ("trainer.v1.sampler.max_off_policy_threshold", "null", "does not bound"),
+        ("trainer.v1.sampler.max_off_policy_threshold", "1", "does not limit"),
+        ("trainer.v1.sampler.max_off_policy_threshold", "null", "does not limit"),
         ("trainer.v1.colocate_async.num_warmup_batches", "0", "leaves no rollout"),
         ("trainer.v1.colocate_async.num_warmup_batches", "3.5", "leaves no rollout"),
     ],

@@ -37,7 +37,7 @@ def test_a_launch_with_a_judge_passes_and_mode_outcome_needs_none() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        ((), "pivot.process.base_url is missing: set it to that of the judge, an OpenAI-compatible endpoint, or set"),
+        ((), "pivot.process.base_url is missing: set it to the value for the judge's OpenAI-compatible endpoint, or"),
         (("pivot.process.base_url=http://judge:1",), "pivot.process.model is missing"),
         ((*JUDGE, "pivot.process.base_url=judge:30000"), "pivot.process.base_url=judge:30000: give it as http://host"),
         ((*JUDGE, "pivot.process.mode=shift"), "pivot.process.mode: Input should be 'renorm', 'sum', 'scaled'"),
@@ -52,7 +52,7 @@ def test_a_launch_with_a_judge_passes_and_mode_outcome_needs_none() -> None:
         ((*JUDGE, "algorithm.adv_estimator=grpo_passk"), "and pivot.process.mode=renorm gives each turn a reward"),
         (
             (*JUDGE, "algorithm.adv_estimator=grpo"),
-            "algorithm.use_kl_in_reward=True with algorithm.adv_estimator=grpo divides by the deviation within",
+            "algorithm.use_kl_in_reward=True with algorithm.adv_estimator=grpo normalises by the group's",
         ),
         (
             ("pivot.process.mode=outcome", "algorithm.adv_estimator=grpo_vectorized"),
@@ -60,7 +60,7 @@ def test_a_launch_with_a_judge_passes_and_mode_outcome_needs_none() -> None:
         ),
         (
             (*JUDGE, "pivot.process.max_question_tokens=256", "pivot.rollout.max_turns=8"),
-            "does not hold questions about pivot.rollout.max_turns=8 turns: raise it to 544 or more",
+            "is too low for questions about pivot.rollout.max_turns=8 turns: raise it to 544 or more",
         ),
         ((*JUDGE, "critic.enable=False"), "critic.enable=False leaves algorithm.adv_estimator=gae without values"),
     ],
@@ -74,9 +74,9 @@ def test_what_cannot_be_judged_or_used_is_refused(overrides: tuple[str, ...], me
     [
         ("[]", "needs one or more principles"),
         ("- {name: a, text: x}\n- {name: a, text: y}", "each with a name of its own"),
-        ("- {name: a}", "0.text: Field required; it is a list of principles with name and text"),
-        ("- [", "is no YAML"),
-        ("name: a", "it is a list of principles"),
+        ("- {name: a}", "0.text: Field required; it must be a list of principles with name and text"),
+        ("- [", "is not valid YAML"),
+        ("name: a", "it must be a list of principles"),
     ],
 )
 def test_a_file_of_principles_that_is_wrong_is_named(text: str, message: str, tmp_path: Path) -> None:
@@ -110,9 +110,9 @@ def test_every_estimator_of_verl_takes_the_reward_of_each_turn_or_their_sum_or_i
     ("estimator", "taken"),
     [
         ("gae", "each turn's own reward, and those of later turns"),
-        ("rloo", "the sum of a trajectory's rewards, on all its turns alike"),
-        ("step_reinforce_pp", "of each turn its return, normalised over all turns of the batch"),
-        ("mine", "rewards in a way of its own, each of them on the last token of its turn"),
+        ("rloo", "the sum of a trajectory's rewards, the same on all its turns"),
+        ("step_reinforce_pp", "the return of each turn, normalised over all turns of the batch"),
+        ("mine", "rewards in its own way; each reward is on the last token of its turn"),
     ],
 )
 def test_a_launch_says_what_its_estimator_takes_of_the_rewards_of_turns(estimator: str, taken: str) -> None:
@@ -131,7 +131,7 @@ def test_a_launch_says_what_its_estimator_takes_of_the_rewards_of_turns(estimato
         ("critic.enable=True", "trains a critic whose values the estimator of steps does not read"),
         ("algorithm.lam=0.9", "does nothing, since the estimator of steps does not read it"),
         ("algorithm.norm_adv_by_std_in_grpo=False", "does nothing, since the estimator of steps does not read it"),
-        ("algorithm.rollout_correction.rollout_rs=token_k1", "takes single tokens out of steps"),
+        ("algorithm.rollout_correction.rollout_rs=token_k1", "masks single tokens, which splits a step in two"),
     ],
 )
 def test_what_the_estimator_of_steps_does_not_read_is_refused_beside_it(override: str, said: str) -> None:
@@ -162,7 +162,7 @@ def test_verls_grpo_blows_the_kl_of_equal_rewards_up_to_whole_advantages() -> No
 def test_verls_own_reward_model_without_a_reward_function_would_pass_the_judge_by() -> None:
     config = composed(*JUDGE, "reward.reward_model.enable=True")
 
-    with pytest.raises(ConfigError, match=r"without reward\.custom_reward_function\.path verl asks the model alone"):
+    with pytest.raises(ConfigError, match=r"reward\.custom_reward_function\.path verl uses the reward model alone"):
         check_owned_settings(config, ["+method=ppr"], [])
 
 

@@ -118,7 +118,7 @@ def test_a_launch_that_samples_as_the_profile_did_passes_without_a_word(
         ),
         (
             "actor_rollout_ref.model.custom_chat_template='{{ messages }}'",
-            f"the chat template is another one (digest {text_digest('{{ messages }}')[:12]} here, ",
+            f"the chat template differs (digest {text_digest('{{ messages }}')[:12]} here, ",
         ),
     ],
 )
@@ -128,11 +128,12 @@ def test_a_launch_that_samples_otherwise_stops_with_both_values(
     message = refusal(settings(model), model, override)
 
     assert message.startswith(
-        f"data.train_files: the pivots of pivots.parquet were profiled otherwise than this launch samples: {said}"
+        f"data.train_files: the pivots of pivots.parquet were profiled with other settings than this launch samples "
+        f"with: {said}"
     )
     assert message.endswith(
-        ". Set the launch as the profile was, profile again as the launch is, or add pivot.allow_other_sampling=True "
-        "to go on"
+        ". Set the launch to the settings of the profile, profile again with those of the launch, or add "
+        "pivot.allow_other_sampling=True to train nevertheless"
     )
 
 
@@ -208,8 +209,8 @@ def test_files_of_an_earlier_version_are_read_with_one_line(
     check_file("old.parquet", model)
 
     assert capsys.readouterr().err == (
-        "verl-pivot: rows of old.parquet do not say how they were profiled, so this launch cannot compare its own "
-        "sampling\n"
+        "verl-pivot: rows of old.parquet do not say how they were profiled, so their sampling cannot be compared with "
+        "that of this launch\n"
     )
 
 

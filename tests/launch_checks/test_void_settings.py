@@ -688,7 +688,7 @@ def test_batches_without_a_decided_reward_are_counted_by_the_methods_that_have_t
 
     assert refusal(stock("+method=grpo_roc"), f"{key}=5") == (
         "pivot.max_undecided_batches=3 does nothing beside pivot.resampling, which replaces each group that has too "
-        "few decided rollouts: leave it out, or set pivot.resampling.max_gen_batches, the budget for these"
+        "few decided rollouts: leave it out, or set pivot.resampling.max_gen_batches, which limits these replacements"
     )
     assert not is_void(stock("+method=pivotrl"), key)
     assert not is_void(stock("+method=tool_rollout"), key)

@@ -60,17 +60,17 @@ def test_a_file_that_is_not_there_is_named() -> None:
         (
             "ppr",
             ("pivot.process.form=checklist", "pivot.process.max_added_principles=1"),
-            "takes the place of principles",
+            "replaces the principles",
         ),
         (
             "ppr",
             ("pivot.process.form=checklist", "pivot.process.reward=gain", "pivot.process.invalid=zero"),
-            "gains nothing",
+            "without a valid answer gains 0",
         ),
         (
             "ppr",
             ("pivot.process.form=checklist_released", "pivot.process.answer_format=text"),
-            "with which the judge answers in lines",
+            "where the judge answers in lines",
         ),
     ],
 )

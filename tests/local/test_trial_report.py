@@ -73,8 +73,8 @@ def test_a_full_memory_is_the_cause_however_much_ray_says_of_it_afterwards() -> 
     )
 
     assert failure(log) == (
-        "verl-pivot: the memory of the machine was full (23.12GB of 23.54GB), so that Ray ended processes of the "
-        "launch: end other programs there, or take fewer workers"
+        "verl-pivot: the memory of the machine was full (23.12GB of 23.54GB), so Ray ended processes of the "
+        "launch: end other programs on it, or use fewer workers"
     )
 
 

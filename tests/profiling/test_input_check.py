@@ -64,7 +64,7 @@ def test_calls_without_schemas_are_refused_unless_they_are_wanted(tmp_path: Path
 def test_a_file_without_a_call_has_nothing_to_profile_among_calls(tmp_path: Path) -> None:
     talk = replace(SHOP, messages=(SHOP.messages[0], SHOP.messages[3]))
 
-    with pytest.raises(DataError, match="every turn of it is a message, and --turns calls leaves those out"):
+    with pytest.raises(DataError, match="all turns are messages without calls, which --turns calls leaves out"):
         count_turns(make_job(tmp_path, talk, turns="calls"), LineIndex([]))
 
 
@@ -93,13 +93,13 @@ def test_prompts_are_counted_up_to_the_first_that_fits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("./missing", "--model './missing' is not there"),
-        ("/no/such/folder", "--model '/no/such/folder' is not there"),
-        ("~/policy", "--model '~/policy' is not there"),
-        ("outputs/run/policy", "--model 'outputs/run/policy' is not there"),
-        ("not a name", "--model 'not a name' is no folder here, and the Hugging Face hub does not give it"),
+        ("./missing", "--model './missing' does not exist"),
+        ("/no/such/folder", "--model '/no/such/folder' does not exist"),
+        ("~/policy", "--model '~/policy' does not exist"),
+        ("outputs/run/policy", "--model 'outputs/run/policy' does not exist"),
+        ("not a name", "--model 'not a name' is neither a folder here nor available on the Hugging Face hub"),
         ("tests", "--model 'tests' has no config.json"),
-        ("README.md", "--model 'README.md' is not there"),
+        ("README.md", "--model 'README.md' does not exist"),
     ],
 )
 def test_a_model_that_is_not_there_is_told_at_once(model: str, message: str) -> None:

@@ -247,9 +247,9 @@ async def test_a_file_without_finished_turns_takes_other_settings(tmp_path: Path
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model": "other"}, r"model is 'policy' there and 'other' here"),
-        ({"sampling": Sampling(temperature=0.5)}, r"temperature is 1.0 there and 0.5 here"),
-        ({"num_samples": 3, "input_sha256": "1"}, r"input_sha256 is .* num_samples is 2 there and 3 here"),
+        ({"model": "other"}, r"model is 'policy' in the file and 'other' now"),
+        ({"sampling": Sampling(temperature=0.5)}, r"temperature is 1.0 in the file and 0.5 now"),
+        ({"num_samples": 3, "input_sha256": "1"}, r"input_sha256 is .* num_samples is 2 in the file and 3 now"),
     ],
 )
 async def test_other_settings_are_refused_and_named(tmp_path: Path, changes: dict[str, object], message: str) -> None:
@@ -269,7 +269,7 @@ def test_a_file_that_is_no_profile_is_refused_and_left_alone(tmp_path: Path, con
     path.write_text(content)
 
     with (
-        pytest.raises(DataError, match=r"notes.jsonl is no profile of version 1 .*choose another --out"),
+        pytest.raises(DataError, match=r"notes.jsonl is not a profile of version 1 .*choose another --out"),
         open_profile(path, make_settings()),
     ):
         pass
@@ -317,7 +317,7 @@ def test_a_folder_that_cannot_be_made_is_refused_with_one_sentence(tmp_path: Pat
     ("line", "message"),
     [
         ("{", r"line 3 is broken .*not JSON.*delete it"),
-        ("[]", r"line 3 is no turn's profile: a turn needs trajectory_id.*delete that line"),
+        ("[]", r"line 3 is not the profile of a turn: a turn needs trajectory_id.*delete that line"),
         (line_of(make_profile([1.0], index=1)).replace('"text"', '"words"'), "a sample needs text, score"),
         (line_of(make_profile([1.0])), "line 3 repeats turn t:0"),
         (line_of(make_profile([1.0], index=1)).replace(": 1.0", ": 2.0"), r"score must lie in \[0, 1\]"),

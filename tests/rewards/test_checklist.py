@@ -111,9 +111,9 @@ def test_gains_are_not_shifted_by_the_outcome() -> None:
     [
         ([], "1 to 5 items, got 0"),
         (["a"] * 30, "1 to 5 items, got 30"),
-        (["a", 3], "item 2 of a checklist is a text, got int"),
-        ([" \n"], "item 1 of a checklist has 1 to 400 letters, got 0"),
-        (["x" * 401], "item 1 of a checklist has 1 to 400 letters, got 401"),
+        (["a", 3], "item 2 of a checklist must be a text, got int"),
+        ([" \n"], "item 1 of a checklist must have 1 to 400 characters, got 0"),
+        (["x" * 401], "item 1 of a checklist must have 1 to 400 characters, got 401"),
         (["Buy it.", "buy  it."], "two items of a checklist are the same"),
     ],
 )

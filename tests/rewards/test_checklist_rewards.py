@@ -168,7 +168,7 @@ async def test_a_server_without_logprobs_is_named_where_progress_goes_by_probabi
     async with judging(checking) as judge:
         down = await rewarded(tmp_path, judge, *CHECKLIST, "pivot.process.progress_by=probabilities", checklist=ITEMS)
     assert down.info["reason"] == "judge_failed"
-    assert "gives no logprobs" in down.info["detail"]
+    assert "returns no logprobs" in down.info["detail"]
     assert judge.requests[0]["logprobs"] is True
     assert judge.requests[0]["top_logprobs"] == 10
 
@@ -182,7 +182,7 @@ async def test_a_server_without_logprobs_is_named_where_progress_goes_by_probabi
         ),
         ((*CHECKLIST[:1], "pivot.process.reward=gain"), "reward=gain does not go together with mode=renorm"),
         ((*GAIN, "pivot.process.per_turn=mean"), "does not go together with per_turn=mean"),
-        ((*CHECKLIST, "pivot.process.samples=2"), "samples=2 at temperature=0 are equal answers"),
+        ((*CHECKLIST, "pivot.process.samples=2"), "samples=2 at temperature=0 would be equal answers"),
     ],
 )
 async def test_what_does_not_go_together_is_refused(overrides: tuple[str, ...], message: str, tmp_path: Path) -> None:

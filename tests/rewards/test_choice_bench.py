@@ -59,7 +59,7 @@ async def test_a_judge_chooses_the_action_that_brings_the_task_farthest() -> Non
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"task": "a", "candidates": ["x", "y"], "right": 2}, "right=2 is none of 2 candidates"),
+        ({"task": "a", "candidates": ["x", "y"], "right": 2}, "right=2 is not the index of one of 2 candidates"),
         ({"task": "a", "candidates": ["x"], "right": 0}, "candidates"),
         ({"task": "a", "candidates": ["x", "y"]}, "right: Field required"),
         ({"task": "a", "candidates": ["x", "y"], "right": 0, "checklist": []}, "1 to 5 items, got 0"),
@@ -68,6 +68,6 @@ async def test_a_judge_chooses_the_action_that_brings_the_task_farthest() -> Non
 def test_a_row_that_is_no_choice_is_named(row: object, message: str, tmp_path: Path) -> None:
     path = tmp_path / "choices.jsonl"
     path.write_text(json.dumps(row) + "\n")
-    with pytest.raises(DataError, match=r"choices.jsonl, line 1 is no choice") as caught:
+    with pytest.raises(DataError, match=r"choices.jsonl, line 1 is not a valid choice") as caught:
         list(read_choices(path))
     assert message in str(caught.value)

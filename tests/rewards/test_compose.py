@@ -179,32 +179,32 @@ def test_a_total_is_held_in_its_bounds_and_says_so(tmp_path: Path) -> None:
     name = written(tmp_path, "bounds: [0, 1]\nterms:\n  a: {value: format}\n  b: {value: recovery, weight: 2}\n")
     reward = compose(read_composition(name), known(a=1.0, b=1.0), 10)
 
-    assert (reward.total, reward.detail) == (1.0, "the sum of 3 is held in [0.0, 1.0]")
+    assert (reward.total, reward.detail) == (1.0, "the sum of 3 is limited to [0.0, 1.0]")
     assert sums_of(name, read_composition(name), LIMITS) == (0.0, 1.0)
 
 
 WRONG = {
     "terms: {}": "terms: Dictionary should have at least 1 item",
     "x: 1\nterms: {a: {value: turns}}": "x: unknown key; known: bounds, success, terms",
-    "terms: {a: {value: turms}}": "terms.a.value: there is no value 'turms'; known: outcome, ruler,",
-    "terms: {a: {}}": "terms.a: a term has one of value, verifier and terms, got none",
+    "terms: {a: {value: turms}}": "terms.a.value: unknown value 'turms'; known values: outcome, ruler,",
+    "terms: {a: {}}": "terms.a: a term must have one of value, verifier and terms, got none",
     "terms: {a: {value: turns, terms: {b: {value: calls}}}}": "has one of value, verifier and terms, got v",
     "terms: {a: {value: turns, weight: 0}}": "terms.a: a term of weight 0 is never paid",
     "terms: {a: {value: turns, weight: .nan}}": "terms.a.weight: Input should be a finite number",
-    "terms: {a: {value: turns, bounds: [1, 0]}}": "terms.a: bounds are the least value and a larger one",
+    "terms: {a: {value: turns, bounds: [1, 0]}}": "terms.a: bounds must be the smallest and the largest value",
     "terms: {a: {value: turns, kye: 1}}": "terms.a.kye: unknown key",
-    "terms: {a: {value: turns, weight: -1}}": "a term is paid on success alone, and no term has the value outcome",
-    "terms: {a: {value: format, only_if: {term: b, at_least: 1}}}": "terms.a depends on b, and no term has that name",
+    "terms: {a: {value: turns, weight: -1}}": "a term is paid only on success, but no term has the value outcome",
+    "terms: {a: {value: format, only_if: {term: b, at_least: 1}}}": "terms.a depends on the unknown term b",
     "terms: {a: {value: format, only_if: {term: b, at_least: 1}}, b: {value: calls, only_if: {term: a, at_least: 1}}}":
         "terms depend on each other in a circle (",
     "terms: {a: {value: format, only_if: {term: a, at_least: 1}}}": "terms depend on each other in a circle (a -> a)",
     "terms: {a: {terms: {b: {value: format, only_if: {term: a, at_least: 1}}}}}": "depend on each other in a circle",
     "terms: {a: {value: format}, b: {terms: {a: {value: turns}}}}": "two terms are called a: give each a name",
-    "terms: {a: {verifier: {name: qq}}}": "terms.a.verifier.name: there is no verifier 'qq'; known: ",
+    "terms: {a: {verifier: {name: qq}}}": "terms.a.verifier.name: unknown verifier 'qq'; known verifiers: ",
     "terms: {a: {verifier: {name: tool_call, options: {mode: x}}}}": "terms.a.verifier.options: ",
     "terms: {A b: {value: turns}}": "terms.A b: String should match pattern",
-    "[]": "holds no terms: it is a YAML file with the key terms",
-    "terms: {a: [": "is no YAML:",
+    "[]": "has no terms: it must be a YAML file with the key terms",
+    "terms: {a: [": "is not valid YAML:",
 }  # fmt: skip
 
 

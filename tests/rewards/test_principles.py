@@ -94,7 +94,7 @@ def test_scores_of_principles_are_added_up_here() -> None:
     [
         ([entry("query")], "the principle 'facts' is missing"),
         ([], "at least 1 item"),
-        ([entry("query"), entry("facts"), entry("query")], "the principle 'query' stands there twice"),
+        ([entry("query"), entry("facts"), entry("query")], "the principle 'query' occurs twice"),
         ([entry("query"), entry("facts"), entry("a"), entry("b")], "it adds 2 principles, more than 1"),
         ([entry("query", 3, 2), entry("facts")], "a score of 3.0 with a maximum of 2.0"),
         ([entry("query", 0, 0), entry("facts")], "greater than 0"),

@@ -210,7 +210,7 @@ async def test_an_outcome_of_a_reward_function_outside_of_0_and_1_is_refused_wit
             if mode == "sum":
                 assert (await recording).rewards == pytest.approx((0.7, 0.2, -1.0))
             else:
-                with pytest.raises(ConfigError, match=r"renorm needs outcomes in \[0, 1\], and this one is -1: choose"):
+                with pytest.raises(ConfigError, match=r"renorm needs outcomes in \[0, 1\], but an outcome is -1: "):
                     await recording
             await process.close()
 

@@ -106,7 +106,7 @@ def test_a_criterion_beside_its_opposite_is_invalid_and_one_that_is_there_is_lef
 
     with pytest.raises(InvalidAnswerError, match="together with its opposite"):
         criteria_of(answer(("It cites a source.", 1), ("It does not cite a source", -1)), [], [])
-    with pytest.raises(InvalidAnswerError, match="no criterion that is new"):
+    with pytest.raises(InvalidAnswerError, match="no new criterion"):
         criteria_of(answer(("It does not name the river.", -1)), [FACTS], [])
     with pytest.raises(InvalidAnswerError, match="weight"):
         criteria_of(answer(("It cites.", 2)), [], [])
@@ -120,15 +120,15 @@ def test_a_criterion_beside_its_opposite_is_invalid_and_one_that_is_there_is_lef
 @pytest.mark.parametrize(
     ("written", "message"),
     [
-        ([{"text": "a"}, {"text": "A."}], "two of them are the same"),
-        ([{"text": "a"}, {"text": "a", "weight": -1}], "two of them contradict each other"),
+        ([{"text": "a"}, {"text": "A."}], "two criteria are the same"),
+        ([{"text": "a"}, {"text": "a", "weight": -1}], "two criteria contradict each other"),
         ([{"text": "a", "weight": 0}], "weight 0, which pays nothing"),
         ([{"text": "a", "weight": -1}], "no report scores above 0"),
         ([{"text": "..."}], "no letter and no digit"),
         ([{"text": "a", "id": "x"}, {"text": "b", "id": "x"}], "have one id"),
         ([{"text": "a", "wieght": 1}], "unknown key"),
-        ("a", "they are a list of text and weight"),
-        ([{"text": f"a {number}"} for number in range(65)], "65 of them, more than 64"),
+        ("a", "it must be a list of text and weight"),
+        ([{"text": f"a {number}"} for number in range(65)], "65 are more than 64"),
     ],
 )
 def test_criteria_of_a_row_that_repeat_contradict_or_pay_nobody_are_refused(written: object, message: str) -> None:
@@ -276,7 +276,7 @@ async def test_an_order_of_a_report_does_not_become_a_line_of_the_next_questions
 
 async def test_an_unreadable_answer_is_asked_again_and_then_undecided(tmp_path: Path) -> None:
     async with judging(lambda outside, inside: "I cannot say.") as judge, asking(judge, invalid_retries=2) as asked:
-        with pytest.raises(VerifierError, match="judge j gives no valid answer: it is no JSON"):
+        with pytest.raises(VerifierError, match="judge j gives no valid answer: it is not JSON"):
             await asked.points(JudgedReport("Write.", "", "a"), [HAS_A])
 
     assert [request["seed"] for request in judge.requests] == [0, 1, 2]

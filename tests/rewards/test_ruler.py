@@ -135,10 +135,10 @@ def test_scores_are_matched_by_number_whatever_the_order_of_the_answer() -> None
         (answer((1.0, 1), (2, 0.5)), "scores.0.number: Input should be a valid integer, got 1.0"),
         ('{"scores": null}', "scores: Input should be a valid list, got None"),
         ("[]", "Input should be a valid dictionary or instance of GroupAnswer, got []"),
-        (f"Sure! {answer((1, 1), (2, 0))}", "it is no JSON"),
-        (f"{answer((1, 1), (2, 0))} {answer((1, 0), (2, 1))}", "it is no JSON"),
-        ('{"scores": [], "scores": []}', "it is no JSON"),
-        ("", "it is no JSON"),
+        (f"Sure! {answer((1, 1), (2, 0))}", "it is not JSON"),
+        (f"{answer((1, 1), (2, 0))} {answer((1, 0), (2, 1))}", "it is not JSON"),
+        ('{"scores": [], "scores": []}', "it is not JSON"),
+        ("", "it is not JSON"),
     ],
 )
 def test_an_answer_without_each_trajectory_once_and_within_0_and_1_is_invalid(text: str, reason: str) -> None:

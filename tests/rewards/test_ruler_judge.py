@@ -55,7 +55,7 @@ async def test_the_settings_of_a_question_reach_the_judge(monkeypatch: pytest.Mo
     }  # fmt: skip
     async with judging(lambda outside, inside: "no") as server:
         for changes in (chosen, {"invalid_retries": 0}):
-            with pytest.raises(VerifierError, match="judge R gives no valid answer about a group: it is no JSON"):
+            with pytest.raises(VerifierError, match="judge R gives no valid answer about a group: it is not JSON"):
                 await scores(server.url, group(1, 2), **changes)
 
     sent: list[Any] = server.requests
@@ -88,7 +88,7 @@ async def test_a_judge_that_takes_too_long_is_asked_as_often_as_allowed() -> Non
 
 @pytest.mark.parametrize(
     ("status", "message"),
-    [(400, "the judge refuses every question: .* see that pivot.ruler.base_url and pivot.ruler.model"), (401, "key")],
+    [(400, "the judge refuses every question: .* check that pivot.ruler.base_url and pivot.ruler.model"), (401, "key")],
 )
 async def test_a_judge_that_refuses_every_question_is_the_users_error(status: int, message: str) -> None:
     async with judging(comparing) as server:

@@ -149,7 +149,7 @@ def test_yes_and_no_share_nothing_with_other_answers_for_research() -> None:
 def test_accepted_answers_are_a_text_a_list_or_a_target() -> None:
     for target in ("Paris", ["Lyon", "Paris"], {"target": ("Paris",)}, {"target": "Paris"}):
         assert reward(search_r1, RIGHT, 0, target=target) == 1.0
-    with pytest.raises(DataError, match="nothing is left to compare of the accepted answers"):
+    with pytest.raises(DataError, match="the accepted answers are all empty after normalisation"):
         reward(search_r1, RIGHT, 0, target=["", " . "])
     with pytest.raises(DataError, match="extra_info has no 'rollout', the record of a rollout with tools; set"):
         search_r1("nq", RIGHT, "Paris", {})

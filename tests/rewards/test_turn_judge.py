@@ -177,7 +177,7 @@ async def test_a_refused_question_is_invalid_where_a_harmless_one_is_answered() 
 async def test_a_context_that_is_too_small_is_the_users_error_and_no_invalid_answer(complaint: str) -> None:
     async with judging(grading) as server:
         server.failures, server.complaint = [400], complaint
-        with pytest.raises(ConfigError, match=r"too long for the judge's context, .* lower that, or max_tokens, or"):
+        with pytest.raises(ConfigError, match=r"too long for the judge's context, .* lower max_question_tokens or"):
             await judge(server.url, turns(7))
 
     assert len(server.requests) == 1
@@ -194,7 +194,7 @@ async def test_a_judge_that_refuses_every_question_is_the_users_error(status: in
 async def test_an_answer_that_is_no_answer_of_a_model_decides_nothing() -> None:
     async with judging(grading) as server:
         server.body = b'{"choices": []}'
-        with pytest.raises(VerifierError, match="answered something else than asked for"):
+        with pytest.raises(VerifierError, match="answered in an unexpected format"):
             await judge(server.url, turns(7))
 
 

@@ -114,7 +114,7 @@ async def test_a_judge_that_writes_the_checklist_does_so_once_for_all_draws(tmp_
 
 async def test_a_row_with_a_broken_checklist_stops_the_step(tmp_path: Path) -> None:
     async with judging(checking) as judge:
-        with pytest.raises(DataError, match="a checklist has 1 to 5 items, got 0"):
+        with pytest.raises(DataError, match="a checklist must have 1 to 5 items, got 0"):
             await played(tmp_path, judge, checklist=[])
 
 
@@ -127,5 +127,5 @@ def test_greedy_validation_is_refused_since_all_draws_are_equal(tmp_path: Path) 
     )
     check_process(composed(*JUDGE, *BEST_OF_3, *sampled))
     for overrides in ((), sampled[:1], sampled[1:]):
-        with pytest.raises(ConfigError, match=r"pivot\.process\.best_of=3 chooses among equal turns"):
+        with pytest.raises(ConfigError, match=r"pivot\.process\.best_of=3 would choose among identical turns"):
             check_process(composed(*JUDGE, *BEST_OF_3, *overrides))

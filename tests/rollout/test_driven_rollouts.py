@@ -110,16 +110,16 @@ async def test_what_the_endpoint_refuses_is_said_in_openais_form() -> None:
 
     assert json.loads(detail[detail.index("[[") :]) == [
         [400, "a message has content that is not "],
-        [400, "the policy in training gives one a"],
-        [400, "the policy in training gives one a"],
-        [400, "there are no messages"],
+        [400, "the policy in training gives a sin"],
+        [400, "the policy in training gives a sin"],
+        [400, "the request has no messages"],
         [400, "a message has the role 'function';"],
-        [400, "this is no request of chat complet"],
+        [400, "this is not a valid chat completio"],
         [400, "max_tokens must be at least 1"],
         [400, "the arguments of a tool call are n"],
         [400, "a message has a tool call without "],
         [400, "a prompt of 8019 tokens exceeds th"],
-        [401, "the key belongs to no trajectory t"],
+        [401, "the API key belongs to no running "],
     ]
     assert len(loop.server_manager.requests) == 1
 
@@ -128,9 +128,9 @@ async def test_what_the_endpoint_refuses_is_said_in_openais_form() -> None:
     ("kind", "detail"),
     [
         ("dies", "ended with exit code 1; its stderr ends with 'the shop burns'"),
-        ("silent", "ended with 'all is well', which is no report"),
-        ("endless", "ended with '{\"reward\": 1e999}', which is no report"),
-        ("once", "ended with '', which is no report"),
+        ("silent", "ended with 'all is well', which is not a report"),
+        ("endless", "ended with '{\"reward\": 1e999}', which is not a report"),
+        ("once", "ended with '', which is not a report"),
     ],
 )
 async def test_an_environment_that_fails_masks_the_rollout(kind: str, detail: str) -> None:
@@ -151,7 +151,7 @@ async def test_an_environment_that_hangs_is_ended_and_masks() -> None:
     found = await verdict_of(driven_loop("hangs", ["One."], "pivot.rollout.max_wall_seconds=1"))
 
     assert found["score"] is None
-    assert found["detail"].endswith("hangs: it asks nothing and does not end")
+    assert found["detail"].endswith("hangs: it sends the policy no request and does not end")
     assert descendants("driving_program") == []
 
 

@@ -208,7 +208,7 @@ async def test_a_group_that_is_spread_over_workers_ends_undecided(tmp_path: Path
     ("answers", "expected", "detail"),
     [
         (['{"scores": []}', None], [0.1, 0.2, 0.3, 0.4], ""),
-        (["no", "no"], ["judge_failed"] * 4, "judge judge gives no valid answer about a group: it is no JSON"),
+        (["no", "no"], ["judge_failed"] * 4, "judge judge gives no valid answer about a group: it is not JSON"),
         (
             [json.dumps({"scores": [{"number": 7, "explanation": "", "score": 1}]})] * 2,
             ["judge_failed"] * 4,

@@ -108,7 +108,7 @@ async def test_members_whose_siblings_never_come_wait_no_longer_than_they_should
     got = await asyncio.gather(take_part(meeting, 1, 4), take_part(meeting, 2, 4), return_exceptions=True)
 
     assert [each.failure for each in got if isinstance(each, MeetingError)] == [MeetingFailure.SIBLINGS_MISSING] * 2
-    assert str(got[0]) == "2 of 4 rollouts of the prompt had ended 0.05 seconds after the first"
+    assert str(got[0]) == "only 2 of 4 rollouts of the prompt ended within 0.05 seconds of the first"
     assert meeting.num_groups == 0
 
 

@@ -164,13 +164,13 @@ async def test_the_events_of_completions_hold_the_usage_where_it_is_wanted() -> 
     [
         ({"input": "a", "previous_response_id": "resp_1"}, "send the conversation as `input`"),
         ({"input": "a", "background": True}, "leave `background` out"),
-        ({"input": "a", "tools": [{"type": "web_search"}]}, "a tool is no function with a name"),
+        ({"input": "a", "tools": [{"type": "web_search"}]}, "a tool is not a function with a name"),
         ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "an item of type 'item_reference'"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]}, "is not text"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": "add", "arguments": "{"}]}, "are not JSON"),
         ({"input": [{"type": "function_call", "call_id": [1], "name": [2], "arguments": 3}]}, "a tool call without"),
-        ({"input": []}, "there are no messages"),
-        ({"input": 5}, "this is no request of responses"),
+        ({"input": []}, "the request has no messages"),
+        ({"input": 5}, "this is not a valid responses request"),
         ({"input": "a", "max_output_tokens": 0, "stream": True}, "max_tokens must be at least 1"),
     ],
 )

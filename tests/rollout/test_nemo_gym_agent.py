@@ -149,7 +149,7 @@ async def test_a_port_that_another_program_has_gives_no_row_and_the_log_says_why
         async with running(Agent(port).app()) as url:
             assert await played(Gym(url, port), SCRIPT) == []
 
-    assert f"the policy cannot listen at port {port}" in caplog.text
+    assert f"the policy cannot listen on port {port}" in caplog.text
 
 
 async def test_a_row_that_is_none_of_nemo_gym_stops_the_run() -> None:

@@ -141,7 +141,7 @@ async def test_a_record_of_calls_has_no_texts(tmp_path: Path) -> None:
 
 
 def test_a_record_of_something_else_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^pivot.record must be all, kept, calls, got 'none'$"):
+    with pytest.raises(ConfigError, match=r"^pivot.record must be one of all, kept, calls, got 'none'$"):
         recorded_texts(OmegaConf.create({"pivot": {"record": "none"}}))
 
 

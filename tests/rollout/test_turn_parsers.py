@@ -75,10 +75,10 @@ def test_a_whole_turn_is_the_argument_and_the_stop_text_its_end(turn: str) -> No
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"whole": True}, "whole takes stop, and neither open, close nor fenced"),
-        ({"whole": True, "stop": ""}, "whole takes stop"),
-        ({"whole": True, "stop": "</a>", "open": "<a>"}, "whole takes stop"),
-        ({"whole": True, "stop": "</a>", "fenced": True}, "whole takes stop"),
+        ({"whole": True}, "whole needs stop, and no open, close or fenced"),
+        ({"whole": True, "stop": ""}, "whole needs stop"),
+        ({"whole": True, "stop": "</a>", "open": "<a>"}, "whole needs stop"),
+        ({"whole": True, "stop": "</a>", "fenced": True}, "whole needs stop"),
         ({"stop": "</a>"}, "open and close must not be empty, got '' and ''"),
         ({"open": "<a>"}, "open and close must not be empty, got '<a>' and ''"),
     ],

@@ -144,7 +144,7 @@ def test_rollouts_at_once_share_a_process_that_ends_with_the_event_loop() -> Non
             "dies",
             "the environment verifiers:dies failed: its process ended with exit code 3; its stderr ends with 'noise'",
         ),
-        ("hangs", "the environment verifiers:hangs hangs: it asks nothing and does not end"),
+        ("hangs", "the environment verifiers:hangs hangs: it sends the policy no request and does not end"),
     ],
 )
 def test_an_environment_that_fails_gives_no_row_and_says_why(
@@ -207,7 +207,7 @@ def test_task_sets_of_the_real_package_give_rows(task_set: str) -> None:
 
     assert [row["prompt"][-1]["content"] for row in rows] == ["Add 0 and 3.", "Add 1 and 3.", "Add 2 and 3."]  # type: ignore[index, call-overload]
     assert first["prompt"][0] == {"role": "system", "content": "Be brief."}  # type: ignore[index, call-overload]
-    with pytest.raises(ConfigError, match="the task set has no end: give --limit"):
+    with pytest.raises(ConfigError, match="the task set is infinite: give --limit"):
         list(verifiers_rows(PYTHON_OF_TASKSETS, task_set, tasksets(endless=True)))
 
 

@@ -227,7 +227,7 @@ def test_workflows_that_are_too_short_overlap_or_are_made_up_are_refused() -> No
         SOURCE,
     )
     assert len(found.workflows) == 1
-    assert found.refused == ["fewer than 2 steps", "shares a step with another", "a step that its source does not have"]
+    assert found.refused == ["fewer than 2 steps", "shares a step with another", "has a step that its source lacks"]
     with pytest.raises(InvalidAnswerError):
         workflows_of_answer("no JSON", SOURCE)
 

@@ -387,7 +387,7 @@ async def test_a_router_that_has_died_for_good_ends_every_wait_with_one_sentence
 
         for error in await asyncio.wait_for(asyncio.gather(*rollouts, return_exceptions=True), 60):
             assert isinstance(error, EngineError)
-            assert str(error).startswith("the router has died and Ray does not restart it any more")
+            assert str(error).startswith("the router has died and Ray no longer restarts it")
 
 
 async def test_verls_own_client_works_also_after_a_restart_and_the_end_is_reported(tmp_path: Path) -> None:

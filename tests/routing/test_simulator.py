@@ -447,7 +447,7 @@ def test_a_field_of_a_scenario_can_be_set_and_an_unknown_one_lists_all_fields() 
 
     assert changed == replace(SCENARIOS["A"], capacity=300_000, has_reservation=False, last_turn=0.5)
     with pytest.raises(
-        ConfigError, match="--set capasity=1: a scenario has no field 'capasity', only num_engines, capacity"
+        ConfigError, match="--set capasity=1: unknown field 'capasity'; scenarios have the fields num_engines, capacity"
     ):
         with_options(SCENARIOS["A"], ["capasity=1"])
     with pytest.raises(

@@ -71,7 +71,7 @@ def test_checkpoints_and_the_method_are_those_in_the_folder(tmp_path: Path) -> N
 def test_a_folder_that_is_no_run_is_refused_with_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds neither .* give the folder of a run"):
         TrainingRun(tmp_path).check()
-    with pytest.raises(DataError, match=r"there is no .*/none: give the folder of a run"):
+    with pytest.raises(DataError, match=r"/none does not exist: give the folder of a run"):
         TrainingRun(tmp_path / "none").check()
 
 

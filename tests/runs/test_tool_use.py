@@ -122,7 +122,7 @@ def test_what_is_no_run_with_tools_is_refused_in_one_sentence(tmp_path: Path) ->
         assert refused(folder).startswith(f"{folder} has no dumps of rollouts, neither in rollouts/pivot nor in pivot:")
     for number, line in enumerate((without_record, dump_line("a_0_0", **single))):
         run = write_steps(tmp_path / str(number), [line])
-        assert refused(run).startswith(f"{run}: no rollout of the dumps is a trajectory with tools")
+        assert refused(run).startswith(f"{run}: the dumps hold no trajectory with tools")
     broken = write_steps(tmp_path / "broken", ['{"uid": 3}\n'])
     assert "1.jsonl" in refused(broken)
     assert "is not a rollout" in refused(broken)

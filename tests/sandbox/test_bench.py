@@ -105,7 +105,7 @@ def test_the_table_names_each_part_once_and_marks_what_is_missed() -> None:
 
 
 def test_an_unknown_part_is_named_with_those_that_exist() -> None:
-    with pytest.raises(ConfigError, match="there is no part 'speed' of the bench; use science, bare, warm, http"):
+    with pytest.raises(ConfigError, match="unknown part 'speed' of the bench; use science, bare, warm, http"):
         run_bench(QUICK, ["speed"], seed=0, console=Console())
 
 

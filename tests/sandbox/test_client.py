@@ -100,7 +100,7 @@ async def test_the_callers_errors_are_raised_at_once() -> None:
 
 async def test_a_wrong_token_is_the_callers_error() -> None:
     async with serving(FakeBackend()) as service, make_sandbox(service, token="another token") as sandbox:
-        with pytest.raises(SandboxRequestError, match="holds another token than the service's"):
+        with pytest.raises(SandboxRequestError, match="its token is not the service's"):
             await sandbox.run("print 1")
 
 
@@ -132,7 +132,7 @@ async def test_failures_of_the_system_are_tried_again() -> None:
 async def test_a_program_that_breaks_the_sandbox_is_given_up() -> None:
     backend = FakeBackend()
     async with serving(backend) as service, make_sandbox(service) as sandbox:
-        with pytest.raises(SandboxError, match=r"the sandbox broke on this program; 4 attempts, .*the lane died"):
+        with pytest.raises(SandboxError, match=r"failed repeatedly on this program; 4 attempts, .*the lane died"):
             await sandbox.run("break")
 
     assert len(backend.started) == 4
@@ -173,7 +173,7 @@ def test_a_second_event_loop_is_refused() -> None:
     first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
     with pytest.raises(SandboxError, match="no result within"):
         first.run_until_complete(sandbox.run("print 1", deadline_seconds=0.05))
-    with pytest.raises(SandboxRequestError, match="second event loop; make one for each"):
+    with pytest.raises(SandboxRequestError, match="second event loop; make one Sandbox for each"):
         second.run_until_complete(sandbox.run("print 1"))
     first.run_until_complete(sandbox.close())
     first.close()
@@ -388,7 +388,7 @@ async def test_a_session_takes_one_cell_at_a_time() -> None:
         session = await sandbox.open()
         first = asyncio.create_task(session.run("sleep 0.2"))
         await until(lambda: backend.num_running == 1)
-        with pytest.raises(SandboxRequestError, match="runs another cell"):
+        with pytest.raises(SandboxRequestError, match="is running another cell"):
             await session.run("print a")
         assert (await first).status is Status.OK
 

@@ -98,16 +98,16 @@ def test_a_service_with_zygotes_refuses_devices_with_the_remedy(languages: Path)
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("/dev/nvidia-none", "no character device"),
-        ("/dev/null", "every sandbox has"),
-        ("/dev/pts/0", "every sandbox has"),
-        ("/dev/stdin", "no character device"),
-        ("/dev/shm", "every sandbox has"),
+        ("/dev/nvidia-none", "not a character device"),
+        ("/dev/null", "every sandbox already has"),
+        ("/dev/pts/0", "every sandbox already has"),
+        ("/dev/stdin", "not a character device"),
+        ("/dev/shm", "every sandbox already has"),
         ("/dev", "below /dev"),
         ("/dev/../etc/passwd", "below /dev"),
         ("/etc/passwd", "below /dev"),
         ("dev/nvidia0", "below /dev"),
-        ("/dev/net", "no character device"),
+        ("/dev/net", "not a character device"),
     ],
 )
 def test_what_is_no_device_for_programs_is_refused_with_its_place(tmp_path: Path, name: str, reason: str) -> None:
@@ -124,5 +124,5 @@ def test_a_device_that_the_services_user_may_not_use_is_refused(
 ) -> None:
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != device)
 
-    with pytest.raises(ConfigError, match=r"may not be read and written by uid 0, as which the service runs: let it"):
+    with pytest.raises(ConfigError, match=r"user \(uid 0\) cannot read and write .*: give that user access"):
         load_languages(languages, python=VIEW)

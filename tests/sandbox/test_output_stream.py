@@ -239,7 +239,7 @@ def test_a_program_that_prints_single_letters_costs_few_chunks(kind: Kind) -> No
 def test_who_cannot_stream_says_so() -> None:
     async def main() -> None:
         async with Sandbox(pool=PoolSettings(protocol=PoolProtocol.CODE_JUDGE, urls=("http://127.0.0.1:1",))) as pool:
-            with pytest.raises(SandboxRequestError, match="sends no output before the end: use our own service"):
+            with pytest.raises(SandboxRequestError, match="sends no output before the end: use a service of"):
                 pool.stream(Program(code="1"))
         async with Sandbox(["http://127.0.0.1:1"], "a token of some length") as sandbox:
             output = sandbox.stream(Program(code="1"))

@@ -204,10 +204,10 @@ def load(tmp_path: Path) -> Callable[[str], LanguageTable]:
 @pytest.mark.parametrize(
     ("yaml", "sentence"),
     [
-        ("bash: {session: {prewarm: 1}}", "bash.session: sessions are Python's; give it in `python`"),
+        ("bash: {session: {prewarm: 1}}", "bash.session: only Python has sessions; set this in `python`"),
         ("python: {session: {prewarm: -1}}", "python.session.prewarm.*-1"),
         ("python: {session: {prewarm: many}}", "python.session.prewarm.*many"),
-        ("python: {session: {startup: 'x ='}}", "python.session.startup.*is no Python: .*line 1"),
+        ("python: {session: {startup: 'x ='}}", "python.session.startup.*is not valid Python: .*line 1"),
         ("python: {session: {start: 'x = 1'}}", "python.session.start"),
     ],
 )

@@ -255,13 +255,13 @@ def test_bytes_that_are_no_snapshot_are_refused_before_anything_is_sent(content:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"", "are no snapshot"),
-        (pickle.dumps({"x": 1}), "are no snapshot"),
+        (b"", "are not a snapshot"),
+        (pickle.dumps({"x": 1}), "are not a snapshot"),
         (MAGIC + b"{}", "damaged"),
         (MAGIC + b'["x"]\n', "damaged"),
         (MAGIC + b"[" * 100_000 + b"\n", "damaged"),
         (MAGIC + b"{}\n" + bytes(MAX_SNAPSHOT_BYTES), "larger than"),
-        (MAGIC + b"{}\n" + marshal.dumps(("cpython-27", EMPTY)), "it was made by cpython-27, and this session runs"),
+        (MAGIC + b"{}\n" + marshal.dumps(("cpython-27", EMPTY)), "was made by cpython-27, but this session runs"),
         (MAGIC + b"{}\n" + marshal.dumps((PYTHON, {})), "KeyError"),
         (MAGIC + b"{}\n" + bytes(range(256)), "error"),
     ],

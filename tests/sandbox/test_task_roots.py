@@ -206,9 +206,9 @@ async def test_a_session_runs_in_the_image_and_keeps_what_it_changes(rooted: Ser
 @pytest.mark.parametrize(
     ("root", "language", "message"),
     [
-        ("missing", "bash", r"root 'missing' is no folder in .*; unpack the image there"),
-        ("link", "bash", r"root 'link' is no folder in"),
-        ("empty", "bash", r"root 'empty' has no /bin: .* is no unpacked image"),
+        ("missing", "bash", r"root 'missing' is not a folder in .*; unpack its image there"),
+        ("link", "bash", r"root 'link' is not a folder in"),
+        ("empty", "bash", r"root 'empty' has no /bin: .* is not an unpacked image"),
         ("plain", "cpp", r"root 'plain' has no 'g\+\+' in /usr/local/bin, /usr/bin, /bin"),
         ("../plain", "bash", r"root '\.\./plain' must be one name"),
         ("a,b", "bash", r"root 'a,b' must be one name"),
@@ -223,12 +223,12 @@ def test_a_root_that_is_missing_or_broken_is_the_callers_error(
 
 async def test_a_node_without_roots_refuses_them_for_programs_and_sessions() -> None:
     async with service().client() as sandbox:
-        with pytest.raises(SandboxRequestError, match=r"root 'plain': this node has none: start it with .*--roots"):
+        with pytest.raises(SandboxRequestError, match=r"root 'plain': this node has no roots: start .*--roots"):
             await sandbox.open(root="plain")
 
 
 def test_a_backend_without_roots_refuses_them() -> None:
-    with pytest.raises(SandboxRequestError, match="backend bwrap_exec has no roots"):
+    with pytest.raises(SandboxRequestError, match="backend bwrap_exec does not support root file systems"):
         service(Kind.BWRAP_EXEC).run("x", root="plain")
 
 
@@ -257,7 +257,7 @@ def test_a_root_of_another_owner_is_refused_with_the_command(tmp_path: Path, mon
 def test_a_folder_of_roots_that_cannot_be_read_or_a_kernel_that_is_too_old_stops_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(ConfigError, match=r"--roots .*/missing: uid \d+ can read no such folder"):
+    with pytest.raises(ConfigError, match=r"--roots .*/missing: uid \d+ cannot read this folder"):
         TaskRoots(tmp_path / "missing")
     monkeypatch.setattr(task_roots, "MINIMUM_KERNEL", (99, 0))
     with pytest.raises(ConfigError, match=r"--roots needs Linux 99\.0 or later, and this is \d+\.\d+"):

@@ -162,7 +162,7 @@ def test_the_cells_of_a_session_print_to_its_terminal() -> None:
             assert "\x1b[" in shown.stdout
             assert "/dev/pts/0" in shown.stdout
             assert shown.stdout.endswith("wrong\r\n")
-            with pytest.raises(SandboxRequestError, match="a session with a terminal has no branches"):
+            with pytest.raises(SandboxRequestError, match="a session with a terminal cannot be forked"):
                 await session.fork()
             assert (await session.run("1 + 1")).value == "2"
             killed = await session.run("print('last words', flush=True)\nos._exit(1)")
@@ -183,7 +183,7 @@ def test_a_terminal_works_with_a_loopback_interface_and_a_compiler_has_pipes() -
 
 
 def test_who_has_no_terminals_says_so() -> None:
-    with pytest.raises(SandboxRequestError, match="backend bwrap_exec has no terminals: use the backend zygote"):
+    with pytest.raises(SandboxRequestError, match="bwrap_exec does not support terminals: use the backend zygote"):
         service(Kind.BWRAP_EXEC).run("1", terminal=TERMINAL)
 
     async def on_a_pool() -> None:
@@ -191,5 +191,5 @@ def test_who_has_no_terminals_says_so() -> None:
         async with Sandbox(pool=pool) as sandbox:
             await sandbox.run("1", terminal=TERMINAL)
 
-    with pytest.raises(SandboxRequestError, match="has no terminals: use our own service"):
+    with pytest.raises(SandboxRequestError, match="do not support terminals: use a service of"):
         asyncio.run(on_a_pool())

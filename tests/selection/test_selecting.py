@@ -411,7 +411,7 @@ def test_an_empty_selection_quotes_what_the_verifier_says_of_the_first_expert(tm
 
     assert result.exit_code == 1
     assert "no pivot is left" in result.stderr
-    assert "; the verifier says of the expert at turn shop-0:" in result.stderr
+    assert "; the verifier's verdict on the expert at turn shop-0:" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -482,7 +482,7 @@ def test_a_profile_of_other_trajectories_is_refused(tmp_path: Path) -> None:
     result = run_select(trajectories, "--profile", profile)
 
     assert result.exit_code == 1
-    assert "was measured on another file than" in result.stderr
+    assert "was not measured on the present content of" in result.stderr
 
 
 def test_an_empty_selection_is_an_error_with_counts_and_leaves_existing_files_alone(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def test_a_variable_without_a_value_adds_no_override_and_one_with_several_is_not
 
     assert launch(tmp_path, script) == ("a=1", "b=2")
     assert launch(tmp_path, script, MORE="c=3") == ("a=1", "c=3", "b=2")
-    with pytest.raises(ConfigError, match=r"has \$\{MORE:-\}, whose value 'c=3 d=4' is one override or several"):
+    with pytest.raises(ConfigError, match=r"has \$\{MORE:-\}, whose value 'c=3 d=4' may be one override or several"):
         launch(tmp_path, script, MORE="c=3 d=4")
 
 
@@ -118,7 +118,7 @@ def test_a_script_without_one_launch_is_refused(text: str, said: str, tmp_path: 
 
 @pytest.mark.parametrize("word", ["data.seed=$(date +%s)", "data.seed=`date`", "data.seed=$SEED"])
 def test_what_only_a_shell_can_tell_is_refused_unless_it_is_replaced(word: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="which only a shell can tell: write its value into the file"):
+    with pytest.raises(ConfigError, match="whose value only a shell can compute: write the value into the file"):
         shortened((word,), tmp_path, tmp_path / "model", CPU)
 
     shortened((word.replace("data.seed", "trainer.default_local_dir"),), tmp_path, tmp_path / "model", CPU)

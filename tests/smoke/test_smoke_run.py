@@ -25,7 +25,7 @@ def test_every_method_has_a_case() -> None:
 
 
 def test_an_unknown_method_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="there is no method 'pivotlr'; known: grpo_roc, l0, "):
+    with pytest.raises(ConfigError, match="unknown method 'pivotlr'; known: grpo_roc, l0, "):
         case_of("pivotlr")
 
 
@@ -70,12 +70,12 @@ def test_calls_in_one_of_the_steps_are_enough_and_single_turns_need_none() -> No
     ("metrics", "said"),
     [
         ({1: FINE, 2: FINE}, None),
-        ({1: FINE}, "the launch ended well, but logged the steps [1] in place of 2 steps"),
+        ({1: FINE}, "the launch ended without an error, but logged the steps [1] instead of 2 steps"),
         (
             {1: FINE, 2: FINE | {"actor/grad_norm": math.nan}},
-            "step 2 has actor/grad_norm=nan, which is no number to learn from",
+            "step 2 has actor/grad_norm=nan, which is not a finite number",
         ),
-        ({1: FINE, 2: {"critic/score/mean": 0.5}}, "step 2 has actor/pg_loss=None, which is no number to learn from"),
+        ({1: FINE, 2: {"critic/score/mean": 0.5}}, "step 2 has actor/pg_loss=None, which is not a finite number"),
     ],
 )
 def test_a_launch_that_ends_well_must_have_learnt_from_numbers(

@@ -55,5 +55,5 @@ def test_a_model_like_a_large_one_has_its_architecture_and_small_layers(
 
 
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no checkpoint that transformers can read"):
+    with pytest.raises(ConfigError, match="cannot be loaded by transformers"):
         write_like(str(tmp_path), tmp_path / "small")

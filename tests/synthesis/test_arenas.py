@@ -168,7 +168,7 @@ async def test_a_sandbox_that_cannot_run_tools_ends_the_run_before_anybody_is_as
     monkeypatch.delenv(URLS_VARIABLE, raising=False)
     monkeypatch.setenv(POOL_VARIABLE, "{protocol: code_judge, urls: ['http://127.0.0.1:9']}")
 
-    with pytest.raises(SandboxRequestError, match="it takes no files"):
+    with pytest.raises(SandboxRequestError, match="it supports no files"):
         await ArenaToolsStep(ArenaToolsOptions()).prepare(workshop())
 
 

@@ -33,9 +33,9 @@ def test_a_call_waits_for_what_others_leave(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("limits", "message"),
     [
-        ({"tokens": 50}, "50 of 50 tokens are left, and a call may take 60"),
-        ({"calls": 0}, "all 0 calls are spent"),
-        ({"seconds": 0.0}, "all 0 seconds are spent"),
+        ({"tokens": 50}, "50 of 50 tokens are left, but a call may take 60"),
+        ({"calls": 0}, "the budget of 0 calls is used up"),
+        ({"seconds": 0.0}, "the budget of 0 seconds is used up"),
     ],
 )
 def test_a_call_that_never_fits_is_refused(tmp_path: Path, limits: dict[str, int], message: str) -> None:

@@ -282,7 +282,7 @@ def test_a_trajectory_that_cannot_be_used_is_rejected_with_its_reason(
 def test_a_trajectory_that_nothing_ends_is_said_to_be_one(tmp_path: Path) -> None:
     synthesized(tmp_path, make_expert(1, 2, 3, answer=None))
 
-    assert "nothing ends the conversation after the last of the given turns" in str(rejected(tmp_path)["detail"])
+    assert "the conversation does not end after the last given turn" in str(rejected(tmp_path)["detail"])
 
 
 @pytest.mark.parametrize(("tally", "reason"), [("NumberedTally", "other_result"), ("DownTally", "system_failed")])

@@ -89,7 +89,7 @@ async def test_an_undecided_turn_is_left_to_the_outcomes_and_a_trajectory_withou
 
 @pytest.mark.parametrize("logprob", [-9999.0, 0.5])
 async def test_logprobs_that_no_model_has_end_the_run(logprob: float) -> None:
-    with pytest.raises(EngineError, match=r"which no model has; set greedy_probe\.logprobs=false"):
+    with pytest.raises(EngineError, match=r"impossible logprobs .*; set greedy_probe\.logprobs=false"):
         await probed([sure(said("No."), logprob)])
 
 
@@ -251,8 +251,8 @@ def test_without_judges_the_outcomes_alone_decide() -> None:
 @pytest.mark.parametrize(
     ("row", "tally", "reason", "detail"),
     [
-        (labelled(WRONG, metadata={}), Tally, "repair_not_accepted", "the row names no environment to run it in"),
-        (labelled(WRONG, result="3"), Tally, "repair_not_accepted", "the calls before it are not answered as recorded"),
+        (labelled(WRONG, metadata={}), Tally, "repair_not_accepted", "the row has no metadata of an environment"),
+        (labelled(WRONG, result="3"), Tally, "repair_not_accepted", "earlier calls give other results than recorded"),
         (labelled(WRONG), DownTally, "system_failed", "tool_failure"),
     ],
 )

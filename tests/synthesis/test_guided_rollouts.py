@@ -37,4 +37,4 @@ def test_given_turns_that_do_not_end_a_conversation_alone_are_masked() -> None:
 
     assert played.played.stop_reason is StopReason.ENGINE_FAILURE
     assert played.outcome.is_masked
-    assert played.outcome.detail == "nothing ends the conversation after the last of the given turns"
+    assert played.outcome.detail == "the conversation does not end after the last given turn"

@@ -112,7 +112,7 @@ def test_a_task_that_the_same_calls_do_not_solve_again_is_no_task(tmp_path: Path
 
     assert report.rejected == {"achieved": {"not_replayed": 1}}
     (row,) = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
-    assert row["detail"] == "in an environment of the task the same calls score 0.0"
+    assert row["detail"] == "run again in an environment of the task, the calls score 0.0 instead of 1"
 
 
 def test_what_no_user_could_read_as_the_last_message_is_rejected(tmp_path: Path) -> None:

@@ -92,10 +92,10 @@ async def test_a_desk_that_closes_says_nothing_and_one_that_does_not_says_what_i
     for close in (closes, dies, fails, times_out, hangs):
         await ray_running.close_desk(_desk(close), said.append)
 
-    end = ". All answers and prices are kept; the seconds since the last price are not counted in the budget"
+    end = ". All answers and costs are kept; the seconds since the last cost are not counted in the budget"
     assert said == [
         f"the process that asks the models is lost: The actor died.{end}",
-        f"the process that asks the models could not settle the budget: OSError('disk full'){end}",
-        f"the process that asks the models could not settle the budget: TimeoutError('lock'){end}",
+        f"the process that asks the models could not close the budget: OSError('disk full'){end}",
+        f"the process that asks the models could not close the budget: TimeoutError('lock'){end}",
         f"the process that asks the models did not end within 0.05 s, and is killed{end}",
     ]

@@ -25,21 +25,21 @@ def test_every_shipped_recipe_can_be_read() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "must be a list of steps that begins with tasks, got null"),
-        ("copies", "must be a list of steps that begins with tasks, got text"),
-        ("- copies", "step 1: a recipe begins with its items, tasks, trajectories, numbers, got 'copies'"),
+        ("", "must be a list that begins with an item source, got null"),
+        ("copies", "must be a list that begins with an item source, got text"),
+        ("- copies", "step 1: must be an item source (tasks, trajectories, numbers), got 'copies'"),
         ("- tasks: {num: 3}", "step 1: tasks takes no options, got ['num']"),
         ("- numbers: {number: 3}", "step 1: numbers.num: Field required"),
         ("- numbers: {num: -1}", "numbers.num: Input should be greater than or equal to 0, got -1"),
-        ("- tasks\n- tasks", "step 2: tasks names the items, and stands first alone"),
+        ("- tasks\n- tasks", "step 2: tasks is an item source and may only be the first entry"),
         ("- tasks\n- copys", "step 2: unknown step 'copys'; known: achieved, "),
         ("- tasks\n- copies: {nmu: 3}", "step 2: step copies.nmu: unknown key; known: num"),
         ("- tasks\n- copies: {num: many}", "step 2: step copies.num: Input should be a valid integer"),
-        ("- tasks\n- copies: {num: 2020-01-01}", "step 2: an option of copies is no plain value"),
+        ("- tasks\n- copies: {num: 2020-01-01}", "step 2: an option of copies cannot be written as JSON"),
         ("- tasks\n- copies: [3]", "step 2: the options of copies must be names with values, got a list"),
         ("- tasks\n- copies: {}\n  digit: {}", "step 2: one name with its options is needed"),
         ("- tasks\n- rollouts: {num: 4, stop_at: 5}", "rollouts: stop_at must not exceed num, which is 4, got 5"),
-        ("- tasks\n- largest_of_all\n- copies", "copies stands behind largest_of_all, which waits for all items"),
+        ("- tasks\n- largest_of_all\n- copies", "step copies comes after largest_of_all, which waits for all items"),
         ("- tasks\n- quality: {rules: [coherence]}\n- copies", "step 2: quality filters all trajectories"),
         ("- tasks\n- quality: {rule: []}", "step 2: quality takes rules, a list of filters, got ['rule']"),
         ("- tasks\n- quality: {rules: [coherense]}", "step 2, rule 1: unknown filter 'coherense'"),
@@ -91,10 +91,10 @@ def test_the_command_refuses_what_it_lacks(tmp_path: Path, tasks: Path) -> None:
     assert refusal("rejektion", *out).startswith("no method is named 'rejektion'; known: ")
     assert refusal("rejection", *out) == "method rejection works on tasks: give --tasks FILE"
     assert "there is no file" in refusal("rejection", "--tasks", tmp_path / "none.jsonl", *out)
-    assert refusal(*playing) == "step rollouts plays rollouts: give --tools, a tools file or an environment"
+    assert refusal(*playing) == "step rollouts plays rollouts: give a tools file or an environment with --tools"
     assert refusal(*playing, "--model", "x") == "the writer: program and a model were both given; give one of them"
-    assert refusal(*playing, "--answer-format", "json_object").startswith("the writer: answer_format is for a model; ")
-    assert refusal(*playing[:-2], "--answer-format", "json_object").startswith("--answer-format is for the model of ")
+    assert refusal(*playing, "--answer-format", "json_object").startswith("the writer: answer_format is for models: ")
+    assert refusal(*playing[:-2], "--answer-format", "json_object").startswith("--answer-format needs a model of ")
     assert refusal(*playing, "--set", "rollout.num=2").startswith("--set rollout.num: give step.option=value; the st")
     assert "rollouts.nums: unknown key; known: " in refusal(*playing, "--set", "rollouts.nums=2")
     assert refusal(*playing[:-1], f"{STEPS}:none") == f"program '{STEPS}:none': {STEPS} has no 'none'"
@@ -104,7 +104,7 @@ def test_a_writers_file_is_checked(tmp_path: Path, tasks: Path) -> None:
     path = tmp_path / "writers.yaml"
     for text, message in (
         ("judge: {programm: x}", "judge.programm: unknown key; known: answer_format, model, openai, program"),
-        ("judge: {}", "judge: nobody is named: give openai, model or program"),
+        ("judge: {}", "judge: no writer is given: give openai, model or program"),
         ("judge: {program: x, server_flags: [a]}", "judge: server_flags are for a server that is started here"),
         ("[]", "must map roles to writers"),
     ):

@@ -96,7 +96,7 @@ def test_a_program_is_not_asked_for_perplexities_that_it_cannot_give(tmp_path: P
     result = closed_loop(tmp_path, labelled(RIGHT), logprobs=True)
 
     assert result.exit_code == 1
-    assert "gives no logprobs; name a model for its role, or ask for none" in " ".join(result.output.split())
+    assert "returns no logprobs; use a model for its role, or request no logprobs" in " ".join(result.output.split())
 
 
 def test_without_an_environment_the_command_says_so_before_anybody_is_asked(tmp_path: Path) -> None:
@@ -187,13 +187,13 @@ def test_the_command_prints_the_training_after_a_round(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "writers", "message"),
     [
-        ("closed_loop", "policy: {program: clerk.py:answer}", "name it in --writers, as `policy: {model: CHECKPOINT}`"),
+        ("closed_loop", "policy: {program: clerk.py:answer}", "in --writers, as `policy: {model: CHECKPOINT}`"),
         (
             "closed_loop",
             "policy: {openai: http://x, model: a}",
-            "name it in --writers, as `policy: {model: CHECKPOINT}`",
+            "in --writers, as `policy: {model: CHECKPOINT}`",
         ),
-        ("closed_loop", "writer: {model: a}", "name it in --writers, as `policy: {model: CHECKPOINT}`"),
+        ("closed_loop", "writer: {model: a}", "in --writers, as `policy: {model: CHECKPOINT}`"),
         ("magnet", "policy: {model: a}", "magnet works on numbers: use a method that works on trajectories"),
     ],
 )

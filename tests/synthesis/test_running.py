@@ -132,7 +132,7 @@ def test_a_budget_of_nothing_makes_nothing_and_says_so(tmp_path: Path) -> None:
     report = made(tmp_path, "- copies\n", calls=0)
 
     assert report.rejected == {"copies": {"out_of_budget": NUM_ITEMS}}
-    assert report.examples == {"out_of_budget": "0: all 0 calls are spent"}
+    assert report.examples == {"out_of_budget": "0: the budget of 0 calls is used up"}
 
 
 def test_a_draft_that_no_line_can_hold_is_rejected_alone(tmp_path: Path) -> None:

@@ -193,11 +193,11 @@ async def test_a_desk_waits_until_that_of_a_killed_command_has_ended(
 
     await first.open()
     monkeypatch.setattr(question_desk, "_PATIENCE_SECONDS", 0.0)
-    with pytest.raises(ConfigError, match=r"desk\.lock is held by another process .*: wait for it, or end it"):
+    with pytest.raises(ConfigError, match=r"desk\.lock is locked by another process .*: wait until it ends, or end it"):
         await second.open()
     await first.close()
 
 
 def test_errors_of_the_desk_survive_pickle() -> None:
-    for error in (OutOfBudgetError("all 3 calls are spent"), UserCodeError("program x returned 3")):
+    for error in (OutOfBudgetError("the budget of 3 calls is used up"), UserCodeError("program x returned 3")):
         assert (type(carried(error)), str(carried(error))) == (type(error), str(error))

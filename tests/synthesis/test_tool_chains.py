@@ -76,7 +76,7 @@ def test_a_chain_shorter_than_asked_for_is_rejected(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"min_length": 6}, "min_length must not exceed max_length, which is 5"),
+        ({"min_length": 6}, "min_length must not exceed max_length=5, got 6"),
         ({"writers": ("a", "a")}, "writers must differ"),
     ],
 )

@@ -90,7 +90,7 @@ def test_the_paper_merges_with_probability_0_3() -> None:
         ((FIND, LIST, refund(0)), "call 2: find_customer does not give refund its order_id"),
         ((FIND, LIST, refund(2)), "call 2 takes order_id from call 2, which is not before it"),
         ((LIST, FIND), "call 0 takes customer_id from call 0, which is not before it"),
-        ((FIND, PathCall(tool="refund")), "call 1, refund, takes nothing from an earlier one"),
+        ((FIND, PathCall(tool="refund")), "call 1, refund, takes no value from an earlier call"),
     ],
 )
 def test_a_path_is_legal_or_its_first_problem_is_named(calls: tuple[PathCall, ...], problem: str | None) -> None:
@@ -101,14 +101,14 @@ def test_a_path_is_legal_or_its_first_problem_is_named(calls: tuple[PathCall, ..
     ("turn", "problem"),
     [
         (PathTurn(calls=(FIND,), withheld="email"), None),
-        (PathTurn(calls=(FIND,), withheld="phone"), "find_customer.phone is withheld, and is not required of the user"),
+        (PathTurn(calls=(FIND,), withheld="phone"), "find_customer.phone is withheld, but the user need not give it"),
         (
             PathTurn(calls=(FIND, LIST), withheld="customer_id"),
-            "list_orders.customer_id is withheld, and is not required of the user",
+            "list_orders.customer_id is withheld, but the user need not give it",
         ),
         (
             PathTurn(calls=(FIND, PathCall(tool="reasons", is_implied=True), LIST)),
-            "call 1, reasons, is implied, and no later call takes anything from it",
+            "call 1, reasons, is implied, but no later call takes a value from it",
         ),
         (PathTurn(calls=()), "a request ends without a call that it mentions"),
     ],

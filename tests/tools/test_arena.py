@@ -41,7 +41,7 @@ def opened(*tools: JsonObject) -> RolloutTools:
 
 
 def test_a_row_without_an_arena_is_refused_with_the_command_that_makes_one() -> None:
-    with pytest.raises(UserCodeError, match="has no 'arena', as `verl-pivot synthesize arenas` writes it"):
+    with pytest.raises(UserCodeError, match="has no 'arena'; `verl-pivot synthesize arenas` writes it"):
         opened()
 
 

@@ -95,7 +95,7 @@ async def test_each_row_names_the_folder_that_its_server_gets_a_copy_of(tmp_path
 
     assert await said(made, shop="salt") == [["/folder/stock"], {"AT": "/folder"}, ["salt: 3"]]
     for wrong in ("../key", "", ".", "gone", str(tmp_path / "key")):
-        with pytest.raises(DataError, match="which is no folder below"):
+        with pytest.raises(DataError, match="which is not a folder below"):
             made.open(row(shop=wrong))
 
 
@@ -139,20 +139,20 @@ def test_a_row_without_the_value_is_refused_before_a_server_starts() -> None:
     [
         (
             words(SEED),
-            "{metadata.seed} has no value to list the server's tools with, when the file is read; write `listed_",
+            "{metadata.seed} has no value when the file is read and the server's tools are listed; write `listed_",
         ),
-        (words(SEED, session="shared", listed_with={"seed": 0}), "and `session: shared` serves all; leave one out"),
+        (words(SEED, session="shared", listed_with={"seed": 0}), "`session: shared` serves all rows; leave one out"),
         (
             words(SEED, started_ahead=2, listed_with={"seed": 0}),
             "is not known before a trajectory begins; leave started",
         ),
-        (words("x", listed_with={"seed": 0}), "listed_with.seed does nothing without a place {metadata.seed}"),
+        (words("x", listed_with={"seed": 0}), "listed_with.seed does nothing without the placeholder {metadata.seed}"),
         (
             words("{metadata.seed}", listed_with={"seed": "-x"}),
             "words {metadata.seed}: the value of {metadata.seed} must not",
         ),
-        (words("--seed={seed}"), "there is no place {seed}; places are {folder} and {metadata.NAME}"),
-        (words("x", variables=["A={seed}"]), "there is no place {seed}"),
+        (words("--seed={seed}"), "unknown placeholder {seed}; known are {folder} and {metadata.NAME}"),
+        (words("x", variables=["A={seed}"]), "unknown placeholder {seed}"),
         (words("x", variables=["=x"]), "variables.0: "),
         ({"mcp": {"command": ["{metadata.program}"]}}, "the program must not come from a row"),
         ({"mcp": {"url": "http://{metadata.host}/mcp"}}, "the host must not come from a row"),
@@ -161,7 +161,7 @@ def test_a_row_without_the_value_is_refused_before_a_server_starts() -> None:
             words("{folder}", folder_from="{metadata.shop}", listed_with={"shop": "a"}),
             "folder_from must begin with a fo",
         ),
-        (words("{folder}", folder_from="gone/{metadata.shop}", listed_with={"shop": "a"}), "gone is no folder"),
+        (words("{folder}", folder_from="gone/{metadata.shop}", listed_with={"shop": "a"}), "gone is not a folder"),
     ],
     ids=lambda value: None if isinstance(value, dict) else value[:40],
 )
@@ -204,7 +204,7 @@ def test_scenarios_for_a_server_that_starts_from_rows_have_its_values(tools_file
         run(*command, "--number", "1", "--metadata", '{"seed": 7}')
 
     assert "the row lacks metadata.seed" in without
-    assert "give what every row shall hold with --metadata" in without
+    assert "give the metadata of every row with --metadata" in without
     (written,) = pyarrow.parquet.read_table(out).to_pylist()
     assert written["metadata"] == '{"seed": 7}'
     load_toolset(tools_file).open(written)

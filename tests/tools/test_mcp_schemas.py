@@ -60,8 +60,8 @@ def test_a_call_is_made_again_only_where_the_server_says_that_it_does_no_harm(
         (listed("a.b", "a/b"), (), "its tools 'a.b' and 'a/b' are both called 'a_b' here; leave one out"),
         (listed("a", "a"), (), "its tools 'a' and 'a' are both called 'a' here"),
         (listed("a", "b"), ("c",), "`only` names 'c', which it does not offer; it offers a, b"),
-        (listed(*map(str, range(129))), (), "it offers 129 tools, and all of them would stand in every prompt"),
-        (listed("a" * 65), (), "needs a name of 1 to 64 characters"),
+        (listed(*map(str, range(129))), (), "it offers 129 tools, which would all be in every prompt"),
+        (listed("a" * 65), (), "must have 1 to 64 characters"),
         (listed("a", schema={"type": 7}), (), "its tool 'a' has a schema that cannot be used"),
     ],
 )

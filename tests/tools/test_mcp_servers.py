@@ -162,7 +162,7 @@ async def test_a_server_that_dies_masks_the_trajectory_and_another_trajectory_go
         assert await told(tools, "left", item="tea") == "3"
 
     assert died.failure.endswith("its process ended with exit code 3; its stderr ends with 'the shop burns'")
-    assert after.failure.endswith("ended, and with it what the trajectory had done there")
+    assert after.failure.endswith("ended, and what the trajectory had changed there is lost")
 
 
 async def test_a_call_that_changes_nothing_is_made_again_by_a_new_server(tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ async def test_a_process_that_ended_while_it_waited_is_not_handed_out() -> None:
 async def test_a_server_that_starts_no_more_is_not_started_ahead_again_and_again(tmp_path: Path) -> None:
     made = toolset(hostile("changes", str(tmp_path / "marker"), sandbox=False, started_ahead=8))
     async with made.open({}) as tools:
-        assert "it offers other tools now" in (await ask(tools, "t")).failure
+        assert "its tools have changed since" in (await ask(tools, "t")).failure
 
     assert len(await sessions_ahead(made)) <= 1
 
@@ -295,7 +295,7 @@ async def test_a_cancelled_trajectory_leaves_no_process() -> None:
     [
         ("floods", "it printed a line of more than 1048576 bytes"),
         ("notifies", "it printed more than 1048576 bytes without an answer"),
-        ("garbage", "it printed more than 1000 lines on stdout that are no messages"),
+        ("garbage", "it printed more than 1000 lines on stdout that are not messages"),
         ("hangs", "did not answer within 3 s"),
         ("wrong_result", "broke the protocol: ValidationError: 1 validation error for CallToolResult"),
         ("closes", "did not answer within 3 s"),
@@ -394,7 +394,7 @@ async def test_arguments_that_the_server_refuses_are_the_policys_mistake() -> No
 async def test_a_server_that_offers_other_tools_later_masks(tmp_path: Path) -> None:
     outcome = await once(hostile("changes", str(tmp_path / "marker"), sandbox=False))
 
-    assert "it offers other tools now than when they were listed, and the prompt must not change" in outcome.failure
+    assert "its tools have changed since they were listed at the launch, but the prompt must" in outcome.failure
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ async def test_a_server_that_offers_other_tools_later_masks(tmp_path: Path) -> N
         (shop(session="shared", max_sessions=2), "max_sessions does nothing with `session: shared`"),
         (shop(sandbox=False, network=True), "network does nothing with `sandbox: false`"),
         (shop(show=["gone"]), "show: gone does not exist"),
-        (shop(show=["/tmp"]), "the sandbox has a /tmp of its own; show folders below it"),
+        (shop(show=["/tmp"]), "the sandbox has its own /tmp; show folders below it"),
         ({"mcp": {"url": "http://127.0.0.1:9/mcp"}, "sandbox": False}, "sandbox does nothing for a server at a url"),
         (shop(folder_from="."), "folder_from does nothing without {folder} in `command`"),
     ],
@@ -450,7 +450,7 @@ async def test_trajectories_have_http_sessions_of_their_own_and_stateless_server
         long = await ask(tools, "long", characters=3_000_000)
     async with toolset({"mcp": {"url": stateless_url}, "session": "shared"}).open({}) as tools:
         assert await told(tools, "left", item="coffee") == "0"
-    with pytest.raises(ConfigError, match="it gives no trajectory a session of its own; write `session: shared`"):
+    with pytest.raises(ConfigError, match="opened no HTTP session for this trajectory; write `session: shared`"):
         toolset({"mcp": {"url": stateless_url}})
 
     assert "it answered with more than 1048576 bytes" in long.failure
@@ -489,7 +489,7 @@ def test_the_command_lists_tools_and_names_every_server_that_fails(tmp_path: Pat
     assert done.returncode == 1
     assert "8 tools, session: trajectory" in done.stdout
     assert "  order(item: string, amount: integer = ...)\n" in done.stdout
-    assert "  left(item: string)  (a failed call is made again)\n      How many are left.\n" in done.stdout
+    assert "  left(item: string)  (failed calls are retried)\n      How many are left.\n" in done.stdout
     assert f"{path}, entry 2: MCP server no-such-program: the program 'no-such-program' was not found" in done.stderr
 
 
@@ -517,6 +517,7 @@ def test_frozen_tools_stop_a_launch_whose_server_offers_others(tmp_path: Path) -
 
     assert frozen.stdout == f"Wrote {tmp_path}/tools.mcp.json: 1 tools of 1 servers.\n"
     assert listed.returncode == 1
-    assert f"offers its tool 'later' otherwise than {tmp_path}/tools.mcp.json has it; `verl-pivot mcp" in listed.stderr
+    assert f"tool 'later' was changed, added or removed after {tmp_path}/tools.mcp.json was written" in listed.stderr
+    assert f"run `verl-pivot mcp freeze {path}` again" in listed.stderr
     assert "2 tools of 1 servers" in again.stdout
     assert cli("mcp", "list", str(path)).returncode == 0

@@ -54,7 +54,7 @@ def test_a_text_is_filled_in_as_it_stands_and_any_other_value_as_json(value: Jso
     [
         (
             {"task": 1, "stock": 2},
-            "lacks metadata.seed, for which the tools file has a place; its metadata holds task, st",
+            "lacks metadata.seed, for which the tools file has a placeholder; its metadata holds task, st",
         ),
         ({"seed": None}, "lacks metadata.seed"),
         ({}, "its metadata holds nothing"),
@@ -63,7 +63,7 @@ def test_a_text_is_filled_in_as_it_stands_and_any_other_value_as_json(value: Jso
         ({"seed": "-1; true"}, "as in --option={metadata.seed}"),
         (
             {"seed": "\u00e4" * 50_001},
-            "metadata.seed has 100002 bytes, and an argument of a program at most 100000; put",
+            "metadata.seed has 100002 bytes, but an argument of a program at most 100000; put",
         ),
         ({"seed": "\ud800"}, "a value has no JSON form"),
     ],
@@ -77,7 +77,7 @@ def test_a_row_with_a_wrong_value_or_none_is_refused(metadata: dict[str, Json], 
 
 @pytest.mark.parametrize("value", [".", ".."])
 def test_a_value_does_not_climb_in_an_address(value: str) -> None:
-    with pytest.raises(DataError, match=r"metadata\.repository must be no '\.+' in an address"):
+    with pytest.raises(DataError, match=r"metadata\.repository must not be '\.+' in an address"):
         filled_url("http://host/{metadata.repository}/mcp", {"repository": value})
 
 

@@ -144,7 +144,7 @@ def test_a_model_that_repeats_itself_ends_with_the_counts_and_writes_nothing(tmp
     with chat_server([written((TASKS[0], 1))]) as server:
         output = run(tmp_path, server, "--number", "3", "--spare-questions", "4", code=1)
 
-    assert "the model thought out 1 of 3 scenarios in 5 questions (refused: 4 near_duplicate" in output
+    assert "the model wrote 1 of 3 scenarios in 5 questions (refused: 4 near_duplicate" in output
     assert len(server.requests) == 5
     assert not (tmp_path / "s.parquet").exists()
 
@@ -161,7 +161,7 @@ def test_many_scenarios_take_several_questions_of_24(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tools", "options", "message"),
     [
-        ("- rows: replay\n", (), "has no tool that does not depend on a row"),
+        ("- rows: replay\n", (), "has only tools that depend on a row"),
         ("- tool: nothing\n", (), "entry 0: unknown tool"),
         (None, ("--api-key-variable", "NO_SUCH_KEY"), "--api-key-variable NO_SUCH_KEY: the environment has no such"),
         (None, ("--max-retries", "0"), "cannot be reached"),

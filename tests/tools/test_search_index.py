@@ -229,11 +229,11 @@ def test_an_index_of_another_version_or_with_damage_is_named_with_the_remedy(tmp
     ):
         SearchIndex(Path("nowhere"))
     with pytest.raises(
-        ConfigError, match="of version 1, and this verl-pivot reads version 2: make it again with `verl-"
+        ConfigError, match="of version 1, but this verl-pivot reads version 2: make it again with `verl-"
     ):
         SearchIndex(old)
     (folder / "index.json").write_text(facts.replace('"version":2', '"version":3'))
-    with pytest.raises(ConfigError, match="of version 3, and this verl-pivot reads version 2"):
+    with pytest.raises(ConfigError, match="of version 3, but this verl-pivot reads version 2"):
         SearchIndex(folder)
     for broken in ("{", "[]", '{"version": 2}', facts.replace("hybrid", "magic")):
         (folder / "index.json").write_text(broken)
@@ -247,7 +247,7 @@ def test_an_index_of_another_version_or_with_damage_is_named_with_the_remedy(tmp
             SearchIndex(folder)
         (folder / name).write_bytes(kept)
     np.save(folder / "vectors.npy", np.ones((3, 2), dtype=np.float32))
-    with pytest.raises(ConfigError, match=r"is damaged \(its parts are of 2 and 3 documents\)"):
+    with pytest.raises(ConfigError, match=r"is damaged \(its parts are for 2 and 3 documents\)"):
         SearchIndex(folder)
     assert found(SearchIndex(folder, SearchKind.BM25), "one")[0][0] == "1"
 
@@ -317,15 +317,15 @@ def test_an_encoder_that_is_none_is_gone_or_has_other_dimensions_is_named(tmp_pa
     rows = [{"text": "w1"}, {"text": "w2"}]
     (tmp_path / "empty").mkdir()
 
-    with pytest.raises(ConfigError, match="empty is no folder of a Hugging Face encoder"):
+    with pytest.raises(ConfigError, match="empty is not the folder of a Hugging Face encoder"):
         index_of(tmp_path, rows, encoder=encoder_facts(tmp_path / "empty", None))
     index_of(tmp_path, rows, encoder=encoder_facts(encoder, None))
     facts, vectors = tmp_path / "index" / "index.json", tmp_path / "index" / "vectors.npy"
     np.save(vectors, np.ones((2, 8), dtype=np.float32))
-    with pytest.raises(ConfigError, match=r"vectors of 16 dimensions, and those of .* have 8: make the index again"):
+    with pytest.raises(ConfigError, match=r"vectors of 16 dimensions, but those of .* have 8: make the index again"):
         SearchIndex(tmp_path / "index")
     facts.write_text(facts.read_text().replace("tiny-e5", "gone"))
-    with pytest.raises(ConfigError, match="gone is no folder of a Hugging Face encoder"):
+    with pytest.raises(ConfigError, match="gone is not the folder of a Hugging Face encoder"):
         SearchIndex(tmp_path / "index")
 
 

@@ -124,15 +124,15 @@ async def test_an_action_that_no_tool_reads_is_the_policys_mistake(tmp_path: Pat
             "failed: Tool processing failed: boom",
         ),
         (answer({"obs": "42", "error": ""}), "failed: "),
-        (answer({"obs": "", "image": "data:image/png;base64,AA"}), "answered with an image or a sound, and"),
-        (answer({"text": "42"}), "answers no observation of verl-tool: Object missing required field `obs`"),
-        (answer(None), "answers no observation of verl-tool: "),
-        ({"observations": ["42"]}, "answers no observation of verl-tool: Object missing required field `dones`"),
+        (answer({"obs": "", "image": "data:image/png;base64,AA"}), "answered with an image or a sound, but"),
+        (answer({"text": "42"}), "not in verl-tool's format: Object missing required field `obs`"),
+        (answer(None), "sent an answer that is not in verl-tool's format: "),
+        ({"observations": ["42"]}, "not in verl-tool's format: Object missing required field `dones`"),
         ({"observations": ["4", "2"], "dones": [False] * 2, "valids": [True] * 2}, "answered one action with 2 obs"),
         ({"observations": [], "dones": [], "valids": []}, "answered one action with 0 observations"),
         ({"observations": ["42"], "dones": ["no"], "valids": [True]}, "Expected `bool`, got `str`"),
-        (b"<html>", "answers no observation of verl-tool: JSON is malformed"),
-        (b"[" * 100_000, "answers no observation of verl-tool"),
+        (b"<html>", "sent an answer that is not in verl-tool's format: JSON is malformed"),
+        (b"[" * 100_000, "sent an answer that is not in verl-tool's format"),
         (500, "answered /get_observation with status 500: "),
         (408, "answered /get_observation with status 408: "),
         (5.0, "did not answer within 0.5 s"),
@@ -164,7 +164,7 @@ async def test_a_server_that_is_down_masks_and_its_end_is_a_warning(
         (outcome,) = await acts(tools_file(tmp_path, url), "go")
 
     assert outcome.failure.startswith(f"the tool server {url} cannot be reached: ClientConnectorError")
-    assert "may stay in its tool server" in caplog.text
+    assert "the tool server may keep the state" in caplog.text
 
 
 async def test_a_trajectory_that_is_cancelled_is_ended_at_the_server(tmp_path: Path) -> None:

@@ -200,8 +200,8 @@ async def test_the_service_ends_all_trajectories_with_itself(shop: Path) -> None
 @pytest.mark.parametrize(
     ("request_body", "sentence"),
     [
-        (b"<html>", "the body is no request of /get_observation: JSON is malformed"),
-        (b"[" * 100_000, "the body is no request of /get_observation"),
+        (b"<html>", "the body is not a valid request to /get_observation: JSON is malformed"),
+        (b"[" * 100_000, "the body is not a valid request to /get_observation"),
         ({"actions": ["a"]}, "missing required field `trajectory_ids`"),
         (body(), "a request needs at least one action"),
         (body("a", ids=["a", "b"]), "actions has 1 entries, and trajectory_ids has 2"),

@@ -213,7 +213,7 @@ def test_the_tool_decorator_refuses_anything_but_a_method() -> None:
         ("- function: add", r"must be 'package\.module:name'"),
         (
             f"- environment: {FUNCTIONS}:add",
-            f"entry 0: {FUNCTIONS}:add is no subclass of verl_pivot.tools.contract.Environment",
+            f"entry 0: {FUNCTIONS}:add is not a subclass of verl_pivot.tools.contract.Environment",
         ),
         (
             f"- environment: {__name__}:WithoutTypeHint",
@@ -435,7 +435,7 @@ async def test_a_function_may_run_the_tools_of_rows(tmp_path: Path) -> None:
 def test_a_row_with_a_tool_that_nothing_can_run_is_refused(tmp_path: Path) -> None:
     tools = toolset(tmp_path, f"- function: {FUNCTIONS}:add")
 
-    with pytest.raises(DataError, match=r"the row brings tool 'find_order', and no entry of .* can run it"):
+    with pytest.raises(DataError, match=r"the row brings tool 'find_order', but no entry of .* can run it"):
         tools.open({"tools": json.dumps([FIND_ORDER])})
 
 

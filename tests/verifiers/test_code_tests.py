@@ -178,7 +178,7 @@ def test_the_verifier_takes_them(source: str) -> None:
     ],
 )
 def test_tests_that_cannot_be_split_are_refused(source: str) -> None:
-    with pytest.raises(ValueError, match=r"the tests|entry_point|enter the sandbox|the program's|statements|error"):
+    with pytest.raises(ValueError, match=r"the tests|entry_point|enter the sandbox|belong to the|statements|error"):
         CodeOptions(test_file=source)
 
 

@@ -33,7 +33,7 @@ CASE = (
     ],
 )
 def test_a_statement_that_would_never_run_is_refused(source: str) -> None:
-    with pytest.raises(ValueError, match="which cannot be checked outside; write asserts"):
+    with pytest.raises(ValueError, match="which cannot be checked outside the sandbox; write asserts"):
         asserts_of(source, "")
 
 

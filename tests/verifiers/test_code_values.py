@@ -112,7 +112,7 @@ def test_anything_else_is_no_plain_value(evaluate: Any, value: object) -> None:
     (answer,) = read_values(content.encode(), 1) or []
 
     assert answer.problem is Reason.WRONG_OUTPUT
-    assert "no plain value" in answer.detail
+    assert "not a plain value" in answer.detail
 
 
 def test_a_value_that_is_too_large_is_named_so(evaluate: Any) -> None:

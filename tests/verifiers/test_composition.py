@@ -152,9 +152,9 @@ async def test_verifiers_may_stand_within_each_other_but_not_without_end() -> No
         ("weighted", {"verifiers": [{"name": "one", "weight": float("inf")}]}, "weight: Input should be less than"),
         ("weighted", {"verifiers": [{"name": "one", "weight": float("nan")}]}, "weight: Input should be"),
         ("weighted", {"verifiers": [{"name": "one", "min_score": 2.0}]}, "min_score: Input should be"),
-        ("first_decided", {"verifiers": [{"name": "one", "min_accepted": 0.5}]}, "min_accepted does nothing where"),
+        ("first_decided", {"verifiers": [{"name": "one", "min_accepted": 0.5}]}, "min_accepted has no effect if"),
         ("first_decided", {"verifiers": [{"name": "one", "decides": "acceptance", "max_refused": 0.5}]},
-         "max_refused does nothing where decides is 'acceptance'"),
+         "max_refused has no effect if decides is 'acceptance'"),
     ],
 )  # fmt: skip
 def test_an_option_that_would_do_nothing_is_refused(kind: str, options: JsonObject, message: str) -> None:

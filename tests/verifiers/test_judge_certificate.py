@@ -128,7 +128,7 @@ def test_a_quotation_that_is_not_there_does_not_hold(premise: dict[str, Any]) ->
 
 def test_a_place_is_traced_by_what_stands_there() -> None:
     problem = problem_of(certificate(line=1, quotation="import math"), comparison())
-    assert problem == "it quotes no line of version 1 that the other lacks"
+    assert problem == "it quotes no line that only version 1 has"
 
     far = "".join(f"line {number}\n" for number in range(9))
     found = comparison(f"x = 1\n{far}y = 1\n", f"x = 2\n{far}y = 2\n")
@@ -229,7 +229,7 @@ async def test_a_certificate_stands_before_or_behind_execution(is_first: bool, m
         ({"kind": "rubric", "certificate": {"row": "edit"}}, "no other kind takes it; got 'rubric'"),
         ({"certificate": {"row": "code"}}, "row 'code' needs tests, and takes no files"),
         ({"certificate": {"row": "edit", "argument": "a.b"}}, "row 'edit' takes no argument"),
-        ({"certificate": {"row": "edit", "tests": {"t": " "}}}, "each with a text; got 1"),
+        ({"certificate": {"row": "edit", "tests": {"t": " "}}}, "none of them empty; got 1"),
         ({"certificate": {"row": "edit"}, "criterion": "x"}, "kind 'certificate' takes no criterion"),
         ({"certificate": {"row": "edit", "file": {}}}, "unknown key; known: argument, files, row, tests"),
     ],

@@ -105,7 +105,7 @@ def test_pixels_of_another_colour_than_the_most_frequent_one_are_drawn() -> None
 
 @pytest.mark.parametrize("data", [b"", b"<svg/>", b"\x89PNG\r\n\x1a\n", b"GIF89a"])
 def test_what_is_no_picture_is_refused(data: bytes) -> None:
-    with pytest.raises(ValueError, match="is no PNG or JPEG picture"):
+    with pytest.raises(ValueError, match="is not a PNG or JPEG picture"):
         read_picture(data)
 
 
@@ -122,14 +122,14 @@ JUDGE: Json = {"base_url": "http://x/v1", "model": "j"}
     ("options", "message"),
     [
         ({}, "give assertions, a reference or a judge"),
-        ({"assertions": [{"selector": "a"}]}, "the assertion on 'a' claims nothing"),
-        ({"assertions": [{"selector": "a", "count": 0, "visible": True}]}, "which no other key goes with"),
-        ({"assertions": [{"selector": "a", "colour": "red"}]}, "colour must be as #rrggbb, got 'red'"),
-        ({"reference": "%"}, "the reference is no base64"),
-        ({"reference": "aaaa"}, "the reference is no PNG or JPEG picture"),
+        ({"assertions": [{"selector": "a"}]}, "the assertion on 'a' makes no claim"),
+        ({"assertions": [{"selector": "a", "count": 0, "visible": True}]}, "and then takes no other key"),
+        ({"assertions": [{"selector": "a", "colour": "red"}]}, "colour must have the form #rrggbb, got 'red'"),
+        ({"reference": "%"}, "the reference is not valid base64"),
+        ({"reference": "aaaa"}, "the reference is not a PNG or JPEG picture"),
         ({"reference": reference(8, 9)}, "the reference has 8 x 9 pixels, not 1280 x 720"),
-        ({"judge": JUDGE}, "the judge of a page has kind 'rubric', got 'equivalence'"),
-        ({"assertions": [{"selector": "a", "count": 1}], "weights": {"judge": 2}}, "the weight of judge does nothing"),
+        ({"judge": JUDGE}, "the judge of a page must have kind 'rubric', got 'equivalence'"),
+        ({"assertions": [{"selector": "a", "count": 1}], "weights": {"judge": 2}}, "the weight of judge has no effect"),
         ({"assertions": [{"selector": "a", "count": 1}], "weights": {"assertions": 0}}, "all weights are 0"),
         ({"assertions": [{"selector": "a", "count": 1}], "seconds": [1, 0]}, "seconds must ascend"),
     ],

@@ -228,10 +228,10 @@ async def test_ties_and_rounding_do_not_matter(dialect: str, expert: str, query:
         ("sqlite", "SELECT id FROM t ORDER BY random() LIMIT 3", "when it is run again"),
         ("duckdb", "SELECT random() FROM t", "when it is run again"),
         ("duckdb", "SELECT gen_random_uuid() FROM t", "when it is run again"),
-        ("sqlite", "SELECT id, current_timestamp FROM t", "at another time"),
-        ("sqlite", "SELECT datetime('now') FROM t", "at another time"),
-        ("sqlite", "SELECT strftime('%s', 'now') - n FROM t", "at another time"),
-        ("duckdb", "SELECT now() FROM t", "at another time"),
+        ("sqlite", "SELECT id, current_timestamp FROM t", "depends on the current time"),
+        ("sqlite", "SELECT datetime('now') FROM t", "depends on the current time"),
+        ("sqlite", "SELECT strftime('%s', 'now') - n FROM t", "depends on the current time"),
+        ("duckdb", "SELECT now() FROM t", "depends on the current time"),
     ],
 )
 async def test_an_expert_that_gives_other_rows_each_time_is_undecided(dialect: str, expert: str, detail: str) -> None:

@@ -167,7 +167,7 @@ async def test_a_lost_worker_is_replaced() -> None:
 async def test_the_error_names_the_turn_that_kills_its_workers_and_none_beside_it(alive: set[Slot]) -> None:
     cluster = FakeCluster(alive, deadly=Counter({"u:1": 3}))
 
-    with pytest.raises(EngineError, match=r"turn 1 of trajectory 'u' was with 3 workers .* died\): leave"):
+    with pytest.raises(EngineError, match=r"^3 workers .* died .* on turn 1 of trajectory 'u' .* died\): leave"):
         await measure(cluster, turns_of("t", "u", "v", "w"))
 
     assert all(worker.has_ended or worker.is_dead.is_set() for worker in cluster.made)

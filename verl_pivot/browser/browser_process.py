@@ -116,7 +116,7 @@ class BrowserProcess:
                 )
         except (PlaywrightError, TimeoutError) as error:
             self.is_dead = True
-            raise BrowserError(f"the browser opens no page any more: {_first_line(error)}") from error
+            raise BrowserError(f"the browser can no longer open pages: {_first_line(error)}") from error
         self.num_opened += 1
         self.num_open += 1
         return context

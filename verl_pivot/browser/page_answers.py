@@ -85,7 +85,7 @@ class PageAnswers:
             await self._wait_for_answer("the page")
             if await self._pulse.worked() >= _OWN_SHARE * self._seconds:
                 raise PageError(f"the page: {reason_of(str(error))}") from error
-            raise BrowserError("the page did not answer in time: the machine is too busy for it") from error
+            raise BrowserError("the page did not answer in time: the machine is too busy") from error
 
     async def loaded(self, ask: "Callable[[Page], Awaitable[ResultT]]") -> ResultT:
         """Answer to a request that waits for a document, which may never finish loading."""
@@ -93,11 +93,11 @@ class PageAnswers:
             return await self._answer(ask, "the page")
         except PlaywrightTimeout as error:
             if self.events.num_documents - self._before.num_documents > _NUM_DOCUMENTS:
-                raise PageError("the page goes on to other documents without end") from error
+                raise PageError("the page keeps loading other documents") from error
             await self._wait_for_answer("the page")
             if await self._pulse.worked() >= _OWN_SHARE * self._seconds or await self._has_time():
                 raise PageError(f"the page: {reason_of(str(error))}") from error
-            raise BrowserError("the page did not load in time: the machine is too busy for it") from error
+            raise BrowserError("the page did not load in time: the machine is too busy") from error
 
     async def _has_time(self) -> bool:
         """Whether the machine now gives the page enough time to draw _NUM_BEATS frames within _BEATS_SECONDS."""
@@ -131,7 +131,7 @@ class PageAnswers:
             if log.has_acted:
                 raise await self._fault_of_click(what, log)
             if _now() > deadline:
-                raise BrowserError(f"{what}: the machine is too busy for its page ({log.reason})")
+                raise BrowserError(f"{what}: the machine is too busy to run its page ({log.reason})")
             beats = Beats()
             async with self._turn() as waited:
                 deadline += waited
@@ -159,8 +159,9 @@ class PageAnswers:
     async def _fault_of_click(self, what: str, log: ElementLog) -> PageError | BrowserError:
         """Error for a click or key that was not confirmed in time; it may have taken effect, so it is not repeated."""
         if await self._pulse.worked() >= _CLICK_SECONDS:
-            return PageError(f"{what}: the page took too long over it, and may have done it: {log.reason}")
-        return BrowserError(f"{what}: the machine was too busy to say whether it was done")
+            effect = "the click or key may have taken effect"
+            return PageError(f"{what}: the page was busy past the time limit; {effect}: {log.reason}")
+        return BrowserError(f"{what}: the machine was too busy to tell whether the click or key took effect")
 
     async def _answer(self, ask: "Callable[[Page], Awaitable[ResultT]]", what: str) -> ResultT:
         """Answer of the page to one request.
@@ -199,9 +200,9 @@ class PageAnswers:
         if silence is Silence.ENDED:
             return
         if silence is Silence.OWN or self._keeps_the_browser_busy():
-            raise await self.give_up("the page does not answer, since it does other things without end, and was closed")
-        await self.give_up("the page was closed, since the machine was too busy for it")
-        raise BrowserError(f"{what} neither answers nor does anything: the machine, or the browser, is too busy for it")
+            raise await self.give_up("the page was closed: it did not answer, because its own work never stops")
+        await self.give_up("the page was closed: the machine was too busy to run it")
+        raise BrowserError(f"{what} neither answers nor does anything: the machine or the browser is too busy")
 
     def _keeps_the_browser_busy(self) -> bool:
         """Whether an idle page is silent because the browser is busy with its dialogs, windows or refused requests."""
@@ -216,7 +217,7 @@ class PageAnswers:
         if self.gone:
             raise PageError(self.gone)
         if self.events.has_crashed:
-            raise await self.give_up("the page has crashed, or wanted more memory than it may have")
+            raise await self.give_up("the page has crashed or exceeded its memory limit")
         if not await self._process.answers():
             raise BrowserError("the browser died, or does not answer")
 

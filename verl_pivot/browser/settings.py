@@ -91,7 +91,9 @@ def check_host(host: str) -> None:
         ConfigError: If it is neither; the message says what is allowed.
     """
     if not _HOST.fullmatch(host):
-        raise ConfigError(f"a host is a name such as shop.example.org or *.example.org, without port, got {host!r:.80}")
+        raise ConfigError(
+            f"a host must be a name such as shop.example.org or *.example.org, without port, got {host!r:.80}"
+        )
 
 
 def use_browser_of(pivot: Mapping[str, Any]) -> None:
@@ -120,5 +122,5 @@ def find_browser(path: str | None = None) -> Path:
     for name in (asked,) if asked else _NAMES:
         if found := shutil.which(name):
             return Path(found).absolute()
-    what = f"there is no browser {asked!r}" if asked else "no Chromium is installed"
-    raise ConfigError(f"{what}: {INSTALL}, or give the path of one as pivot.browser.path (or in {PATH_VARIABLE})")
+    what = f"the browser {asked!r} was not found" if asked else "no Chromium is installed"
+    raise ConfigError(f"{what}: run `{INSTALL}`, or set pivot.browser.path (or {PATH_VARIABLE}) to its path")

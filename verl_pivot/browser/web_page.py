@@ -231,7 +231,7 @@ class WebPage:
                 return await preparing
         except (PlaywrightError, TimeoutError) as error:
             await self._process.answers()
-            raise BrowserError(f"the browser opens no page: {reason_of(str(error))}") from error
+            raise BrowserError(f"the browser cannot open a page: {reason_of(str(error))}") from error
 
     def _number(self, ref: str) -> int:
         return self._numbers.setdefault((self.events.num_documents, ref), len(self._numbers) + 1)

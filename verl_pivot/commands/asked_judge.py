@@ -24,16 +24,19 @@ class EndpointOptions:
 
     base_url: Annotated[
         list[str] | None,
-        typer.Option(help="OpenAI-compatible endpoint of the model; repeatable, for servers of the same model."),
+        typer.Option(help="URL of the model's OpenAI-compatible endpoint; repeatable, for servers of the same model."),
     ] = None
-    model: Annotated[str | None, typer.Option(help="Name of the model there.")] = None
+    model: Annotated[str | None, typer.Option(help="Name of the model at the endpoint.")] = None
     api_key_variable: Annotated[
         str | None, typer.Option(help="Environment variable with the endpoint's key, if it needs one.")
     ] = None
-    concurrency: Annotated[int, typer.Option(min=1, help="Questions or conversations at a time.")] = 64
-    timeout_seconds: Annotated[float, typer.Option(min=0.001, help="Longest time of one answer.")] = 300.0
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Maximum number of questions or conversations at the same time.")
+    ] = 64
+    timeout_seconds: Annotated[float, typer.Option(min=0.001, help="Timeout of one answer in seconds.")] = 300.0
     max_retries: Annotated[
-        int, typer.Option(min=0, max=20, help="Times that a request is sent again while the endpoint is busy or down.")
+        int,
+        typer.Option(min=0, max=20, help="Maximum number of retries of a request while the endpoint is busy or down."),
     ] = 8
 
     def check(self, whose: str) -> None:
@@ -44,7 +47,7 @@ class EndpointOptions:
         """
         for option, value in (("--base-url", self.base_url), ("--model", self.model)):
             if not value:
-                raise ConfigError(f"{option} is missing: set it to that of {whose}, an OpenAI-compatible endpoint")
+                raise ConfigError(f"{option} is missing: set it to the value for {whose}'s OpenAI-compatible endpoint")
         if self.api_key_variable is not None and not os.environ.get(self.api_key_variable):
             raise ConfigError(
                 f"--api-key-variable {self.api_key_variable}: the environment has no such variable; set it to the key "
@@ -62,24 +65,30 @@ class QuestionOptions:
 
     form: Annotated[
         Literal["principles", "released", "checklist", "checklist_released"],
-        typer.Option(help="How the judge answers, as pivot.process.form; checklists only in bench."),
+        typer.Option(help="Form of the judge's answers, as pivot.process.form; checklists only with `process bench`."),
     ] = "principles"
     principles: Annotated[
-        Path | None, typer.Option(help="YAML with the principles; by default those for policies that search.")
+        Path | None, typer.Option(help="YAML file with the principles; by default those for policies that search.")
     ] = None
     max_added_principles: Annotated[
-        int, typer.Option(min=0, max=10, help="Most principles that the judge may add, with --form principles.")
+        int,
+        typer.Option(
+            min=0, max=10, help="With --form principles: maximum number of principles that the judge may add."
+        ),
     ] = 2
     answer_format: Annotated[
         Literal["json_schema", "json_object", "text"],
-        typer.Option(help="How the endpoint is told the form principles; text for SGLang on a CPU."),
+        typer.Option(help="How the endpoint is asked for JSON, with --form principles; use text for SGLang on a CPU."),
     ] = "json_schema"
-    max_tokens: Annotated[int, typer.Option(min=16, help="Tokens of the judge's longest answer.")] = 4096
+    max_tokens: Annotated[int, typer.Option(min=16, help="Maximum number of tokens of the judge's answer.")] = 4096
     max_question_tokens: Annotated[
-        int, typer.Option(min=256, help="Tokens of the texts of a question; longer ones need --tokenizer, and are cut.")
+        int,
+        typer.Option(
+            min=256, help="Maximum number of tokens of a question's texts; longer texts need --tokenizer, and are cut."
+        ),
     ] = 16384
     tokenizer: Annotated[
-        str | None, typer.Option(help="Folder or Hugging Face name of the tokenizer that counts them.")
+        str | None, typer.Option(help="Folder or Hugging Face name of the tokenizer for --max-question-tokens.")
     ] = None
 
     def principle_set(self) -> "PrincipleSet":

@@ -68,8 +68,9 @@ def _print(report: ChoiceReport, model: str) -> None:
     table.add_column("", justify="right")
     table.add_column("", overflow="fold")
     table.add_row("valid answers", f"{report.num_valid / report.num_choices:.3f}", f"{report.num_valid} choices")
-    table.add_row("right action first", _shown(report.accuracy), f"of these; {report.num_tied} tied with another")
-    table.add_row("reciprocal rank", _shown(report.mean_reciprocal_rank), "mean, a tie counted as behind")
+    tied = f"of the valid choices; {report.num_tied} tied with another"
+    table.add_row("right action first", _shown(report.accuracy), tied)
+    table.add_row("reciprocal rank", _shown(report.mean_reciprocal_rank), "mean; the right action ranks last in a tie")
     table.add_row("whole trajectories", _shown(report.trajectory_accuracy), "with every choice right")
     Console().print(table)
     for reason, number in list(report.invalid.items())[:5]:

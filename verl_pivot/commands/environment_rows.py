@@ -21,11 +21,11 @@ def environment_rows_command(
         str, typer.Option(help="Python in which verifiers and the environment are installed.", show_default="this one")
     ] = sys.executable,
     arguments: Annotated[
-        str, typer.Option(help="Arguments of load_environment, or verifiers 0.4's [env], as JSON.")
+        str, typer.Option(help="JSON object with arguments of load_environment, or of [env] in verifiers 0.4.")
     ] = "{}",
-    limit: Annotated[int | None, typer.Option(min=1, help="Rows to write, from the first.")] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each task of miniwob.")] = 100,
-    first_seed: Annotated[int, typer.Option(min=0, help="The first of these seeds.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Write only the first N rows.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="With miniwob: number of seeds of each task.")] = 100,
+    first_seed: Annotated[int, typer.Option(min=0, help="With miniwob: the first seed.")] = 0,
 ) -> None:
     """Write the data set of a foreign environment as rows for training.
 
@@ -47,7 +47,7 @@ def environment_rows_command(
 
     kind, _, name = environment.partition(":")
     if kind not in ("verifiers", "miniwob") or not name:
-        raise ConfigError(f"{environment} is no environment that has rows; give verifiers:NAME or miniwob:TASK,TASK")
+        raise ConfigError(f"{environment} is not an environment with rows; give verifiers:NAME or miniwob:TASK,TASK")
     refuse_overwriting(out, [])
     if kind == "miniwob":
         _write_miniwob(name.split(","), range(first_seed, first_seed + seeds), limit, out)

@@ -20,7 +20,7 @@ def hard_set_command(
     ],
     out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The hard.parquet to write.")],
     min_rollouts: Annotated[
-        int, typer.Option(min=1, help="Rollouts with a score that a problem needs before it can be dropped.")
+        int, typer.Option(min=1, help="Minimum number of scored rollouts of a problem before it can be dropped.")
     ] = 8,
     prompt_key: Annotated[str, typer.Option(help="Column with the chat messages: verl's data.prompt_key.")] = "prompt",
 ) -> None:

@@ -50,7 +50,8 @@ def import_command(
     allow_no_tools: Annotated[
         bool,
         typer.Option(
-            "--allow-no-tools", help="Keep trajectories that call tools but have no schemas, which are refused else."
+            "--allow-no-tools",
+            help="Keep trajectories that call tools but have no schemas, which are otherwise refused.",
         ),
     ] = False,
     check: Annotated[
@@ -106,7 +107,7 @@ def _print_check(out: Path, options: "ImportOptions", workers: int) -> None:
 
     with progress_bar("experts", None) as on_turns:
         report = check_experts(out, options.verifier_modules, workers=workers, on_turns=on_turns)
-    table = counts_table(f"{report.num_turns} experts, each judged twice by its verifier")
+    table = counts_table(f"{report.num_turns} expert actions, each judged twice by its verifier")
     table.add_row("accepted", str(report.num_accepted), "")
     for (reason, kind), count in report.others.most_common():
         table.add_row(f"{kind}: {reason}", str(count), Text(printable(report.examples[reason, kind])))
@@ -122,7 +123,7 @@ def _read_tools(path: Path | None) -> "tuple[JsonObject, ...]":
     try:
         return parse_tools(path.read_bytes().decode())
     except (OSError, UnicodeDecodeError, BadRowError) as error:
-        raise ConfigError(f"--tools {path} is no JSON list of tool schemas: {error}") from error
+        raise ConfigError(f"--tools {path} is not a JSON list of tool schemas: {error}") from error
 
 
 @contextmanager
@@ -151,7 +152,7 @@ def _print_import(report: "ImportReport", out: Path, options: "ImportOptions") -
         table.add_row("  of unknown outcome", str(report.num_unknown_outcome), "counted as passed")
     if report.num_calls_without_tools:
         table.add_row(
-            "  with calls, but without tools", str(report.num_calls_without_tools), "add schemas with --tools"
+            "  with calls, but without schemas", str(report.num_calls_without_tools), "add schemas with --tools"
         )
     table.add_row("not passed", str(report.num_not_passed), "left out; --outcome all keeps them")
     for reason, count in report.rejected.most_common():

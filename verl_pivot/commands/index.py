@@ -19,22 +19,22 @@ def index_command(
     out: Annotated[Path, typer.Option(help="The folder to write; an index that is already there is replaced.")],
     kind: Annotated[
         Literal["bm25", "dense", "hybrid"],
-        typer.Option(help="bm25: by words. dense: by vectors. hybrid: by both; such an index serves all three."),
+        typer.Option(help="Search by words (bm25), vectors (dense) or both (hybrid); a hybrid index serves all three."),
     ] = "bm25",
     encoder: Annotated[
         Path | None,
-        typer.Option(help="Folder of a Hugging Face encoder for the vectors; by default they come from the words."),
+        typer.Option(help="Folder of a Hugging Face encoder for the vectors; by default words give the vectors."),
     ] = None,
     prefixes: Annotated[
         Literal["e5", "bge", "none"] | None,
         typer.Option(
-            help="Text that the encoder reads before queries and documents; by default its folder's name says."
+            help="Text that the encoder reads before queries and documents; by default chosen by its folder's name."
         ),
     ] = None,
     approximate: Annotated[
         bool,
         typer.Option(
-            "--approximate", help="Compare a query with the documents near it alone; above a million of them."
+            "--approximate", help="Compare a query only with documents near it; useful above a million documents."
         ),
     ] = False,
 ) -> None:
@@ -59,7 +59,7 @@ def index_command(
 
     facts = None if encoder is None else encoder_facts(encoder, None if prefixes is None else Prefixes(prefixes))
     if facts is not None:
-        typer.echo(f"The encoder reads the prefixes of {facts.prefixes} (--prefixes).")
+        typer.echo(f"Prefixes of the encoder: {facts.prefixes} (--prefixes).")
     with progress_bar("documents", num_rows(documents)) as on_done:
         report = write_index(documents, out, on_done, kind=SearchKind(kind), encoder=facts, approximate=approximate)
     typer.echo(f"Wrote {out}: {report.num_documents} documents.")
@@ -68,7 +68,7 @@ def index_command(
             f"{report.num_left_out} rows hold no document and were left out. The first is {report.first_left_out}"
         )
     if report.num_cut:
-        typer.echo(f"Of {report.num_cut} documents the encoder read only the beginning: they are too long for it.")
+        typer.echo(f"The encoder read only the beginning of {report.num_cut} documents, which are too long for it.")
     if report.num_documents > MANY_DOCUMENTS and kind != "bm25" and not approximate:
         typer.echo("Each query is compared with every vector; --approximate is faster with so many documents.")
     typer.echo(f"Next, in a tools file:\n- tool: search\n  index: {out}")

@@ -70,7 +70,7 @@ _TEMPLATES = {
 
 def init_command(
     kind: Annotated[Literal["verifier", "tool", "environment", "format"], typer.Argument(help="What to write.")],
-    name: Annotated[str, typer.Argument(help="Name in small letters, such as refund_check.")],
+    name: Annotated[str, typer.Argument(help="Name in lower-case letters, such as refund_check.")],
 ) -> None:
     """Write a working verifier, tool, environment or format with its test into this folder, for you to change.
 
@@ -129,13 +129,15 @@ def _check_name(name: str, kind: str) -> None:
         ConfigError: If it is such a name; the message has the reason and another name.
     """
     if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name):
-        raise ConfigError(f"{name!r} must be of small letters, digits and single underscores, such as refund_check")
+        raise ConfigError(
+            f"{name!r} must consist of lower-case letters, digits and single underscores, such as refund_check"
+        )
     if name.startswith("test_") or name in ("test", "conftest"):
-        raise ConfigError(f"{name!r} is a name that pytest reads as one of its own; choose another")
+        raise ConfigError(f"{name!r} is a name with a meaning for pytest; choose another")
     if keyword.iskeyword(name) or hasattr(builtins, name):
-        raise ConfigError(f"{name!r} is a word of Python; choose another, such as my_{name}")
+        raise ConfigError(f"{name!r} is a keyword or built-in of Python; choose another, such as my_{name}")
     if name in sys.stdlib_module_names or _is_installed(name):
-        raise ConfigError(f"a Python package is called {name!r} and would be hidden; choose another, such as my_{name}")
+        raise ConfigError(f"the file would hide the Python package {name!r}; choose another name, such as my_{name}")
     if name in _known(kind):
         raise ConfigError(f"{kind} {name!r} comes with verl-pivot already; choose another, such as my_{name}")
 
@@ -167,7 +169,7 @@ def _check_words(name: str, template: Template) -> None:
             words = {token.string for token in tokens if token.type == tokenize.NAME}
             own = {template.placeholder: name, _class_name(template.placeholder): _class_name(name)}
             if {own[word] for word in words & own.keys()} & (words - own.keys()):
-                raise ConfigError(f"{name!r} means something else in the file; choose another, such as my_{name}")
+                raise ConfigError(f"{name!r} has another use in the template; choose another, such as my_{name}")
 
 
 def _write(texts: dict[str, str]) -> None:
@@ -177,7 +179,7 @@ def _write(texts: dict[str, str]) -> None:
         ConfigError: If a file exists already or cannot be written.
     """
     if there := [file for file in texts if Path(file).exists() or Path(file).is_symlink()]:
-        raise ConfigError(f"nothing is overwritten, and there is {', '.join(there)} already; choose another name")
+        raise ConfigError(f"existing files are not overwritten: {', '.join(there)}; choose another name")
     written: list[Path] = []
     try:
         for file, text in texts.items():

@@ -18,15 +18,16 @@ def inspect_command(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folder of a run, of its trainer.rollout_data_dir, or one dump; several lie over each other. Or files "
-            "of the stages before: trajectories, their profile, pivots, and the reasons of `filter`.",
+            help="Folder of a run, of its trainer.rollout_data_dir, or one dump; several runs are drawn over each "
+            "other. Or files of the stages before training: trajectories, their profile, pivots, and the reasons of "
+            "`filter`.",
         ),
     ],
     host: Annotated[
-        str, typer.Option(help="Address to listen on; any other than loopback lets others in who have the token.")
+        str, typer.Option(help="Address to listen on; with 0.0.0.0 other machines that have the token can connect.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 0,
-    terminal: Annotated[bool, typer.Option("--terminal", help="Show them in this terminal.")] = False,
+    terminal: Annotated[bool, typer.Option("--terminal", help="Show the runs or files in this terminal.")] = False,
 ) -> None:
     """Show a training in the browser, or files of the stages before it: a profile, pivots and trajectories.
 
@@ -44,7 +45,7 @@ def inspect_command(
     """
     refuse_repeats(runs)
     if terminal and (host, port) != ("127.0.0.1", 0):
-        raise ConfigError("--host and --port are of the page, which --terminal does not serve: leave them out")
+        raise ConfigError("--host and --port do nothing with --terminal, which serves no page: leave them out")
     from verl_pivot.inspect.candidate_files import kind_of
 
     candidates = [path for path in runs if kind_of(path) is not None]
@@ -52,9 +53,9 @@ def inspect_command(
         _show_runs(runs, host, port, terminal)
     elif others := [path for path in runs if path not in candidates]:
         if missing := [str(path) for path in others if not path.exists()]:
-            raise ConfigError(f"there is no {', '.join(missing)}: look at the name of the file")
+            raise ConfigError(f"no such file: {', '.join(missing)}; check the name")
         names = ", ".join(map(str, others))
-        raise ConfigError(f"{candidates[0]} is of the stages before training, and {names} is not: give them apart")
+        raise ConfigError(f"{candidates[0]} comes from a stage before training, unlike {names}: give them separately")
     else:
         _show_candidates(candidates, host, port, terminal)
 

@@ -21,8 +21,10 @@ def serve_command(
     context: typer.Context,
     model: Annotated[str, typer.Argument(help="Folder of the checkpoint, or its Hugging Face name.")],
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the endpoint.")] = 30000,
-    host: Annotated[str, typer.Option(help="Address that it listens on; 0.0.0.0 for other machines.")] = "127.0.0.1",
-    name: Annotated[str | None, typer.Option(help="Name of the model there; by default that of its folder.")] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every interface.")] = "127.0.0.1",
+    name: Annotated[
+        str | None, typer.Option(help="Name of the model at the endpoint; by default the name of its folder.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the server.")] = 0,
 ) -> None:
     """Serve a model with SGLang until Ctrl-C, on a GPU or on the CPU.

@@ -30,25 +30,38 @@ class ContinuationOptions:
     ] = None
     tool_format: Annotated[
         str | None,
-        typer.Option(help="Format of its calls: what +tool_format= names, or a YAML file with keys of pivot.rollout."),
+        typer.Option(
+            help="Format of the run's calls: a name as in +tool_format=, or a YAML file with keys of pivot.rollout."
+        ),
     ] = None
     reward_function: Annotated[
         str | None,
-        typer.Option(help="Reward function of verl, as file.py:name or module:name, where no environment decides."),
+        typer.Option(
+            help="verl reward function, as file.py:name or module:name, for rollouts that no environment scores."
+        ),
     ] = None
     no_replay: Annotated[
-        bool, typer.Option("--no-replay", help="Do not run earlier calls again: for tools without a state.")
+        bool, typer.Option("--no-replay", help="Do not run earlier calls again; for tools without state.")
     ] = False
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Nucleus sampling of the policy; 1 is off.")] = 1.0
-    max_turns: Annotated[int | None, typer.Option(min=1, help="Turns of a whole rollout, as in the run.")] = None
-    max_turn_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of one turn, as in the run.")] = None
+    max_turns: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of turns of a whole rollout, as in the run.")
+    ] = None
+    max_turn_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Maximum number of tokens of one turn, as in the run.")
+    ] = None
     max_response_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens of a whole rollout, its data.max_response_length.")
+        int,
+        typer.Option(
+            min=1, help="Maximum number of tokens of a whole rollout: data.max_response_length, as in the run."
+        ),
     ] = 8192
     max_observation_tokens: Annotated[
-        int | None, typer.Option(min=16, help="Tokens of one observation, as in the run.")
+        int | None, typer.Option(min=16, help="Maximum number of tokens of one observation, as in the run.")
     ] = None
-    max_wall_seconds: Annotated[float | None, typer.Option(min=0.001, help="Seconds of a continuation.")] = None
+    max_wall_seconds: Annotated[
+        float | None, typer.Option(min=0.001, help="Time limit of a continuation in seconds.")
+    ] = None
 
     def settings(self) -> "RolloutSettings":
         """Section `pivot.rollout` of the run, with the keys that the options give and defaults for the others.
@@ -87,11 +100,11 @@ def _section(name: str) -> dict[str, object]:
     except OSError as error:
         raise ConfigError(f"--tool-format {name} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"--tool-format {name} is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"--tool-format {name} is not valid YAML: {' '.join(str(error).split())}") from error
     match found:
         case {"pivot": {"rollout": dict(section)}} | dict(section):
             return section
-    raise ConfigError(f"--tool-format {name} holds no keys of pivot.rollout")
+    raise ConfigError(f"--tool-format {name} is not a YAML mapping with keys of pivot.rollout")
 
 
 def continuation_job(
@@ -175,7 +188,7 @@ def policy_player(options: ContinuationOptions, endpoint: EndpointOptions, sampl
         model,
         endpoint.api_key(),
         Retries(num_attempts=endpoint.max_retries + 1, timeout_seconds=endpoint.timeout_seconds),
-        remedy="see that --base-url and --model are those of the policy, and that its context holds the rollouts",
+        remedy="check that --base-url and --model name the policy, and that the rollouts fit into its context",
     )
     player = EndpointPlayer(client, model, sampling)
     if settings.parser != "tags":

@@ -133,7 +133,7 @@ def _told_how_to_go_on(kept: str) -> Iterator[None]:
     try:
         yield
     except (VerifierError, EngineError) as error:
-        raise type(error)(f"{error}; the same command again goes on, with {kept}") from error
+        raise type(error)(f"{error}; run the same command again to continue with {kept}") from error
 
 
 def _read(request: LabelRequest, *, needs_outcome: bool) -> "tuple[list[DumpedJudgedTurn], DumpCounts]":

@@ -65,29 +65,29 @@ def freeze_command(tools: Annotated[Path, typer.Argument(help="The tools file.")
 def scenarios_command(
     tools: Annotated[Path, typer.Argument(help="The tools file, with tools of any kind.")],
     out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The scenarios.parquet to write.")],
-    base_url: Annotated[str, typer.Option(help="OpenAI-compatible endpoint of the model that thinks them out.")],
-    model: Annotated[str, typer.Option(help="Name of the model there.")],
-    number: Annotated[int, typer.Option(min=1, help="Scenarios to write, exactly.")] = 24,
+    base_url: Annotated[str, typer.Option(help="OpenAI-compatible endpoint of the model that writes the scenarios.")],
+    model: Annotated[str, typer.Option(help="Name of the model at the endpoint.")],
+    number: Annotated[int, typer.Option(min=1, help="Exact number of scenarios to write.")] = 24,
     api_key_variable: Annotated[
         str | None, typer.Option(help="Environment variable with the endpoint's key, if it needs one.")
     ] = None,
-    instructions: Annotated[
-        str, typer.Option(help="Text behind each task in the prompt; by default the task stands alone.")
-    ] = "",
+    instructions: Annotated[str, typer.Option(help="Text after each task in the prompt; by default none.")] = "",
     metadata: Annotated[
-        str | None, typer.Option(help="Column metadata of every row, a JSON object, for tools that start from the row.")
+        str | None,
+        typer.Option(help="JSON object for the column metadata of every row, for tools that depend on the row."),
     ] = None,
     answer_format: Annotated[
         Literal["json_schema", "json_object", "text"], typer.Option(help="How the endpoint is told to answer in JSON.")
     ] = "json_schema",
-    max_tokens: Annotated[int, typer.Option(min=16, help="Tokens of the model's longest answer.")] = 8192,
+    max_tokens: Annotated[int, typer.Option(min=16, help="Maximum number of tokens of the model's answer.")] = 8192,
     temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of the model.")] = 1.0,
     spare_questions: Annotated[
-        int, typer.Option(min=0, help="Questions beyond those for 24 scenarios each, in place of refused ones.")
+        int, typer.Option(min=0, help="Questions beyond one for every 24 scenarios, to replace refused scenarios.")
     ] = 8,
-    timeout_seconds: Annotated[float, typer.Option(min=0.001, help="Longest time of one answer.")] = 300.0,
+    timeout_seconds: Annotated[float, typer.Option(min=0.001, help="Timeout of one answer in seconds.")] = 300.0,
     max_retries: Annotated[
-        int, typer.Option(min=0, max=20, help="Times that a request is sent again while the endpoint is busy or down.")
+        int,
+        typer.Option(min=0, max=20, help="Maximum number of retries of a request while the endpoint is busy or down."),
     ] = 8,
 ) -> None:
     """Ask a model for tasks that the tools can do, and write them as rows without labels for +method=mcp_rl.
@@ -116,7 +116,7 @@ def scenarios_command(
     _check_rows(toolset.servers, of_rows or {})
     schemas = toolset.schemas
     if not schemas:
-        raise ConfigError(f"{tools} has no tool that does not depend on a row, for which a task could be thought out")
+        raise ConfigError(f"{tools} has only tools that depend on a row; a scenario needs at least one other tool")
     parameters: JsonObject = {
         **response_format(answer_format, "scenarios", ScenarioAnswer.model_json_schema()),
         "max_tokens": max_tokens,
@@ -125,7 +125,7 @@ def scenarios_command(
 
     async def draw() -> "ScenarioDraw":
         retries = Retries(num_attempts=max_retries + 1, timeout_seconds=timeout_seconds)
-        client = ChatClient(base_url, model, endpoint.api_key(), retries, remedy="see --model and --answer-format")
+        client = ChatClient(base_url, model, endpoint.api_key(), retries, remedy="check --model and --answer-format")
         try:
             with progress_bar("scenarios", number) as on_new:
                 return await draw_scenarios(
@@ -151,7 +151,7 @@ def _check_rows(servers: "Sequence[McpServer]", metadata: "JsonObject") -> None:
         for server in servers:
             server.check_row(metadata)
     except DataError as error:
-        raise ConfigError(f"{error}; give what every row shall hold with --metadata '{{...}}'") from error
+        raise ConfigError(f"{error}; give the metadata of every row with --metadata '{{...}}'") from error
 
 
 def _override(key: str, path: Path) -> str:
@@ -216,7 +216,7 @@ def _shown(tool: "OfferedTool") -> str:
     """Signature and description of a tool, indented."""
     function = tool.schema["function"]
     assert isinstance(function, dict), tool
-    repeated = "  (a failed call is made again)" if tool.may_be_repeated else ""
+    repeated = "  (failed calls are retried)" if tool.may_be_repeated else ""
     about = " ".join(str(function.get("description", "")).split())
     lines = [f"  {function['name']}({_parameters(function.get('parameters'))}){repeated}"]
     return "\n".join([*lines, *([f"      {about}"] if about else [])])

@@ -18,7 +18,7 @@ def next_stage_command(
         bool,
         typer.Option(
             "--keep-optimizer",
-            help="Write a folder for trainer.default_local_dir, in which verl goes on with weights and optimizer.",
+            help="Write a folder for trainer.default_local_dir, from which verl resumes weights and optimizer.",
         ),
     ] = False,
     trust_remote_code: Annotated[
@@ -56,9 +56,9 @@ def _print_next_launch(actor: "ActorCheckpoint", model: Path) -> None:
     num_bytes = sum(path.stat().st_size for path in model.rglob("*") if path.is_file())
     typer.echo(
         f"Wrote {model} ({num_bytes / 1e9:.2f} GB) from {actor.step_folder}.\n"
-        f"The next launch differs by:\n"
+        f"Change in the next launch:\n"
         f"  actor_rollout_ref.model.path={model} trainer.default_local_dir={model}-run trainer.resume_mode=auto\n"
-        f"Keep trainer.default_local_dir a new folder: in {actor.step_folder.parent} verl would resume the old "
+        f"Give trainer.default_local_dir a new folder: in {actor.step_folder.parent} verl would resume the old "
         "optimizer, weights and step count, whatever the model."
     )
 
@@ -66,7 +66,7 @@ def _print_next_launch(actor: "ActorCheckpoint", model: Path) -> None:
 def _print_carried_launch(actor: "ActorCheckpoint", run: Path) -> None:
     typer.echo(
         f"Wrote {run} from {actor.step_folder}.\n"
-        "The next launch differs by:\n"
+        "Change in the next launch:\n"
         f"  trainer.default_local_dir={run} trainer.resume_mode=auto\n"
         "Keep actor_rollout_ref.model.path, which gives the reference policy, and the number of GPUs."
     )

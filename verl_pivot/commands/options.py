@@ -89,7 +89,7 @@ def refuse_without_ray(address: str, workers_per_node: int, gpus_per_server: int
         "--workers-per-node": workers_per_node != 1,
         "--gpus-per-server": gpus_per_server != 1,
     }
-    refuse_void(given, because="they are about a Ray cluster; give --ray, or leave them out")
+    refuse_void(given, because="without --ray no Ray cluster is used; give --ray, or leave this out")
 
 
 def refuse_overwriting(out: Path, inputs: list[Path]) -> None:
@@ -102,7 +102,7 @@ def refuse_overwriting(out: Path, inputs: list[Path]) -> None:
         raise ConfigError(f"--out {out} is one of the inputs; choose another name, so that they are kept")
 
 
-def refuse_repeats(runs: list[Path], each: str = "another one") -> None:
+def refuse_repeats(runs: list[Path], each: str = "a different one") -> None:
     """Stop a command to which the same run was given twice.
 
     Args:

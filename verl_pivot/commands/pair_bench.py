@@ -71,16 +71,15 @@ def _print(report: PairReport, model: str) -> None:
     table.add_column("", justify="right")
     table.add_column("", overflow="fold")
     table.add_row("valid answers", _shown(report.num_valid / (2 * report.num_pairs)), f"{report.num_valid} answers")
-    table.add_row("pairs in order", _shown(report.accuracy), f"of these; {report.num_tied} tied")
+    table.add_row("pairs in order", _shown(report.accuracy), f"of the valid answers; {report.num_tied} tied")
     in_both = f"of {report.num_both_valid} pairs with two valid answers"
     table.add_row("in both orders", _shown(report.accuracy_in_both_orders), in_both)
-    table.add_row("first preferred", _shown(report.share_first), "of the untied; 0.5 where the place says nothing")
-    cached = f"for an answer; {report.num_cached} answers from the cache"
+    untied = "of answers without a tie; 0.5 means no bias to either position"
+    table.add_row("first preferred", _shown(report.share_first), untied)
+    cached = f"per answer; {report.num_cached} answers from the cache"
     table.add_row("seconds", _shown(report.seconds_per_answer), cached)
     tokens = report.prompt_tokens_per_answer + report.completion_tokens_per_answer
-    table.add_row(
-        "tokens", f"{tokens:.0f}", f"for an answer, {report.completion_tokens_per_answer:.0f} of them written"
-    )
+    table.add_row("tokens", f"{tokens:.0f}", f"per answer, {report.completion_tokens_per_answer:.0f} of them generated")
     Console().print(table)
     for reason, number in list(report.invalid.items())[:5]:
         typer.echo(f"{number} x {printable(reason)}")

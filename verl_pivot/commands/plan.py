@@ -24,7 +24,9 @@ def plan_command(
     num_profiled: Annotated[
         int, typer.Option(min=1, help="Trajectories to profile for the plan, drawn by --seed.")
     ] = 50,
-    run: Annotated[bool, typer.Option("--run", help="Then run import, profile and select as printed.")] = False,
+    run: Annotated[
+        bool, typer.Option("--run", help="Then run the printed commands of import, profile and select.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as one JSON object instead.")] = False,
     openai: Annotated[str | None, typer.Option(help="URL of an OpenAI-compatible server to sample from.")] = None,
     endpoint: Annotated[
@@ -34,15 +36,18 @@ def plan_command(
     server_flags: Annotated[str, typer.Option(help="As for `profile`: flags of the server that it starts.")] = "",
     gpus: Annotated[int, typer.Option(min=1, help="GPUs for profile and training.")] = 1,
     tokens_per_second: Annotated[
-        float | None, typer.Option(help="Sampled tokens per second of all GPUs; by default as in the trial or a table.")
+        float | None,
+        typer.Option(help="Sampled tokens per second of all GPUs; by default measured in the trial or from a table."),
     ] = None,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes of the training over the pivots.")] = 1,
+    epochs: Annotated[int, typer.Option(min=1, help="Training epochs over the pivots.")] = 1,
     samples: Annotated[int, typer.Option(min=1, help="K, the number of actions sampled per turn.")] = 8,
     max_prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of a prompt; by default as the trajectories need.")
+        int | None,
+        typer.Option(min=1, help="Maximum number of tokens of a prompt; by default chosen from the trajectories."),
     ] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of an action; by default as the experts need.")
+        int | None,
+        typer.Option(min=1, help="Maximum number of tokens of an action; by default chosen from the expert actions."),
     ] = None,
     chat_template_kwargs: Annotated[str, typer.Option(help="As for `profile`: a JSON object.")] = "{}",
     seed: Annotated[int, typer.Option(help="Seed of the draw, of all sampling and of the split.")] = 0,

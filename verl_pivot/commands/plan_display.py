@@ -63,7 +63,7 @@ def _sections(plan: "Plan") -> Iterator[tuple[str, list[str]]]:
         "Pivots",
         [
             f"in the trial: {counts}.",
-            f"to expect of all turns: {pivots.expected:,}, 95 % interval {pivots.low:,} to {pivots.high:,}. "
+            f"expected from all turns: {pivots.expected:,}, 95 % interval {pivots.low:,} to {pivots.high:,}. "
             "Equal turns of different trajectories count once, so that a whole file may have fewer.",
         ],
     )

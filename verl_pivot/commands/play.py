@@ -47,19 +47,22 @@ def play_command(
     human: Annotated[bool, typer.Option("--human", help="Play yourself, at the keyboard.")] = False,
     rows: Annotated[Path | None, typer.Option(help="Rows as for training, parquet or JSON lines.")] = None,
     prompt: Annotated[str | None, typer.Option(help="The user's message, instead of rows.")] = None,
-    metadata: Annotated[str, typer.Option(help="With --prompt: what a row would hold as metadata.")] = "{}",
+    metadata: Annotated[str, typer.Option(help="With --prompt: JSON object with the metadata of a row.")] = "{}",
     num: Annotated[int | None, typer.Option(min=1, help="Play only the first N rows.")] = None,
-    samples: Annotated[int, typer.Option(min=1, help="Conversations about each row.")] = 1,
+    samples: Annotated[int, typer.Option(min=1, help="Number of conversations for each row.")] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
             callback=out_of_json_lines,
-            help="A new played.jsonl for the conversations, which `import` reads as it stands.",
+            help="The played.jsonl to write, a new file with the conversations, which `import` can read.",
         ),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print a summary only.")] = False,
     concurrency: Annotated[
-        int | None, typer.Option(min=1, help=f"Conversations at the same time; {_CONCURRENCY} with --openai.")
+        int | None,
+        typer.Option(
+            min=1, help=f"Maximum number of conversations at the same time; by default {_CONCURRENCY} with --openai."
+        ),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="Sampling temperature.")] = 1.0,
     top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="Nucleus sampling; 1 is off.")] = 1.0,
@@ -67,49 +70,58 @@ def play_command(
     extra_body: Annotated[
         str, typer.Option(help='JSON object with other keys of the request, such as {"top_k": -1}.')
     ] = "{}",
-    max_turns: Annotated[int, typer.Option(min=1, help="Turns of the model, or steps in a notebook.")] = 10,
+    max_turns: Annotated[
+        int, typer.Option(min=1, help="Maximum number of turns of the model, or of steps in a notebook.")
+    ] = 10,
     max_turn_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, help=f"Tokens of one turn; by default all that are left, in a notebook {DEFAULT_STEP_TOKENS}."
+            min=1,
+            help="Maximum number of tokens of one turn; by default all that are left, in a notebook "
+            f"{DEFAULT_STEP_TOKENS}.",
         ),
     ] = None,
     max_response_tokens: Annotated[
         int | None,
         typer.Option(
-            min=1, help=f"Tokens after the prompt, observations included; {DEFAULT_RESPONSE_TOKENS} by default."
+            min=1,
+            help="Maximum number of tokens after the prompt, observations included; by default "
+            f"{DEFAULT_RESPONSE_TOKENS}.",
         ),
     ] = None,
     max_context_tokens: Annotated[
         int | None,
         typer.Option(
             min=2,
-            help=f"Tokens of a notebook's context until it is trimmed; {DEFAULT_CONTEXT_TOKENS} by default.",
+            help=f"Number of tokens at which a notebook's context is trimmed; by default {DEFAULT_CONTEXT_TOKENS}.",
         ),
     ] = None,
     trim: Annotated[
         Literal["hard", "oldest"] | None,
-        typer.Option(help="What leaves a notebook's full context: all steps (hard, the default), or the oldest."),
+        typer.Option(help="Steps to remove from a notebook's full context: all (hard, the default), or the oldest."),
     ] = None,
-    no_notepad: Annotated[bool, typer.Option("--no-notepad", help="A notebook without a Notepad.")] = False,
+    no_notepad: Annotated[bool, typer.Option("--no-notepad", help="Use a notebook without a Notepad.")] = False,
     max_observation_tokens: Annotated[
-        int, typer.Option(min=16, help="Tokens of one observation, at 4 characters each.")
+        int, typer.Option(min=16, help="Maximum number of tokens of one observation, at 4 characters each.")
     ] = 1024,
-    max_calls_per_turn: Annotated[int, typer.Option(min=1, help="Calls of a turn or cell that are run.")] = 16,
+    max_calls_per_turn: Annotated[
+        int, typer.Option(min=1, help="Maximum number of calls that are run in a turn or cell.")
+    ] = 16,
     max_wall_seconds: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds of a conversation: 1800, or no limit with --human.")
+        float | None,
+        typer.Option(min=0.0, help="Time limit of a conversation in seconds; by default 1800, or none with --human."),
     ] = None,
     parallel_calls: Annotated[
-        bool, typer.Option("--parallel-calls", help="Run the calls of one turn at once.")
+        bool, typer.Option("--parallel-calls", help="Run the calls of one turn in parallel.")
     ] = False,
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
     ] = None,
     reward_function: Annotated[
         str | None,
-        typer.Option(help="Reward function of verl, as file.py:name, for rows that no environment decides."),
+        typer.Option(help="verl reward function, as file.py:name, for rows that no environment scores."),
     ] = None,
-    attempts: Annotated[int, typer.Option(min=1, help="Attempts at a request before the server is given up.")] = 6,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts at a request before the server counts as failed.")] = 6,
 ) -> None:
     """Play conversations with tools or an environment, without a trainer, and show the reward of each.
 
@@ -142,7 +154,7 @@ def play_command(
         },
     )
     if question is not None and prompt is not None:
-        raise ConfigError("the message stands both behind the tools and in --prompt; give only one of them")
+        raise ConfigError("the message is given twice, as an argument and with --prompt; give only one of them")
     prompt = question if prompt is None else prompt
     _check_choices(openai, rows, prompt, is_human=human)
     wall_seconds = max_wall_seconds or (math.inf if human else _WALL_SECONDS)
@@ -246,14 +258,14 @@ def _run(job: "PlayingJob", endpoint: "ChosenEndpoint | None", out: Path | None,
         typer.echo(f"Wrote {out}: {totals.num_played} conversations.")
         typer.echo(f"Next: verl-pivot import {out} --out trajectories.jsonl")
     if totals.num_masked == totals.num_played:
-        raise ConfigError(f"every conversation was masked, the last one by: {totals.last_failure}")
+        raise ConfigError(f"every conversation was masked; the last failure: {totals.last_failure}")
 
 
 def _kept(totals: "PlayedTotals", out: Path | None) -> str:
     if not totals.num_played:
         return "no conversation had ended"
     if out is None:
-        return f"{totals.num_played} conversations had ended; --out keeps them in a file"
+        return f"{totals.num_played} conversations had ended; with --out they are kept in a file"
     return f"{totals.num_played} conversations that had ended are in {out}"
 
 

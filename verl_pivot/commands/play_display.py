@@ -78,7 +78,7 @@ def outcome_lines(played: PlayedProblem) -> Iterator[str]:
     outcome, record = played.outcome, played.played.record("")
     why = f"{outcome.by}: {outcome.reason}" + (f", {outcome.detail}" if outcome.detail else "")
     if outcome.is_masked:
-        yield f"Masked, so that no update would see it: {outcome.reason}, {outcome.detail}"
+        yield f"Masked, so that training would not use it: {outcome.reason}, {outcome.detail}"
     else:
         yield f"{'No reward' if outcome.reward is None else f'Reward {outcome.reward:g}'} ({why})"
     yield (
@@ -95,7 +95,7 @@ def print_totals(totals: PlayedTotals) -> None:
     if totals.rewards:
         mean = sum(totals.rewards) / len(totals.rewards)
         table.add_row("with a reward", str(len(totals.rewards)), f"mean {mean:.3g}")
-    table.add_row("masked", str(totals.num_masked), "the system failed; no update would see them")
+    table.add_row("masked", str(totals.num_masked), "the system failed; training would not use them")
     for reason, count in totals.reasons.most_common():
         table.add_row(f"  {printable(reason)}", str(count), "")
     table.add_section()

@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 def bench_command(
     ctx: typer.Context,
     turns: Annotated[
-        Path, typer.Argument(help="Labelled turns of `verl-pivot process label`; with a checklist rows of choices.")
+        Path,
+        typer.Argument(help="Labelled turns from `verl-pivot process label`; with --form checklist, rows of choices."),
     ],
     endpoint: EndpointOptions,
     question: QuestionOptions,
     pairs: Annotated[
-        bool, typer.Option("--pairs", help="TURNS holds pairs, a turns.pairs.parquet: ask about both turns at once.")
+        bool, typer.Option("--pairs", help="TURNS is a turns.pairs.parquet: ask about both turns of a pair at once.")
     ] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only about N turns or pairs, drawn at random.")] = None,
     temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of the answers.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the answers, and of the draw of --limit.")] = 0,
     cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps answers, for the same command again; by default none.")
+        Path | None, typer.Option(help="Folder that keeps the answers, so that a rerun reuses them; by default none.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
 ) -> None:
@@ -114,11 +115,11 @@ def _print(report: "JudgeReport", model: str) -> None:
     table.add_row("pairs in order", *_shown_pairs(report.pairs))
     table.add_row("pairs of a task", *_shown_pairs(report.pairs_of_task))
     table.add_row("rank correlation", _shown(report.rank_correlation), "Spearman")
-    table.add_row("mean error", _shown(report.mean_absolute_error), "of score and label")
-    table.add_row("calibration error", _shown(report.calibration_error), "expected, ten bins")
-    table.add_row("seconds", _shown(report.seconds_per_turn), f"for a turn; {report.num_cached} answers from the cache")
+    table.add_row("mean error", _shown(report.mean_absolute_error), "mean difference of score and label")
+    table.add_row("calibration error", _shown(report.calibration_error), "expected calibration error, ten bins")
+    table.add_row("seconds", _shown(report.seconds_per_turn), f"per turn; {report.num_cached} answers from the cache")
     tokens = report.prompt_tokens_per_turn + report.completion_tokens_per_turn
-    table.add_row("tokens", f"{tokens:.0f}", f"for a turn, {report.completion_tokens_per_turn:.0f} of them written")
+    table.add_row("tokens", f"{tokens:.0f}", f"per turn, {report.completion_tokens_per_turn:.0f} of them generated")
     console = Console()
     console.print(table)
     for reason, number in list(report.invalid.items())[:5]:
@@ -137,4 +138,4 @@ def _shown(value: float | None) -> str:
 
 
 def _shown_pairs(pairs: "PairAgreement") -> tuple[str, str]:
-    return _shown(pairs.accuracy), f"of {pairs.num_pairs} with different labels; {pairs.num_tied} tied"
+    return _shown(pairs.accuracy), f"of {pairs.num_pairs} pairs with different labels; {pairs.num_tied} tied"

@@ -28,7 +28,8 @@ def print_counts(labels: "Labels", counts: "DumpCounts") -> None:
         table.add_row("labelled", str(len(labels.turns)), f"turns; mean label {mean:.3f}, mean spread {spread:.3f}")
     if labels.num_asked:
         tokens = (
-            f"{labels.num_prompt_tokens} + {labels.num_completion_tokens} tokens, {labels.num_cached} from the cache"
+            f"{labels.num_prompt_tokens} prompt + {labels.num_completion_tokens} answer tokens, "
+            f"{labels.num_cached} cached answers"
         )
         table.add_section()
         table.add_row("answers", str(labels.num_asked), tokens)

@@ -16,7 +16,7 @@ _OPTIONS_OF_ANSWERS = ("answer_format", "max_tokens")
 _OPTIONS_OF_ASKING = ("samples", "temperature", "seed", "cache", *(each.name for each in fields(EndpointOptions)))
 _OPTIONS_OF_POLICY = tuple(each.name for each in fields(ContinuationOptions))
 _VOID_OPTIONS = {
-    "judge": ("continues nothing", _OPTIONS_OF_POLICY),
+    "judge": ("continues no rollouts", _OPTIONS_OF_POLICY),
     "outcomes": ("asks no judge", (*_OPTIONS_OF_ASKING, *_OPTIONS_OF_ANSWERS, *_OPTIONS_OF_POLICY)),
     "continuations": ("asks no judge", _OPTIONS_OF_ANSWERS),
 }
@@ -39,25 +39,32 @@ def label_command(
     by: Annotated[
         Literal["judge", "outcomes", "continuations"],
         typer.Option(
-            help="Where labels come from: a stronger judge, the outcomes of rollouts with the same turn, or those of "
-            "rollouts that a policy continues from behind the turn."
+            help="Where labels come from: a stronger judge, the outcomes of rollouts with the same turn, or the "
+            "outcomes of rollouts that a policy continues after the turn."
         ),
     ] = "judge",
-    samples: Annotated[int, typer.Option(min=1, help="Answers of the judge, or continuations, for each turn.")] = 5,
+    samples: Annotated[int, typer.Option(min=1, help="Number of judge answers, or of continuations, per turn.")] = 5,
     temperature: Annotated[
-        float | None, typer.Option(min=0.0, help="Their temperature; 0.7 for a judge, 1 for a policy.")
+        float | None,
+        typer.Option(
+            min=0.0, help="Temperature of the answers or continuations; by default 0.7 for a judge, 1 for a policy."
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the first of them; the others have the following ones.")] = 0,
+    seed: Annotated[
+        int, typer.Option(help="Seed of the first answer or continuation; the others have the next seeds.")
+    ] = 0,
     tolerance: Annotated[
-        float, typer.Option(min=0.0, max=0.999, help="Difference from the label that process_score still pays.")
+        float, typer.Option(min=0.0, max=0.999, help="Largest difference from the label for which process_score pays.")
     ] = 0.1,
     pairs: Annotated[
         int,
-        typer.Option(min=0, help="Write so many pairs of turns of one task, too, in both orders: turns.pairs.parquet."),
+        typer.Option(
+            min=0, help="Number of pairs of turns of one task to write as well, in both orders: turns.pairs.parquet."
+        ),
     ] = 0,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Folder that keeps them, for the same command again; by default <out>.answers."),
+        typer.Option(help="Folder that keeps the answers, so that a rerun reuses them; by default <out>.answers."),
     ] = None,
 ) -> None:
     """Label every sampled turn but the last of each rollout, for judges of turns.
@@ -100,7 +107,7 @@ def label_command(
         _write_pairs(pairs_out, labelled, pairs, tolerance, request)
     files = f"{out} {pairs_out}" if pairs else str(out)
     typer.echo(
-        "Next, how good another judge is, and rows to train one:\n"
+        "Next, to measure another judge, and to import rows that train one:\n"
         f"verl-pivot process bench {out} --base-url URL --model M\n"
         f"verl-pivot import {files} --allow-no-tools --out trajectories.jsonl"
     )
@@ -114,7 +121,7 @@ def _write(out: Path, labelled: Labelled, tolerance: float) -> None:
     labels = labelled.labels
     print_counts(labels, labelled.counts)
     if not labels.turns:
-        raise VerifierError("no turn has a label, for the reasons above, so that nothing is written")
+        raise VerifierError("nothing is written: no turn has a label, for the reasons above")
     write_turns(out, labels.turns, labels.questions, labelled.principle_set, tolerance)
     typer.echo(f"Wrote {out}: {len(labels.turns)} turns.")
 
@@ -130,6 +137,7 @@ def _write_pairs(out: Path, labelled: Labelled, num_pairs: int, tolerance: float
     if not found:
         raise DataError(
             f"--pairs {num_pairs}: no two turns of a task have labels that differ by more than --tolerance {tolerance}"
+            "; lower the tolerance, or label more rollouts"
         )
     write_pairs(out, found, principle_set, request.question.fit())
     typer.echo(f"Wrote {out}: {len(found)} pairs, each in both orders.")

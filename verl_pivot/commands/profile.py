@@ -44,15 +44,16 @@ def profile_command(
     samples: Annotated[int, typer.Option(min=1, help="K, the number of actions sampled per turn.")] = 8,
     temperature: Annotated[float, typer.Option(help="Sampling temperature, the same as in training.")] = 1.0,
     top_p: Annotated[float, typer.Option(help="Nucleus sampling; 1 is off.")] = 1.0,
-    top_k: Annotated[int, typer.Option(help="Sample from the k likeliest tokens; -1 is off.")] = -1,
+    top_k: Annotated[int, typer.Option(help="Sample from the k most likely tokens; -1 is off.")] = -1,
     max_new_tokens: Annotated[
-        int, typer.Option(help="Most tokens of one sampled action: data.max_response_length in training.")
+        int, typer.Option(help="Maximum number of tokens of one action: data.max_response_length in training.")
     ] = 2048,
     max_prompt_tokens: Annotated[
         int,
         typer.Option(
             min=1,
-            help="Most tokens of a prompt: data.max_prompt_length in training. Turns with longer ones are not sampled.",
+            help="Maximum number of tokens of a prompt: data.max_prompt_length in training. Turns with longer prompts "
+            "are not sampled.",
         ),
     ] = 4096,
     chat_template_kwargs: Annotated[
@@ -72,7 +73,7 @@ def profile_command(
         ),
     ] = "",
     lambda_diff: Annotated[float, typer.Option(help="With --early-stop pivots: --lambda-diff of `select`.")] = 1.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Turns that are sampled at once on each server.")] = 128,
+    concurrency: Annotated[int, typer.Option(min=1, help="Maximum turns sampled at once on each server.")] = 128,
     seed: Annotated[int, typer.Option(help="Seed of all sampling, as far as the server supports seeds.")] = 0,
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")
@@ -90,7 +91,7 @@ def profile_command(
         int | None,
         typer.Option(min=1, help="Profile only N trajectories, drawn by --seed; run again without it to go on."),
     ] = None,
-    attempts: Annotated[int, typer.Option(min=1, help="Attempts at a request before its server is given up.")] = 6,
+    attempts: Annotated[int, typer.Option(min=1, help="Attempts at a request before its server counts as failed.")] = 6,
     server_flags: Annotated[
         str, typer.Option(help="More flags for the server that is started here, such as '--tp-size 8'.")
     ] = "",

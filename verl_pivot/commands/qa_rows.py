@@ -24,17 +24,17 @@ def qa_rows_command(
     out: Annotated[Path, typer.Option(callback=out_of_parquet, help="The qa.parquet to write.")],
     normalisation: Annotated[
         Literal["l0", "search_r1"],
-        typer.Option(help="Rule of the verifier qa by which answers are compared; it must leave something of them."),
+        typer.Option(
+            help="How the verifier qa normalises answers before comparing them; answers that become empty are left out."
+        ),
     ] = "l0",
-    instructions: Annotated[
-        str, typer.Option(help="Text behind each question in the prompt; by default the question stands alone.")
-    ] = "",
+    instructions: Annotated[str, typer.Option(help="Text after each question in the prompt; by default none.")] = "",
     data_source: Annotated[
         str | None,
-        typer.Option(help="Name by which verl chooses the reward of a row; by default that of its exact match."),
+        typer.Option(help="Name by which verl chooses the reward of a row; by default a name for exact match."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Most rows to write, drawn at random.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of that draw.")] = 0,
+    limit: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows to write, drawn at random.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the draw of --limit.")] = 0,
 ) -> None:
     """Write questions with accepted answers as rows that a policy answers with tools.
 
@@ -82,7 +82,7 @@ def _print_counts(counts: "QuestionCounts") -> None:
     for reason, number in counts.refused.most_common():
         table.add_row(reason, str(number), counts.first_refused[reason])
     if counts.num_duplicates:
-        table.add_row("duplicate", str(counts.num_duplicates), "the question stands in an earlier row")
+        table.add_row("duplicate", str(counts.num_duplicates), "the question occurs in an earlier row")
     if counts.num_beyond_limit:
         table.add_row("not drawn", str(counts.num_beyond_limit), "beyond --limit")
     table.add_section()
@@ -90,4 +90,4 @@ def _print_counts(counts: "QuestionCounts") -> None:
         table.add_row("written", str(number), data_source)
     Console().print(table)
     if counts.num_answers_left_out:
-        typer.echo(f"{counts.num_answers_left_out} accepted answers were left out, since they cannot be compared.")
+        typer.echo(f"{counts.num_answers_left_out} accepted answers were left out: normalisation leaves no letters.")

@@ -32,7 +32,7 @@ def report_command(
     rollouts: Annotated[
         int,
         typer.Option(
-            min=0, max=10, help="Show so many of the worst rollouts of each run, of the best, and of the pivots."
+            min=0, max=10, help="Number of worst rollouts of each run, of best rollouts, and of pivots to show."
         ),
     ] = 3,
     profile: Annotated[
@@ -40,7 +40,7 @@ def report_command(
         typer.Option(help="profile.jsonl of the pivots: the hardest mixed turns are shown with their samples."),
     ] = None,
     trajectories: Annotated[
-        Path | None, typer.Option(help="What the profile was measured on, by default looked for beside it.")
+        Path | None, typer.Option(help="Trajectories of the profile; by default those found beside it.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the numbers as one JSON object instead, without texts of rollouts.")
@@ -62,7 +62,7 @@ def report_command(
     _check_out(out, runs, as_json=as_json)
     refuse_repeats(runs)
     if len(runs) > _MAX_RUNS:
-        raise ConfigError(f"{len(runs)} runs are given: a report compares at most {_MAX_RUNS}; write several")
+        raise ConfigError(f"{len(runs)} runs are given: a report compares at most {_MAX_RUNS}; write several reports")
     if trajectories is not None and profile is None:
         raise ConfigError("--trajectories was given without --profile: name the profile, too")
     _refuse_earlier_stages(runs)
@@ -118,7 +118,7 @@ def _refuse_earlier_stages(paths: list[Path]) -> None:
     for path in paths:
         if (kind := kind_of(path)) is not None:
             raise ConfigError(
-                f"{path} is of the stages before training ({kind}), and a report is of runs: give a run, with "
+                f"{path} comes from a stage before training ({kind}), but a report shows runs: give a run, with "
                 f"--profile for its pivots, or look at the file with `verl-pivot inspect {path}`"
             )
 

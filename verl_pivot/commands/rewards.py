@@ -35,10 +35,10 @@ class ExplainedRollout:
 @rewards_app.command("explain")
 def explain_command(
     dump: Annotated[
-        Path, typer.Argument(metavar="FILE", help="A step's file in the folder pivot of trainer.rollout_data_dir.")
+        Path, typer.Argument(metavar="FILE", help="Dump of a step, <trainer.rollout_data_dir>/pivot/<step>.jsonl.")
     ],
     limit: Annotated[
-        int, typer.Option(min=0, help="Trajectories that are shown; 0 shows all. --json always has all.")
+        int, typer.Option(min=0, help="Maximum number of trajectories to show; 0 shows all. --json always has all.")
     ] = 20,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
 ) -> None:
@@ -75,7 +75,7 @@ def _explained(rollout: "DumpedRollout", path: Path) -> ExplainedRollout:
     info = rollout.reward_info
     if TERMS_FIELD not in info:
         raise DataError(
-            f"{path}: the rewards of this training are not put together of terms: launch it with pivot.rewards=NAME, "
+            f"{path}: the rewards of this training are not composed of terms: launch it with pivot.rewards=NAME, "
             "such as pivot.rewards=course"
         )
     try:

@@ -34,7 +34,7 @@ _COLUMNS = (
 )
 _LEGEND = """\
 seconds     until the last rollout ends; 90 % done: seconds until nine of ten have ended
-speed-up    over least_inflight, verl's own router; slowest seed: the least speed-up of any seed
+speed-up    over least_inflight, verl's own router; slowest seed: the smallest speed-up of any seed
 times bound seconds / a lower bound that no schedule can beat
 sticky      seconds / a lower bound for schedules in which rollouts stay on their engine
 recomputed  tokens of conversations that were computed again, in % of generated tokens
@@ -79,7 +79,7 @@ def simulate_command(
         ),
     ] = _NUM_SEEDS,
     first_seed: Annotated[
-        int, typer.Option(min=0, help="Seed of the first of these steps; the next ones have the next numbers.")
+        int, typer.Option(min=0, help="Seed of the first step; the other steps have the next seeds.")
     ] = 0,
     options: Annotated[
         list[str] | None,
@@ -107,10 +107,7 @@ def simulate_command(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="JSON file to which the tables are written, too. With it, the same command goes on where it was "
-            "interrupted."
-        ),
+        typer.Option(help="JSON file for the tables. With it, an interrupted command continues when it is run again."),
     ] = None,
 ) -> None:
     """Simulate training steps' rollouts under each routing policy.
@@ -177,7 +174,10 @@ def _check_recorded(unused: list[str], scenarios: list[str]) -> None:
     if len(scenarios) > 1:
         unused.append("a second --scenario")
     if unused:
-        raise ConfigError(f"{unused[0]} does nothing with --recorded, which is one step on one scenario's engines")
+        raise ConfigError(
+            f"{unused[0]} does nothing with --recorded, which simulates one step on the engines of one scenario: leave "
+            "it out"
+        )
 
 
 def _check_names(option: str, names: list[str], known: list[str]) -> None:

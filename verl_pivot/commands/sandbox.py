@@ -58,7 +58,7 @@ def serve_command(
         typer.Option(help="How programs are started: zygote (fast Python), bwrap_exec, or module:Class of your own."),
     ] = "zygote",
     lanes: Annotated[
-        int | None, typer.Option(min=1, help="Lanes, processes that each run many programs; by default one per core.")
+        int | None, typer.Option(min=1, help="Number of lanes, processes with many programs; by default one per core.")
     ] = None,
     slots: Annotated[
         int | None,
@@ -75,7 +75,7 @@ def serve_command(
     languages: Annotated[Path | None, typer.Option(help="YAML file of more languages.")] = None,
     roots: Annotated[
         Path | None,
-        typer.Option(help="Folder of unpacked images, each in a folder whose name programs and sessions can ask for."),
+        typer.Option(help="Folder of unpacked images; programs and sessions choose one by the name of its folder."),
     ] = None,
     preload: Annotated[
         str,
@@ -98,29 +98,29 @@ def serve_command(
         typer.Option(
             metavar="URL",
             help="Host that programs with the network `proxy` reach, such as https://pypi.org, https://*.example.org "
-            "or http://mirror:8080=10.0.0.5; repeatable. By default there is no way out.",
+            "or http://mirror:8080=10.0.0.5; repeatable. By default they reach no host.",
         ),
     ] = None,
     user: Annotated[
         str | None, typer.Option(help="If root starts the service: run as this user instead of nobody.")
     ] = None,
     node: Annotated[str, typer.Option(help="Name of this node in results; by default host:port.")] = "",
-    max_queued: Annotated[int, typer.Option(min=1, help="Most requests that wait.")] = 8192,
+    max_queued: Annotated[int, typer.Option(min=1, help="Maximum number of waiting requests.")] = 8192,
     max_mib: Annotated[
-        int, typer.Option(min=64, help="Most MiB of requests and unread results that are held at once.")
+        int, typer.Option(min=64, help="Maximum size in MiB of all held requests and unread results.")
     ] = 256,
-    max_sessions: Annotated[int, typer.Option(min=0, help="Most sessions that are open at once.")] = 1024,
+    max_sessions: Annotated[int, typer.Option(min=0, help="Maximum number of open sessions.")] = 1024,
     session_idle_seconds: Annotated[
         float, typer.Option(min=1.0, help="Seconds until an unused session is closed.")
     ] = 600.0,
     session_cpu_seconds: Annotated[
-        int, typer.Option(min=1, help="CPU seconds of a session over all its cells; a cell has a limit of its own.")
+        int, typer.Option(min=1, help="CPU seconds of a session over all its cells; each cell has its own limit, too.")
     ] = 3600,
     drain_seconds: Annotated[
-        float, typer.Option(min=0.0, help="Seconds that running programs get to end when the service stops.")
+        float, typer.Option(min=0.0, help="Seconds to wait for running programs when the service stops.")
     ] = 10.0,
     ready_file: Annotated[
-        Path | None, typer.Option(help="File that gets the line of JSON, too, when the service is ready.")
+        Path | None, typer.Option(help="File to which the line of JSON is also written when the service is ready.")
     ] = None,
     die_with_parent: Annotated[
         int | None,
@@ -223,7 +223,7 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
     if os.getppid() != parent:
         raise ConfigError(
-            f"--die-with-parent {parent}: the parent has ended, or its process id is another; give the id of the "
+            f"--die-with-parent {parent}: the parent has ended, or has another process id; give the id of the "
             "process that starts this one"
         )
 

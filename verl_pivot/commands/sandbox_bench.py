@@ -23,12 +23,12 @@ def bench_command(
         list[str] | None,
         typer.Option(
             help=(
-                "Only this part, repeatable: science, bare, warm, http, calls, sleepers, sessions, notebooks, hostile, "
-                "soak."
+                "Run only this part; repeatable: science, bare, warm, http, calls, sleepers, sessions, notebooks, "
+                "hostile, soak."
             )
         ),
     ] = None,
-    quick: Annotated[bool, typer.Option(help="A short trial run, whose figures mean little.")] = False,
+    quick: Annotated[bool, typer.Option(help="Make a short trial run; its figures are not reliable.")] = False,
     num_calls: Annotated[int | None, typer.Option(min=1, help="Programs submitted at once; 45,000 by default.")] = None,
     soak: Annotated[
         int | None, typer.Option(min=1, help="Mixed programs to run; by default 10,000, or 300 with --quick.")

@@ -27,24 +27,26 @@ _SIGNALED = 128
 
 def run_command(
     file: Annotated[Path, typer.Argument(help="File with the program.")],
-    arguments: Annotated[list[str] | None, typer.Argument(metavar="[ARGUMENTS]", help="Its arguments.")] = None,
-    language: Annotated[str, typer.Option(help="Its language, such as python, bash or c.")] = "python",
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[ARGUMENTS]", help="Arguments of the program.")
+    ] = None,
+    language: Annotated[str, typer.Option(help="Language of the program, such as python, bash or c.")] = "python",
     terminal: Annotated[
         bool,
         typer.Option(
-            "--terminal", help="Run it in a terminal: with colours and prompts, and with the keys typed here."
+            "--terminal", help="Run the program in a terminal, with colours and prompts, and with the keys typed here."
         ),
     ] = False,
     network: Annotated[
         Literal["none", "private", "loopback", "proxy"],
         typer.Option(
-            help="Its network: `loopback` has 127.0.0.1, and `proxy` leads to the hosts that the services list by "
-            "--egress as well."
+            help="Network of the program: `loopback` has 127.0.0.1, and `proxy` also reaches the hosts that the "
+            "services list with --egress."
         ),
     ] = "none",
-    wall_seconds: Annotated[float, typer.Option(help="Seconds that it may take.")] = 600.0,
-    cpu_seconds: Annotated[int, typer.Option(help="CPU seconds that each of its processes may take.")] = 600,
-    memory_mib: Annotated[int, typer.Option(help="MiB of memory that it may take.")] = 1024,
+    wall_seconds: Annotated[float, typer.Option(help="Time limit of the program in seconds.")] = 600.0,
+    cpu_seconds: Annotated[int, typer.Option(help="CPU time limit of each process of the program in seconds.")] = 600,
+    memory_mib: Annotated[int, typer.Option(help="Memory limit of the program in MiB.")] = 1024,
 ) -> None:
     """Run one program in the sandbox.
 
@@ -146,4 +148,4 @@ def _exit_code(result: "Result") -> int:
 def _remedy(result: "Result") -> str:
     options = {"timeout": "--wall-seconds", "cpu_limit": "--cpu-seconds", "memory_limit": "--memory-mib"}
     option = options.get(result.status)
-    return result.compile_output.strip() if option is None else f"give it more by {option}"
+    return result.compile_output.strip() if option is None else f"raise {option}"

@@ -8,10 +8,10 @@ import typer
 
 def unpack_command(
     archive: Annotated[
-        Path, typer.Argument(metavar="IMAGE.tar", help="What `docker save` wrote, or skopeo as oci-archive:.")
+        Path, typer.Argument(metavar="IMAGE.tar", help="Image archive from `docker save`, or skopeo's oci-archive:.")
     ],
-    root: Annotated[Path, typer.Argument(help="New folder, in that of `sandbox serve --roots`.")],
-    max_gib: Annotated[float, typer.Option(min=0.001, help="Most GiB that it may unpack to.")] = 32.0,
+    root: Annotated[Path, typer.Argument(help="New folder to write, within the folder of `sandbox serve --roots`.")],
+    max_gib: Annotated[float, typer.Option(min=0.001, help="Maximum size of the unpacked image in GiB.")] = 32.0,
     user: Annotated[
         str | None,
         typer.Option(help="If root unpacks: give the files to this user instead of nobody, as for `sandbox serve`."),
@@ -33,7 +33,7 @@ def unpack_command(
 
     check_root_name(root.name)
     if user is not None and not is_root():
-        raise ConfigError("--user is for root, who alone can give files away; leave it out")
+        raise ConfigError("--user needs root, which alone can change the owner of files; leave it out")
     account = account_of(user or DEFAULT_USER) if is_root() else None
     owner = None if account is None else (account.pw_uid, account.pw_gid)
     found = unpack_image(archive, root, max_bytes=int(max_gib * 1024**3), owner=owner)

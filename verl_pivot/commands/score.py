@@ -106,7 +106,7 @@ def _score_all(
         if store.note:
             typer.echo(store.note)
         if choice is not None:
-            typer.echo("Rows name their verifier: to train with this one, import with it, then profile and select.")
+            typer.echo("Training uses the verifier that rows name: import them with this one, then profile and select.")
 
 
 def _report(
@@ -187,7 +187,7 @@ def _read_action(given: str) -> "str | Message":
     try:
         message = parse_message({"role": "assistant", **value})
     except BadRowError as error:
-        raise ConfigError(f"--action is no message: {error}") from error
+        raise ConfigError(f"--action is not a message: {error}") from error
     if message.role.value != "assistant":
         raise ConfigError(f"--action must be a message of the assistant, got role {message.role.value!r}")
     return message

@@ -23,7 +23,7 @@ def serve_command(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every interface.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = 8000,
     num_documents: Annotated[
-        int, typer.Option(min=1, max=100, help="Documents for each query where a request does not say how many.")
+        int, typer.Option(min=1, max=100, help="Documents per query if the request gives no number.")
     ] = 3,
 ) -> None:
     """Answer queries in the protocols of Search-R1 and ReSearch.

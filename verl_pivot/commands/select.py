@@ -22,13 +22,15 @@ def select_command(
     keep: Annotated[
         Literal["pivots", "unsolved", "all"],
         typer.Option(
-            help="pivots: turns with mixed rewards and a mean below --lambda-diff; unsolved: all but those that every "
-            "sample got right; all: every turn."
+            help="pivots: turns with mixed rewards and a mean below --lambda-diff; unsolved: all turns but those at "
+            "which every sample was right; all: every turn."
         ),
     ] = "pivots",
     max_per_trajectory: Annotated[
         int | None,
-        typer.Option(help="Most pivots of one trajectory; those of the highest reward variance stay. By default all."),
+        typer.Option(
+            help="Maximum number of pivots per trajectory; those with the highest reward variance stay. By default all."
+        ),
     ] = None,
     max_prompt_tokens: Annotated[int, typer.Option(help="Drop turns with a longer prompt; 0 is no limit.")] = 4096,
     model: Annotated[
@@ -39,7 +41,7 @@ def select_command(
     ] = 0.1,
     split_by: Annotated[
         Literal["task", "trajectory"],
-        typer.Option(help="What is never divided between the splits: all trajectories of a task, or one trajectory."),
+        typer.Option(help="Unit that is kept in one split: all trajectories of a task, or one trajectory."),
     ] = "task",
     seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     check_verifier: Annotated[
@@ -108,7 +110,7 @@ def select_command(
     )
     if not report.num_validation:
         typer.echo(
-            "The validation split is empty, as --validation-share says: give data.val_files of your own in training."
+            "The validation split is empty because of --validation-share: give your own data.val_files in training."
         )
     if measured is not None:
         typer.echo(f"Next: {launch_command(paths.train, report.num_train, measured, verifier_module or [])}")
@@ -117,13 +119,13 @@ def select_command(
 def _check_options(rule: "SelectionRule", profile: Path | None, *, counts_prompts: bool, model: str | None) -> None:
     if profile is None and rule.keep != "all":
         raise ConfigError(
-            "no --profile, without which pivots are not known: run `verl-pivot profile` and give its file with "
+            "--profile is missing, and pivots are chosen by a profile: run `verl-pivot profile` and give its file with "
             "--profile, or take every turn with --keep all"
         )
     if counts_prompts and rule.max_prompt_tokens is not None and model is None:
         raise ConfigError(
-            "prompts are counted in tokens and no profile has counted them: give --model, the policy whose "
-            "tokenizer counts them, or --max-prompt-tokens 0 to leave their length unchecked"
+            "no profile has counted the tokens of the prompts: give --model, the policy whose tokenizer counts them, "
+            "or --max-prompt-tokens 0 to leave the length of prompts unchecked"
         )
 
 

@@ -21,10 +21,10 @@ def smoke_command(
         str | None, typer.Option(help="Checkpoint whose architecture and tokenizer the tiny policy takes.")
     ] = None,
     launch: Annotated[
-        Path | None, typer.Option(help="Script with your own launch, which is made short; it is read, not run.")
+        Path | None, typer.Option(help="Script with your own launch, which is shortened; the script is read, not run.")
     ] = None,
-    workers: Annotated[int, typer.Option(min=1, help="GPUs, or processes that stand for them, of a launch.")] = 1,
-    rollouts: Annotated[int, typer.Option(min=8, help="Rollouts of a step for each worker.")] = 16,
+    workers: Annotated[int, typer.Option(min=1, help="Number of GPUs of a launch, or of CPU processes instead.")] = 1,
+    rollouts: Annotated[int, typer.Option(min=8, help="Rollouts per step and worker.")] = 16,
     out: Annotated[Path, typer.Option(help="Folder for files and logs.")] = Path("outputs/smoke"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
@@ -79,7 +79,7 @@ def _results(
         if len(methods) > 1:
             raise ConfigError("--launch tries one launch: name at most one method")
         words = with_method(launch_of(launch), methods[0] if methods else None)
-        say(f"{launch}: what is replaced in its launch")
+        say(f"{launch}: settings that are replaced in its launch")
         yield smoke_launch(words, out / launch.stem, machine, model, say)
         return
     for method in methods:
@@ -129,6 +129,6 @@ def _failed_checks() -> list[dict[str, str]]:
 
 def _print_checks(failed: list[dict[str, str]]) -> None:
     if not failed:
-        typer.echo("`verl-pivot doctor` finds nothing missing on this machine; the log of the launch says more.")
+        typer.echo("`verl-pivot doctor` finds nothing missing on this machine; see the log of the launch.")
     for check in failed:
         typer.echo(f"doctor: {check['name']}: {check['detail']}\n     remedy: {check['remedy']}")

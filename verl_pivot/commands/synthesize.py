@@ -42,25 +42,33 @@ def synthesize_command(
     ] = None,
     answer_format: Annotated[
         Literal["json_schema", "json_object", "text"],
-        typer.Option(help="How the server is told the form of structured answers; text: by the prompt."),
+        typer.Option(help="How the server is asked for structured answers; text: only in the prompt."),
     ] = "text",
     set_option: Annotated[
-        list[str] | None, typer.Option("--set", help="An option of the recipe, as rollouts.num=16; repeatable.")
+        list[str] | None, typer.Option("--set", help="Option of the recipe, such as rollouts.num=16; repeatable.")
     ] = None,
     plan: Annotated[
         bool,
-        typer.Option("--plan", help=f"Make {_NUM_PLANNED} items only, and say what all of them will take."),
+        typer.Option("--plan", help=f"Make only {_NUM_PLANNED} items, and estimate the cost of all items."),
     ] = False,
     rounds: Annotated[
         int | None,
-        typer.Option(min=1, help="Rounds with a training between two of them, each in a folder of --out."),
+        typer.Option(min=1, help="Number of rounds, each in a folder of --out, with a training between two rounds."),
     ] = None,
-    budget_tokens: Annotated[int | None, typer.Option(min=0, help="Most tokens of all questions and answers.")] = None,
-    budget_calls: Annotated[int | None, typer.Option(min=0, help="Most questions to models and programs.")] = None,
-    budget_seconds: Annotated[float | None, typer.Option(min=0.0, help="Most seconds of the run.")] = None,
-    concurrency: Annotated[int, typer.Option(min=1, help="Questions at a time, and items at a time.")] = 32,
+    budget_tokens: Annotated[
+        int | None, typer.Option(min=0, help="Maximum number of tokens of all questions and answers.")
+    ] = None,
+    budget_calls: Annotated[
+        int | None, typer.Option(min=0, help="Maximum number of questions to models and programs.")
+    ] = None,
+    budget_seconds: Annotated[float | None, typer.Option(min=0.0, help="Time limit of the run in seconds.")] = None,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Maximum number of questions, and of items, at the same time.")
+    ] = 32,
     seed: Annotated[int, typer.Option(help="Seed of the run, from which every other seed comes.")] = 0,
-    attempts: Annotated[int, typer.Option(min=1, help="Attempts at a question before its server is given up.")] = 6,
+    attempts: Annotated[
+        int, typer.Option(min=1, help="Attempts at a question before its server counts as failed.")
+    ] = 6,
     step_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers steps or filters; repeatable.")
     ] = None,
@@ -168,7 +176,7 @@ def _changes(options: list[str]) -> dict[str, object]:
         try:
             changes[key] = yaml.safe_load(text)
         except yaml.YAMLError as error:
-            raise ConfigError(f"--set {option}: the value is no YAML: {' '.join(str(error).split())}") from error
+            raise ConfigError(f"--set {option}: the value is not valid YAML: {' '.join(str(error).split())}") from error
     return changes
 
 
@@ -205,8 +213,8 @@ def _writers(
     if all(value is None for value in given.values()):
         if answer_format != "text":
             raise ConfigError(
-                "--answer-format is for the model of --openai or --model, and none is given: write answer_format into "
-                "the file of --writers"
+                "--answer-format needs a model of --openai or --model: give one, or write answer_format into the file "
+                "of --writers"
             )
         return named
     if WRITER in named:

@@ -28,12 +28,12 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="RUN...",
-            help="Folder of trainer.rollout_data_dir, or one that has it as rollouts; one for each seed.",
+            help="Folder of trainer.rollout_data_dir, or of a run that has it as rollouts; one run per seed.",
         ),
     ],
-    right_from: Annotated[float, typer.Option(help="Least reward of a trajectory that counts as right.")] = 0.5,
+    right_from: Annotated[float, typer.Option(help="Minimum reward of a trajectory that counts as right.")] = 0.5,
     block: Annotated[
-        int, typer.Option(min=1, help="Steps of a block, over which rows and differences are means.")
+        int, typer.Option(min=1, help="Steps per block; rows and differences are of means over a block.")
     ] = 10,
     plot: Annotated[Path | None, typer.Option(help="PNG file to draw, with a line for each run.")] = None,
     as_json: Annotated[
@@ -85,11 +85,11 @@ def _read(run: Path, right_from: float) -> "tuple[StepToolUse, ...]":
 
 @tools_app.command("serve")
 def serve_command(
-    tools: Annotated[Path, typer.Argument(help="The tools file, or path/to/file.py:Class for an environment alone.")],
+    tools: Annotated[Path, typer.Argument(help="Tools file (YAML), or an environment as path/to/file.py:Class.")],
     tool_format: Annotated[
         str | None,
         typer.Option(
-            help="Format of calls and observations: what +tool_format= names, or a YAML file with keys of "
+            help="Format of calls and observations: a name as in +tool_format=, or a YAML file with keys of "
             "pivot.rollout. By default calls are <tool_call> blocks."
         ),
     ] = None,
@@ -139,9 +139,11 @@ def check_replay_command(
     ],
     trajectories: Annotated[
         Path,
-        typer.Argument(help="What `import` wrote: its calls are run, with its metadata.", exists=True, dir_okay=False),
+        typer.Argument(
+            help="trajectories.jsonl from `import`; its calls are run, with its metadata.", exists=True, dir_okay=False
+        ),
     ],
-    num: Annotated[int | None, typer.Option(min=1, help="Run the calls of the first N trajectories alone.")] = None,
+    num: Annotated[int | None, typer.Option(min=1, help="Run only the calls of the first N trajectories.")] = None,
 ) -> None:
     """Tell whether an environment replays exactly: the same calls give the same results, states and score.
 

@@ -18,8 +18,8 @@ from verl_pivot.types import JsonObject
 _LEGEND = """\
 calls, tokens  per trajectory; tokens are those that the policy sampled
 rho            Spearman's rank correlation over the steps
-slope          of the second one's logarithm over the first one's: the exponent, if it is a power law
-d-rho, d-slope the same of the changes from block to block, without the common drift
+slope          of the second figure's logarithm over the first one's: the exponent of a power law
+d-rho, d-slope rho and slope of the changes from block to block, without the common drift
 There are no p-values: steps depend on each other. The range over seeds shows what a repetition changes."""
 
 

@@ -32,7 +32,7 @@ class TypedLines:
         except EOFError:
             return None
         except UnicodeDecodeError as error:
-            raise ConfigError(f"what was typed is not UTF-8: {error}") from error
+            raise ConfigError(f"the typed line is not UTF-8: {error}") from error
 
     def _input(self, prompt: str) -> str:
         with self._lock:

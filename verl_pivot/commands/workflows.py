@@ -35,18 +35,18 @@ def induce_command(
     endpoint: EndpointOptions,
     by: Annotated[
         Literal["rule", "model"],
-        typer.Option(help="rule: the calls of each success as they were; model: series of them with variables."),
+        typer.Option(help="rule: the calls of each success, unchanged; model: sequences of calls with variables."),
     ] = "rule",
     rows: Annotated[
         list[Path] | None,
-        typer.Option(help="Rows of the run, which hold the tasks and a column site; by default the prompts dumped."),
+        typer.Option(help="Rows of the run with the tasks and a column site; by default the tasks are dumped prompts."),
     ] = None,
-    min_score: Annotated[float, typer.Option(help="Score from which a rollout is a success.")] = 1.0,
+    min_score: Annotated[float, typer.Option(help="Minimum score of a success.")] = 1.0,
     per_template: Annotated[
-        int, typer.Option(min=1, help="Workflows of the same tools and arguments in the same order that stay.")
+        int, typer.Option(min=1, help="Maximum number of workflows with the same tools and arguments in one order.")
     ] = 2,
-    max_workflows: Annotated[int, typer.Option(min=1, help="Workflows that stay in all.")] = 500,
-    max_tokens: Annotated[int, typer.Option(min=16, help="Tokens of the model's longest answer.")] = 4096,
+    max_workflows: Annotated[int, typer.Option(min=1, help="Maximum number of workflows in all.")] = 500,
+    max_tokens: Annotated[int, typer.Option(min=16, help="Maximum number of tokens of the model's answer.")] = 4096,
 ) -> None:
     """Write workflows of the rollouts that succeeded, for pivot.rollout.workflows.file.
 
@@ -78,7 +78,7 @@ def induce_command(
     kept = WorkflowMemory().with_found(found, rule).workflows
     _print_counts(successes.num_rollouts, successes.left_out, len(found), len(kept))
     if not kept:
-        raise ConfigError(f"no workflow was found, and {out} is not written: give dumps with successes and calls")
+        raise ConfigError(f"no workflow was found, and {out} is not written: give dumps of successes with calls")
     write_workflows(out, kept)
     typer.echo(
         f"Wrote {out}: {len(kept)} workflows.\nNext: ... +method=tool_rollout pivot.rollout.workflows.file={out}"
@@ -106,7 +106,7 @@ def _by_model(
         retries = Retries(num_attempts=endpoint.max_retries + 1, timeout_seconds=endpoint.timeout_seconds)
         client = ChatClient(
             list(endpoint.base_url or ()), str(endpoint.model), endpoint.api_key(), retries,
-            remedy="see --model", max_concurrency=endpoint.concurrency,
+            remedy="check --model", max_concurrency=endpoint.concurrency,
         )  # fmt: skip
         try:
             with progress_bar("trajectories", len(sources)) as on_source:
@@ -126,5 +126,5 @@ def _print_counts(num_rollouts: int, left_out: "Counter[str]", num_found: int, n
     for reason, count in left_out.most_common():
         table.add_row("left out", str(count), printable(reason))
     table.add_row("found", str(num_found), "workflows")
-    table.add_row("kept", str(num_kept), "after templates and goals that are the same")
+    table.add_row("kept", str(num_kept), "after dropping repeated goals and templates")
     Console().print(table)

@@ -185,8 +185,8 @@ class Curriculum:
         """
         if state["identity"] != self._identity:
             raise DataError(
-                "the checkpoint's curriculum belongs to other pivots than those of data.train_files: resume with the "
-                "files that the run began with, or with pivot.curriculum.enabled=False"
+                "the checkpoint's curriculum was saved for other pivots than those of data.train_files: resume with "
+                "the files that the run began with, or with pivot.curriculum.enabled=False"
             )
         self.records = [PivotRecord(*values) for values in state["records"]]
         self._epoch = state["epoch"]

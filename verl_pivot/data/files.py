@@ -238,10 +238,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def unwritable(path: Path, error: Exception, then: str = "or choose another --out") -> ConfigError:
     """The error for an output that cannot be written; `then` is the second half of the remedy."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return ConfigError(
-        f"{path} cannot be written: {why}; free some space there, {then} "
-        "(nothing that was there before has been changed)"
-    )
+    return ConfigError(f"{path} cannot be written: {why}; free some space there, {then} (existing files are unchanged)")
 
 
 def make_folder(path: Path) -> None:

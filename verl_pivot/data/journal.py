@@ -55,8 +55,8 @@ class Journal:
         file = (self.folder / name).open("ab")
         if file.tell() < size:
             raise ConfigError(
-                f"{self.folder / name} has {file.tell()} bytes, but {size} were written: delete {self.folder} to begin "
-                "anew"
+                f"{self.folder / name} has {file.tell()} bytes, but {size} were written: delete {self.folder} to start "
+                "over"
             )
         file.truncate(size)
         file.seek(size)  # else `tell` names the old end until the first write
@@ -142,7 +142,7 @@ def open_journal(out: Path, settings: JsonObject) -> Iterator[Journal]:
             with closing(journal):
                 yield journal
     except (OSError, sqlite3.OperationalError) as error:
-        raise unwritable(out, error, "run the same command again to go on") from error
+        raise unwritable(out, error, "and run the same command again to go on") from error
 
 
 def journal_path(out: Path) -> Path:

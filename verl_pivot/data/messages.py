@@ -125,9 +125,9 @@ def check_conversation(messages: Sequence[Message]) -> None:
 
 def _check_action(message: Message, previous: Role | None, number: int) -> None:
     if previous is Role.ASSISTANT:
-        raise BadRowError("consecutive_assistant", f"messages {number - 1} and {number} are both the assistant's")
+        raise BadRowError("consecutive_assistant", f"messages {number - 1} and {number} are both assistant messages")
     if not message.content and not message.tool_calls:
-        raise BadRowError("empty_action", f"message {number} is the assistant's and has neither text nor calls")
+        raise BadRowError("empty_action", f"assistant message {number} has neither text nor calls")
 
 
 def _close_call(open_calls: list[ToolCall], message: Message, number: int) -> None:
@@ -135,7 +135,9 @@ def _close_call(open_calls: list[ToolCall], message: Message, number: int) -> No
     answered = next((call for call in open_calls if is_result_of(message, call)), None)
     if answered is None:
         what = message.tool_call_id or message.name or "a call"
-        raise BadRowError("tool_result_without_call", f"message {number} answers {what}, but no such call is open")
+        raise BadRowError(
+            "tool_result_without_call", f"message {number} is a result of {what}, but no such call awaits a result"
+        )
     # Compared by identity, since parallel calls may be equal.
     open_calls[:] = [call for call in open_calls if call is not answered]
 

@@ -291,5 +291,5 @@ def _parse(line: bytes | JsonObject, place: str) -> DumpedRollout:
     except (ValueError, RecursionError) as error:
         raise DataError(
             f"{place} is not a rollout ({error}): give a file of the folder '{FOLDER}' in trainer.rollout_data_dir or "
-            "trainer.validation_data_dir, written by this version"
+            "trainer.validation_data_dir, written by this version of verl-pivot"
         ) from error

@@ -55,7 +55,9 @@ class SamplingRecord:
         try:
             return cls(**fields)  # type: ignore[arg-type]  # encoded wrote it
         except TypeError as error:
-            raise BadRowError("bad_sampling", f"the column sampling is of another version: {error}") from error
+            raise BadRowError(
+                "bad_sampling", f"the column sampling was written by another version of verl-pivot: {error}"
+            ) from error
 
     def differences(self, other: Self) -> list[SamplingDifference]:
         """Fields that differ. Models are compared by digest if both have one, else by name.

@@ -166,7 +166,7 @@ class StepState:
         try:
             return msgspec.json.decode(line, type=_StateLine)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise StateError(f"byte {self._num_read} begins no line of a state: {error}") from error
+            raise StateError(f"the line at byte {self._num_read} is not that of a saved state: {error}") from error
 
     def _take(self, line: _StateLine, length: int) -> None:
         """Take in the next line of the file."""
@@ -199,8 +199,8 @@ class StepState:
 
     def _unusable(self, error: Exception) -> str:
         return (
-            f"the state of the training cannot be kept in {self._path}: {error}; make room there, or choose another "
-            "trainer.default_local_dir on a file system with locks"
+            f"the state of the training cannot be saved in {self._path}: {error}; free some space there, or set "
+            "trainer.default_local_dir to another folder, on a file system with file locks"
         )
 
 

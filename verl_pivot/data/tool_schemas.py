@@ -14,7 +14,7 @@ from referencing.exceptions import Unresolvable
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json, encode_json
 from verl_pivot.types import Json, JsonObject, Message
 
-_MANGLED = "parquet gives structs of different rows the same keys; store this column as JSON strings and import again"
+_MANGLED = "parquet adds keys of other rows to a struct as null; store this column as JSON strings and import again"
 
 
 def parse_tools(obj: Json) -> tuple[JsonObject, ...]:

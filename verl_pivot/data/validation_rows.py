@@ -22,7 +22,7 @@ def is_for_validation(row: Mapping[str, Any], section: str, method: str) -> bool
     """
     if IS_VALIDATION not in row:
         raise ConfigError(
-            f"{section} cannot tell training from validation: leave out {_MANAGER_KEY}, or name a class that is "
-            f"derived from that of +method={method}"
+            f"{section} cannot tell training from validation: leave out {_MANAGER_KEY}, or name a subclass of the "
+            f"class that +method={method} sets"
         )
     return bool(row[IS_VALIDATION])

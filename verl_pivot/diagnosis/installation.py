@@ -112,7 +112,7 @@ def check_hook_differences() -> Diagnosis:
         name="hooks of verl",
         passed=not differences,
         detail=describe(differences, verl_version()),
-        remedy=f"pip install verl=={TESTED_RELEASE}" + (f"; what needs none of them: {rest}" if rest else ""),
+        remedy=f"pip install verl=={TESTED_RELEASE}" + (f"; not affected: {rest}" if rest else ""),
     )
 
 
@@ -141,7 +141,7 @@ def diagnose_ray_worker(answer: Answer) -> Diagnosis:
     detail = f"a worker imported verl {answer.line} our plugin" if answer.succeeded else answer.line
     address = os.environ.get("RAY_ADDRESS")
     if address and not answer.succeeded:
-        remedy = f"start the Ray cluster at RAY_ADDRESS={address}, or unset RAY_ADDRESS to look at this machine alone"
+        remedy = f"start the Ray cluster at RAY_ADDRESS={address}, or unset RAY_ADDRESS to check only this machine"
     else:
         remedy = "install verl-pivot in the environment of the Ray workers, on every node"
     return Diagnosis(name="plugin in a Ray worker", passed=loaded, detail=detail, remedy=remedy)

@@ -59,7 +59,7 @@ def diagnose_gpus(listing: str, *, seen_by_torch: bool) -> Diagnosis:
     return Diagnosis(
         name="accelerator",
         passed=not busy,
-        detail=counted + left + (f"; more than half is taken of {', '.join(busy)}" if busy else ""),
+        detail=counted + left + (f"; more than half of the memory is in use on {', '.join(busy)}" if busy else ""),
         remedy="end the processes that nvidia-smi lists, or lower actor_rollout_ref.rollout.gpu_memory_utilization",
     )
 
@@ -91,7 +91,8 @@ def diagnose_shared_memory(total: int, needed: int) -> Diagnosis:
     return Diagnosis(
         name="shared memory",
         passed=total >= needed,
-        detail=f"/dev/shm has {total / _GIB:.1f} GiB" + (f", of {needed / _GIB:.0f} needed" if total < needed else ""),
+        detail=f"/dev/shm has {total / _GIB:.1f} GiB"
+        + (f", but {needed / _GIB:.0f} GiB are needed" if total < needed else ""),
         remedy="docker run --shm-size=10g, or sudo mount -o remount,size=16G /dev/shm",
     )
 
@@ -102,7 +103,7 @@ def check_open_files() -> Diagnosis:
     return Diagnosis(
         name="open files",
         passed=soft >= MIN_OPEN_FILES,
-        detail=f"{soft} at once" + (f", of {MIN_OPEN_FILES} needed" if soft < MIN_OPEN_FILES else ""),
+        detail=f"{soft} at once" + (f", but {MIN_OPEN_FILES} are needed" if soft < MIN_OPEN_FILES else ""),
         remedy=f"ulimit -n {max(MIN_OPEN_FILES, min(hard, 65_536))}"
         + ("" if hard >= MIN_OPEN_FILES else f" as root: this user's limit is {hard}"),
     )
@@ -115,7 +116,7 @@ def check_addresses() -> Diagnosis:
     proxied = [address for address in addresses if "http" in getproxies() and not proxy_bypass(address)]
     listed = ",".join(["localhost", *addresses])
     if refused:
-        detail, remedy = f"no port can be opened and reached on {', '.join(refused)}", "let the firewall pass it"
+        detail, remedy = f"no port can be opened and reached on {', '.join(refused)}", "allow it in the firewall"
     elif proxied:
         detail = f"http_proxy is set, and no_proxy does not list {', '.join(proxied)}"
         remedy = f"export no_proxy={listed}, or requests to engines and sandboxes go to the proxy"
@@ -188,7 +189,7 @@ def _check_pool(name: str, pool: "PoolSettings") -> Diagnosis:
     try:
         asyncio.run(answers())
     except SandboxError as error:
-        remedy = "start the pool, or mend the settings in VERL_PIVOT_SANDBOX_POOL"
+        remedy = "start the pool, or correct the settings in VERL_PIVOT_SANDBOX_POOL"
         return Diagnosis(name=name, passed=False, detail=str(error), remedy=remedy)
     servers = f"{len(pool.urls)} server{'s' if len(pool.urls) > 1 else ''}"
     return Diagnosis(name=name, passed=True, detail=f"a pool of {pool.protocol}, {servers}; it has no {lacks}")

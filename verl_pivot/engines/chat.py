@@ -22,7 +22,7 @@ AnswerFormat = Literal["json_schema", "json_object", "text"]
 """How a server is told the form of its answers: a JSON schema, JSON of any form, or by the prompt alone."""
 _CLAIM_SECONDS: Final = 0.05
 """Seconds between two checks whether a question that another caller asks has been answered."""
-_REMEDY: Final = "see that the server takes these parameters"
+_REMEDY: Final = "check that the server supports these parameters"
 
 
 class LikelyToken(msgspec.Struct, frozen=True):
@@ -195,7 +195,7 @@ class ChatClient:
         choice, usage = answer.choices[0], answer.usage or _ChatUsage()
         found = choice.logprobs.content if choice.logprobs is not None else None
         if logprobs and found is None:
-            raise EngineError(f"{self._servers.url} gives no logprobs; ask a server that does, such as SGLang or vLLM")
+            raise EngineError(f"{self._servers.url} returns no logprobs; use a server that does, as SGLang or vLLM")
         return ChatAnswer(
             message=choice.message,  # type: ignore[arg-type]  # msgspec decodes JSON into JSON's types
             finish_reason=choice.finish_reason or "",
@@ -247,7 +247,7 @@ def decoded(body: bytes, answer: type[AnswerT], url: str) -> AnswerT:
         return msgspec.json.decode(body, type=answer)
     except msgspec.ValidationError as error:
         shown = excerpt(body.decode(errors="replace"))
-        raise EngineError(f"{url} answered something else than asked for ({error}): {shown}; {CHECK_URL}") from error
+        raise EngineError(f"{url} answered in an unexpected format ({error}): {shown}; {CHECK_URL}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise EngineError(not_json(url, body)) from error
 

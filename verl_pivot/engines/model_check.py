@@ -21,10 +21,10 @@ def check_model(model: str) -> None:
         return
     if folder.is_dir():
         raise ConfigError(
-            f"--model {model!r} has no config.json: give the folder of a checkpoint in Hugging Face's form"
+            f"--model {model!r} has no config.json: give the folder of a checkpoint in Hugging Face format"
         )
     if folder.exists() or model.startswith((".", "/", "~")) or model.count("/") > 1:
-        raise ConfigError(f"--model {model!r} is not there: give the folder of a checkpoint")
+        raise ConfigError(f"--model {model!r} does not exist: give the folder of a checkpoint")
     _check_hub(model)
 
 
@@ -39,6 +39,6 @@ def _check_hub(model: str) -> None:
     except (httpx.HTTPError, OSError, ValueError) as error:
         what = str(error).strip().splitlines() or [type(error).__name__]
         raise ConfigError(
-            f"--model {model!r} is no folder here, and the Hugging Face hub does not give it ({what[0]}): give "
+            f"--model {model!r} is neither a folder here nor available on the Hugging Face hub ({what[0]}): give "
             "the folder of a checkpoint"
         ) from error

@@ -30,7 +30,7 @@ def model_facts(model: str) -> ModelFacts:
     try:
         config = AutoConfig.from_pretrained(model).get_text_config()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"--model {model!r} is no checkpoint that transformers can read: {error}") from error
+        raise ConfigError(f"--model {model!r} cannot be loaded by transformers: {error}") from error
     context = getattr(config, "max_position_embeddings", None)
     try:
         with torch.device("meta"):

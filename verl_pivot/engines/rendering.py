@@ -43,7 +43,7 @@ class PromptRenderer:
             self.tokenizer = hf_tokenizer(model_dir)
             model_type = AutoConfig.from_pretrained(model_dir).model_type
         except (OSError, ValueError) as error:
-            raise ConfigError(f"--model {model_dir!r} is no checkpoint that transformers can read: {error}") from error
+            raise ConfigError(f"--model {model_dir!r} cannot be loaded by transformers: {error}") from error
         if not self.tokenizer.chat_template:
             raise ConfigError(
                 f"the tokenizer in {model_dir!r} has no chat template: add chat_template.jinja, or use "

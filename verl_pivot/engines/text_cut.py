@@ -83,7 +83,7 @@ def fit_together(texts: Sequence[str], order: Sequence[int], max_tokens: int, to
             fitted[position], sizes[position] = cut.text, cut.num_tokens
     if sum(sizes) > max_tokens:
         raise ConfigError(
-            f"{len(texts)} texts of one question have {sum(sizes)} tokens even where notes replace them, more than "
+            f"the {len(texts)} texts of a question have {sum(sizes)} tokens even after cutting, more than "
             f"max_question_tokens={max_tokens}: raise it"
         )
     return fitted

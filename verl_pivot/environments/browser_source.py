@@ -54,12 +54,13 @@ class BrowserSource:
             raise ConfigError(f"pages: there is no folder {entry.pages}")
         if entry.pages is not None and is_root() and not entry.pages.stat().st_mode & stat.S_IXOTH:
             raise ConfigError(
-                f"pages: the ordinary user as whom root runs the browser cannot enter {entry.pages}: chmod o+rx it"
+                f"pages: root runs the browser as an ordinary user, who cannot enter {entry.pages}: run `chmod o+rx` "
+                "on it"
             )
         if entry.pages is None and not entry.hosts:
             raise ConfigError("give `pages`, a folder, or `hosts`, names of hosts: without both no page can be opened")
         if unknown := [name for name in entry.actions if name not in WEB_ACTIONS]:
-            raise ConfigError(f"actions: there is no {unknown[0]!r}, only {', '.join(WEB_ACTIONS)}")
+            raise ConfigError(f"actions: unknown action {unknown[0]!r}; known: {', '.join(WEB_ACTIONS)}")
         folders = {} if entry.pages is None else {_PAGES: entry.pages.absolute()}
         self._entry, self._browser = entry, entry.browser(folders, entry.hosts)
         self.tools = tuple(WEB_ACTIONS[name].schema for name in entry.actions)
@@ -118,4 +119,4 @@ def _time(text: str | None) -> datetime | None:
     try:
         return None if text is None else datetime.fromisoformat(text)
     except ValueError as error:
-        raise DataError(f"metadata.time of a row must be as 2026-11-05T12:00:00+00:00, got {text!r:.80}") from error
+        raise DataError(f"metadata.time of a row must be like 2026-11-05T12:00:00+00:00, got {text!r:.80}") from error

@@ -79,7 +79,9 @@ class GymnasiumSource:
         except ConfigError as error:
             raise ConfigError(f"environment {self._label}: {error}") from error
         except TimeoutError as error:
-            raise ConfigError(f"environment {self._label} was not ready within timeout_seconds, {seconds:g}") from error
+            raise ConfigError(
+                f"environment {self._label} was not ready within timeout_seconds={seconds:g} s"
+            ) from error
         except ToolFailureError as error:
             raise ConfigError(str(error)) from error
         return self._entry.schema_of_step(self._label, parameters)
@@ -141,7 +143,7 @@ class GymnasiumStepper:
         try:
             self._environment = gymnasium.make(entry.environment, disable_env_checker=True, **entry.arguments)
         except (gymnasium.error.Error, ImportError) as error:  # an unknown ID, or a package is missing
-            raise ConfigError(f"it cannot be made: {error}") from error
+            raise ConfigError(f"cannot be made: {error}") from error
         self._renderer = self._renderer_class(self._environment)
         observation, info = self._environment.reset(seed=self._seed, options=self._options)
         first = StepResult(observation, reward=0.0, terminated=False, truncated=False, info=info)
@@ -188,7 +190,7 @@ class _BegunEnvironment(NamedTuple):
 def _text(renderer: EnvironmentRenderer, result: StepResult) -> str:
     text: object = renderer.text(result)
     if not isinstance(text, str):
-        raise TypeError(f"`text` of {type(renderer).__name__} returned {type(text).__name__}; it returns a text")
+        raise TypeError(f"`text` of {type(renderer).__name__} returned {type(text).__name__}; it must return a text")
     return text
 
 

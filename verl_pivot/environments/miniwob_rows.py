@@ -93,7 +93,7 @@ async def _read_sentence(problem: MiniwobProblem, browser: BrowserSettings) -> s
             if number == _TRIES:
                 raise BrowserError(
                     f"the page of {problem.task} with seed {problem.seed} did not open in {_TRIES} tries, the last "
-                    f"time since {error}; run the same command again to go on"
+                    f"error was: {error}; run the same command again to go on"
                 ) from error
     raise AssertionError("the last try returns or raises")
 

@@ -77,7 +77,9 @@ class NemoGymSource:
         except BadRowError as error:
             raise DataError(f"the column metadata must hold the row of NeMo Gym: {error}") from error
         if taken := _OWN_PATHS & set(map(name_of, tools)):
-            raise DataError(f"the row brings a tool {min(taken)!r}, which is the server's own path; leave it out")
+            raise DataError(
+                f"the row has a tool {min(taken)!r}, but this is a path of the server itself; leave the tool out"
+            )
         return NemoGymSession(self._entry, metadata, tools)
 
 

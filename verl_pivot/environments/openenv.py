@@ -88,13 +88,13 @@ def _parameters(schema: Json, place: str) -> JsonObject:
 
 def _check_frozen(path: Path, parameters: JsonObject, url: str) -> None:
     """Refuse actions that differ from those in a file, since the prompts would change."""
-    remedy = f"`curl {url}/schema > {path}` freezes the actions anew"
+    remedy = f"run `curl {url}/schema > {path}` to freeze the actions again"
     try:
         frozen = as_object(decode_json(path.read_bytes(), what="it"), "it")
     except (OSError, BadRowError) as error:
         raise ConfigError(f"frozen: {path} holds no answer of /schema: {error}; {remedy}") from error
     if encode_json(_parameters(frozen.get("action"), str(path))) != encode_json(parameters):
-        raise ConfigError(f"the actions of the server {url} are not those that {path} has frozen; {remedy}")
+        raise ConfigError(f"the actions of the server {url} differ from those frozen in {path}; {remedy}")
 
 
 class _OpenenvStepper:
@@ -160,11 +160,11 @@ class _OpenenvStepper:
             raise ToolFailureError(f"{self._place}: {named(error)}") from error
         if received.type is not aiohttp.WSMsgType.TEXT:
             cause = f"code {self._socket.close_code}" if received.data is None else str(received.data)
-            raise ToolFailureError(f"{self._place} ended the session ({cause}) instead of an answer")
+            raise ToolFailureError(f"{self._place} ended the session ({cause}) instead of answering")
         try:
             return as_object(decode_json(received.data), "a message")
         except BadRowError as error:
-            raise ToolFailureError(f"{self._place} sent what is no message: {error}") from error
+            raise ToolFailureError(f"{self._place} sent an invalid message: {error}") from error
 
     async def _connected(self) -> aiohttp.ClientWebSocketResponse:
         self._http = aiohttp.ClientSession(headers=self._entry.header_values(), trust_env=True)
@@ -182,10 +182,10 @@ class _OpenenvStepper:
         if answer.get("type") == "error":
             raise ToolFailureError(f"{self._place} answered with an error: {json.dumps(data)[:_MAX_DETAIL]}")
         if answer.get("type") != "observation" or not isinstance(data, dict) or "observation" not in data:
-            raise ToolFailureError(f"{self._place} answered no observation: {json.dumps(answer)[:_MAX_DETAIL]}")
+            raise ToolFailureError(f"{self._place} answered without an observation: {json.dumps(answer)[:_MAX_DETAIL]}")
         observation, reward, done = data["observation"], data.get("reward"), data.get("done", False)
         if not isinstance(reward, int | float | None) or not isinstance(done, bool):
-            raise ToolFailureError(f"{self._place} gave reward {reward!r:.80} and done {done!r:.80}")
+            raise ToolFailureError(f"{self._place} gave an invalid reward {reward!r:.80} or done {done!r:.80}")
         text = observation if isinstance(observation, str) else json.dumps(observation, ensure_ascii=False)
         return Step(text, float(reward or 0.0), StopReason.ENVIRONMENT_TERMINATED if done else None)
 

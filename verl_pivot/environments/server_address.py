@@ -36,7 +36,7 @@ class ServerAddress(Options):
         """
         for name in self.headers.values():
             if name not in os.environ:
-                raise ConfigError(f"the environment variable {name} is not set; set it where the launch begins")
+                raise ConfigError(f"the environment variable {name} is not set; set it before the launch")
         return {header: os.environ[name] for header, name in self.headers.items()}
 
     def get(self, path: str) -> JsonObject:
@@ -58,4 +58,4 @@ class ServerAddress(Options):
         try:
             return as_object(decode_json(answer.text), "the answer")
         except BadRowError as error:
-            raise ConfigError(f"{url} answered what is no JSON object: {error}") from error
+            raise ConfigError(f"{url} did not answer with a JSON object: {error}") from error

@@ -162,7 +162,9 @@ def plain(observation: Any) -> Json:
             return [plain(each) for each in observation]
         case None | bool() | int() | float() | str():
             return observation
-    raise TypeError(f"an observation holds {type(observation).__name__}, which has no text of its own")
+    raise TypeError(
+        f"an observation holds {type(observation).__name__}, which cannot be shown as text; {GIVE_RENDERER}"
+    )
 
 
 def num_numbers(space: spaces.Space[Any]) -> int:

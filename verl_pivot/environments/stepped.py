@@ -77,7 +77,7 @@ class SteppedOptions(Options):
         try:
             (schema,) = parse_tools([{"type": "function", "function": function}])
         except BadRowError as error:
-            raise ConfigError(f"environment {label} has actions that no policy can be asked for: {error}") from error
+            raise ConfigError(f"environment {label} has actions that no tool schema can describe: {error}") from error
         return schema
 
 

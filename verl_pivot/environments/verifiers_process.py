@@ -61,7 +61,7 @@ class TasksetEnvironment:
     def rows(self, limit: int | None) -> Iterator[dict[str, Any]]:
         taskset = self._environment.taskset
         if limit is None and not taskset.bounded:
-            raise SystemExit("the task set has no end: give --limit")
+            raise SystemExit("the task set is infinite: give --limit")
         for task in itertools.islice(taskset, limit):
             data = task.data.model_dump(mode="json")
             yield {"prompt": shown_prompt(data), "example_id": data["idx"], "info": data}
@@ -107,7 +107,7 @@ def reported(finished: Any) -> dict[str, Any]:
         said = f"{errors[-1].type}: {errors[-1].message}" if errors else "the episode failed without an error"
         return {"error": said}
     if len(played) != 1:
-        return {"error": f"{len(played)} agents played the policy, of which one alone can be trained"}
+        return {"error": f"{len(played)} agents played the policy, but only one agent can be trained"}
     (trace,) = played
     figures = {name: reward.score for name, reward in trace.rewards.items() if reward is not None}
     figures |= {name: value for name, value in trace.metrics.items() if value is not None}

@@ -40,9 +40,10 @@ def check_optimizer(actor: Path) -> None:
         files = rank_files(actor, part)
         if missing := [file.name for file in files if not file.is_file()]:
             raise DataError(
-                f"{actor} lacks {len(missing)} of the {len(files)} files {part}_*.pt that an optimizer goes on from "
-                f"({missing[0]}): save with actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra], "
-                "and copy the files of every node into this folder"
+                f"{actor} lacks {len(missing)} of the {len(files)} files {part}_*.pt that the optimizer needs to "
+                f"continue ({missing[0]}): save with "
+                "actor_rollout_ref.actor.checkpoint.save_contents=[model,optimizer,extra], and copy the files of every "
+                "node into this folder"
             )
 
 

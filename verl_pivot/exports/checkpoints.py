@@ -54,9 +54,9 @@ def find_actor(checkpoint: Path) -> ActorCheckpoint:
     actor = step_folder / "actor"
     if not actor.is_dir():
         raise DataError(
-            f"{step_folder} holds no folder 'actor' but {_listed(step_folder)}; steps with one are "
-            f"{_steps_with_actor(step_folder.parent)} (trainer.max_actor_ckpt_to_keep removes older ones): give one "
-            "of them"
+            f"{step_folder} holds no folder 'actor' but {_listed(step_folder)}; steps with an actor are "
+            f"{_steps_with_actor(step_folder.parent)} (trainer.max_actor_ckpt_to_keep removes older ones): give one of "
+            "them"
         )
     _refuse_adapter(actor)
     for huggingface in (actor / "huggingface", actor / "model" / "huggingface"):
@@ -112,7 +112,7 @@ def _step_folder(checkpoint: Path) -> Path:
     named = folder / f"global_step_{tracker.read_text(encoding='utf-8', errors='replace').strip()}"
     if not named.is_dir():
         raise DataError(
-            f"{tracker} names {named.name}, which is not there; steps with an actor are {_steps_with_actor(folder)}: "
+            f"{tracker} names {named.name}, which does not exist; steps with an actor are {_steps_with_actor(folder)}: "
             "give one of them"
         )
     return named
@@ -201,7 +201,7 @@ def _check_complete(folder: Path, source: Path) -> None:
         missing.append(problem)
     if missing:
         raise DataError(
-            f"the model in {source} is not complete, it lacks {', '.join(missing)}: take another step's checkpoint, or "
+            f"the model in {source} is not complete: it lacks {', '.join(missing)}: take another step's checkpoint, or "
             "copy the missing files from the model that the training started from"
         )
 

@@ -127,8 +127,8 @@ def read_scores(profile: Path, source: Path) -> dict[TurnKey, tuple[float, ...]]
     """
     if not _holds_pivots(source) and profiled_sha256(profile) != file_sha256(source):
         raise DataError(
-            f"{profile} was measured on another file than {source}; leave --profile out, or give the profile of that "
-            "file"
+            f"{profile} was not measured on the present content of {source}; leave --profile out, or give the profile "
+            "of that file"
         )
     return {TurnKey(found.trajectory_id, found.index): found.scores for found in iter_profiles(profile)}
 

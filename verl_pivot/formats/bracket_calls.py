@@ -83,8 +83,8 @@ def _cut_tools(text: str) -> PromptAndTools:
     if not end or after is None:
         raise BadRowError(
             "unclear_tools",
-            "the prompt asks for calls as [func(...)], but not in ToolACE's words: cut that part out, and put the "
-            "schemas into a column tools",
+            "the prompt asks for calls as [func(...)], but not with the wording of ToolACE: cut that part out, and put "
+            "the schemas into a column tools",
         )
     tools = [_with_json_types(tool) for tool in as_list(decode_json(rest[:end], what="tools"), "tools")]
     return PromptAndTools((before.rstrip() + "\n" + rest[after.end() :].lstrip()).strip(), tools)
@@ -119,7 +119,7 @@ def _calls(text: str, names: Collection[Json]) -> list[ToolCall]:
             raise _unclear(text)
         name = start[1].strip()
         if names and name not in names:
-            raise BadRowError("bad_tool_call", f"a call names {name!r}, which is none of the tools")
+            raise BadRowError("bad_tool_call", f"a call names the unknown tool {name!r}")
         end = _end_of_call(inner, start.end() - 1)
         separator = None if end is None else _SEPARATOR.match(inner, end)
         if end is None or separator is None:

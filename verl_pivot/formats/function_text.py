@@ -123,7 +123,7 @@ def _arguments(text: str, types: Mapping[str, Json]) -> JsonObject:
     while argument := _element(_PARAMETER_TAG, "</parameter>", text, position):
         name, value = argument.name, argument.text
         if name in arguments:
-            raise BadRowError("bad_arguments", f"<parameter={name}> stands twice in one call")
+            raise BadRowError("bad_arguments", f"<parameter={name}> appears twice in one call")
         # A value of several lines is written between two line breaks that do not belong to it.
         if len(value) > 1 and value.startswith("\n") and value.endswith("\n"):
             value = value[1:-1]
@@ -131,7 +131,7 @@ def _arguments(text: str, types: Mapping[str, Json]) -> JsonObject:
         position = argument.end
     if text[position:].strip():
         raise BadRowError(
-            "bad_arguments", f"text stands between the parameters of a call: {text[position:].strip()[:60]!r}"
+            "bad_arguments", f"there is text between the parameters of a call: {text[position:].strip()[:60]!r}"
         )
     return arguments
 
@@ -200,8 +200,8 @@ def _cut_tools(text: str) -> PromptAndTools:
     if start < 0 or not _NOTATION.match(text, position):
         raise BadRowError(
             "unclear_tools",
-            "the prompt's list of functions, or the text after it, is not in OpenHands' words; cut it out, and put the "
-            "schemas into a column tools",
+            "the prompt's list of functions, or the text after it, does not have the wording of OpenHands; cut it out, "
+            "and put the schemas into a column tools",
         )
     return PromptAndTools(text[:start].removesuffix("\n"), tools)
 

@@ -234,4 +234,4 @@ def _results(message: Message, responses: _Tagged) -> Iterable[Message]:
         yield Message(role=Role.TOOL, content=content, tool_call_id=message.tool_call_id, name=message.name)
     if responses.end < len(message.content):
         rest = message.content[responses.end : responses.end + 60]
-        raise BadRowError("unclear_response", f"text stands outside of the pairs of <tool_response>: {rest!r}")
+        raise BadRowError("unclear_response", f"there is text outside of <tool_response>...</tool_response>: {rest!r}")

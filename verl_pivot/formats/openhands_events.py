@@ -104,7 +104,7 @@ def _observation(event: JsonObject) -> list[Message]:
         if recalled:
             raise BadRowError(
                 "recalled_knowledge",
-                f"{recalled[0]} was added to the prompt, and the log does not hold the words; use the logged "
+                f"{recalled[0]} was added to the prompt, but the log does not hold its text; use the logged "
                 "completions of the run instead",
             )
         return []

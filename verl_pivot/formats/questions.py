@@ -64,7 +64,7 @@ def read_question(row: JsonObject) -> Question:
     found = [each for name in _ANSWER_COLUMNS for each in _answers(row.get(name), name)] or list(_target(row))
     answers = tuple(dict.fromkeys(each.strip() for each in found if each.strip()))
     if not answers:
-        raise BadRowError("no_answer", f"no answer stands in {', '.join(_ANSWER_COLUMNS)}")
+        raise BadRowError("no_answer", f"none of the columns {', '.join(_ANSWER_COLUMNS)} holds an answer")
     encode_json([text, *answers])  # raises if a file cannot hold one of the texts
     name = next((str(row[name]) for name in _ID_COLUMNS if isinstance(row.get(name), str | int)), "")
     return Question(id=name, text=text, answers=answers, dataset=_dataset(row))

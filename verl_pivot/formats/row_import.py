@@ -99,7 +99,8 @@ def _as_trajectory(format: Format, row: JsonObject, place: Place, options: Impor
     if len(messages) < len(found.messages) and isinstance(found.expert_turns, tuple):
         raise BadRowError(
             "bad_expert_turns",
-            "expert_turns are positions of turns, and text and calls of one turn are two messages here: join them",
+            "expert_turns are positions of turns, but here the text and the calls of one turn are two messages: join "
+            "them",
         )
     ignored = frozenset(row.keys() - found.columns - _VERIFIER_COLUMNS)
     trajectory = with_expert_turns(trajectory, found.expert_turns)

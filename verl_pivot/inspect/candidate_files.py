@@ -114,7 +114,10 @@ class CandidateFiles:
         self._spots: dict[CandidateKind, dict[Any, _Spot]] = {kind: {} for kind in CandidateKind}
         kinds = [kind_of(path) for path in paths]
         if len(kinds) > len({*kinds}) + (kinds.count(CandidateKind.PIVOTS) == 2):
-            raise ConfigError("give one file of each kind, of one set of trajectories, and of pivots both splits")
+            raise ConfigError(
+                "give at most one file of each kind, all about the same trajectories; only pivots may be two files, "
+                "one per split"
+            )
         read = {
             CandidateKind.TRAJECTORIES: self._read_trajectories,
             CandidateKind.DROPPED: self._read_dropped,
@@ -180,7 +183,8 @@ class CandidateFiles:
                 found = _DROPPED.decode(line.text)
             except _BROKEN_LINE as error:
                 raise DataError(
-                    f"{path}, line {line.number} has no reason of a drop ({error}); write it with `verl-pivot filter`"
+                    f"{path}, line {line.number} does not say why a trajectory was dropped ({error}); write it with "
+                    "`verl-pivot filter`"
                 ) from error
             self._listed(found.id).dropped = found
 
@@ -202,7 +206,7 @@ class CandidateFiles:
             table = _read_columns(path, _PIVOT_COLUMNS)
         except (OSError, pyarrow.ArrowException) as error:
             raise DataError(
-                f"{path} holds no pivots ({error}); wait until `verl-pivot select` has written it, or write it anew"
+                f"{path} holds no pivots ({error}); wait until `verl-pivot select` has written it, or write it again"
             ) from error
         if self.selection is None:
             self.selection = _selection_beside(path)
@@ -282,4 +286,4 @@ def _selection_beside(path: Path) -> SelectionFound:
     try:
         return msgspec.convert(report, SelectionFound)
     except msgspec.ValidationError as error:
-        raise DataError(f"{path} is no report of `verl-pivot select`: {error}") from error
+        raise DataError(f"{path} is not a report of `verl-pivot select`: {error}") from error

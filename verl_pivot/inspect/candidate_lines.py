@@ -71,7 +71,7 @@ def turn_lines(files: CandidateFiles, listed: ListedTurn, width: int, *, is_whol
     trajectory, candidate = listed
     lines = [*_facts(files, listed, width)]
     if (turn := files.turn(trajectory.id, candidate.index)) is None:
-        lines.append(ShownLine("The state is in no file that was given: give the trajectories too.", "dim"))
+        lines.append(ShownLine("The given files do not contain the state: give the trajectories too.", "dim"))
     else:
         lines += _state(turn, width, is_whole=is_whole)
     profile = files.profile(trajectory.id, candidate.index)

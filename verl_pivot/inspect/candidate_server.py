@@ -92,7 +92,7 @@ class CandidatePage(GuardedPage):
         listed = self._files.trajectories.get(name.trajectory_id)
         candidate = None if listed is None else listed.turns.get(name.turn_index)
         if listed is None or candidate is None:
-            raise DataError(f"the files have no turn {name.trajectory_id}:{name.turn_index}")
+            raise DataError(f"the files contain no turn {name.trajectory_id}:{name.turn_index}")
         turn = self._files.turn(name.trajectory_id, name.turn_index)
         profile = self._files.profile(name.trajectory_id, name.turn_index)
         found: dict[str, object] = {

@@ -91,17 +91,17 @@ def selection_verdict(turn: CandidateTurn, selection: SelectionFound | None) -> 
 
 def _why_not(turn: CandidateTurn, selection: SelectionFound) -> str:
     if turn.outcome is None:
-        return "no file has its profile"
+        return "no given file has a profile of this turn"
     if (rule := selection.rule) is not None:
         tokens = turn.num_prompt_tokens
         if rule.max_prompt_tokens is not None and tokens is not None and tokens > rule.max_prompt_tokens:
-            return f"overlong: {tokens:,} tokens of its prompt are more than {rule.max_prompt_tokens:,}"
+            return f"overlong: its prompt has {tokens:,} tokens, more than {rule.max_prompt_tokens:,}"
         if (
             rule.keep == "pivots"
             and turn.outcome == TurnOutcome.MIXED
             and (turn.reward_mean or 0.0) >= rule.lambda_diff
         ):
-            return f"too easy: its mean reward {turn.reward_mean:.3g} reaches lambda_diff {rule.lambda_diff:g}"
+            return f"too easy: its mean reward {turn.reward_mean:.3g} is not below lambda_diff {rule.lambda_diff:g}"
     if turn.outcome in _DROPPED_OUTCOMES["pivots" if rule is None else rule.keep]:
         return turn.outcome
     possible = [

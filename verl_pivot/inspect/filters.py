@@ -105,7 +105,7 @@ def _only_condition(text: str) -> str:
     try:
         statements = duckdb.extract_statements(f"SELECT 1 FROM rollouts WHERE {condition}")
     except duckdb.Error as error:
-        raise ConfigError(f"the condition is no SQL: {str(error).partition(chr(10))[0]}") from error
+        raise ConfigError(f"the condition is not valid SQL: {str(error).partition(chr(10))[0]}") from error
     if [each.type for each in statements] != [duckdb.StatementType.SELECT]:
-        raise ConfigError("the condition is a statement of its own: write one such as score < 0.5 AND num_calls > 2")
+        raise ConfigError("the condition must be a single expression, such as score < 0.5 AND num_calls > 2")
     return condition

@@ -71,13 +71,13 @@ class FollowedDump:
         found = []
         if bad := self._bad_lines:
             found.append(
-                f"{self.dump.path}: {len(bad)} lines are no rollouts, and left out; the first one is line "
+                f"{self.dump.path}: {len(bad)} lines are not rollouts and are left out; the first one is line "
                 f"{bad[0].number} ({bad[0].why})"
             )
         if number := self._rows.num_strange:
             found.append(
-                f"{self.dump.path}: {number} lines have neither a uid nor a score, and are listed with what they have; "
-                "look whether the file is a dump of rollouts, and of which version of verl"
+                f"{self.dump.path}: {number} lines have neither a uid nor a score, and are listed with their other "
+                "fields; check that the file is a dump of rollouts, and which version of verl wrote it"
             )
         return found
 

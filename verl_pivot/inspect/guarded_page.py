@@ -64,13 +64,13 @@ class GuardedPage:
     ) -> web.StreamResponse:
         if not self._is_own_host(request.url.host):
             raise UnanswerableRequestError(
-                f"this server is not {request.host}: open the address that verl-pivot inspect printed", 403
+                f"this server does not answer for {request.host}: open the address that verl-pivot inspect printed", 403
             )
         if request.path.startswith("/api/"):
             given = request.headers.get(_TOKEN_HEADER) or request.query.get("token", "")
             if not hmac.compare_digest(given.encode(), self._token.encode()):
                 raise UnanswerableRequestError(
-                    "the address lacks the token: open the one that verl-pivot inspect printed", 403
+                    "the address has no valid token: open the address that verl-pivot inspect printed", 403
                 )
         return await handler(request)
 
@@ -113,7 +113,7 @@ def converted(values: Any, form: Any) -> Any:
     try:
         return msgspec.convert(values, form, strict=False)
     except msgspec.ValidationError as error:
-        raise UnanswerableRequestError(f"the address asks for what there is not: {error}") from error
+        raise UnanswerableRequestError(f"a parameter of the address is unknown, missing or invalid: {error}") from error
 
 
 def _file(name: str) -> Callable[[web.Request], Awaitable[web.FileResponse]]:

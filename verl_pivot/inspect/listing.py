@@ -96,7 +96,9 @@ def parse_filter(text: str, kind: type[FilterT]) -> FilterT:
     except ValueError as error:
         raise ConfigError(f"the filter cannot be read: {error}; put values with spaces in quotes") from error
     if bare := [name for name, sign, _ in parts if not sign]:
-        raise ConfigError(f"the filter cannot be read: {bare[0]!r} has no name; write words={bare[0]} for a word")
+        raise ConfigError(
+            f"the filter cannot be read: {bare[0]!r} is not name=value; write words={bare[0]} to search for a word"
+        )
     return filter_from({name: value for name, _, value in parts}, kind)
 
 
@@ -113,4 +115,4 @@ def parse_order(text: str) -> RolloutOrder:
     try:
         return msgspec.convert(fields, RolloutOrder)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"rollouts are not sorted by {fields['sort']!r}: {error}") from error
+        raise ConfigError(f"cannot sort rollouts by {fields['sort']!r}: {error}") from error

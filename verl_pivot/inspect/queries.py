@@ -139,7 +139,7 @@ class RunIndex:
         found += self._failures.values()
         for series in self.metrics:
             if series.num_unreadable:
-                found.append(f"{series.path}: {series.num_unreadable} lines are no metrics of a step, and left out")
+                found.append(f"{series.path}: {series.num_unreadable} lines are not metrics of a step and are left out")
         return [*found, *(problem for file in self._by_number for problem in file.problems)]
 
     def _guarded(self, what: str, path: Path, read: Callable[[], bool]) -> bool:
@@ -149,7 +149,7 @@ class RunIndex:
             is_changed = read()
         except OSError as error:
             what_failed = f"{error.filename or path} cannot be read: {error.strerror}"
-            sentence = f"{what_failed}; all else is shown, and this too once it can be read"
+            sentence = f"{what_failed}; everything else is shown, and reading is retried"
             is_new = self._failures.get(key) != sentence
             self._failures[key] = sentence
             return is_new
@@ -236,7 +236,7 @@ class RunIndex:
                 for row in self._rows("file = ? AND line = ?", file.number, place.line):
                     return row
         raise DataError(
-            f"{place.file} has no rollout at line {place.line}: it was not read yet, or its step was sampled anew"
+            f"{place.file} has no rollout at line {place.line}: it has not been read yet, or its step was sampled again"
         )
 
     def row_place(self, found: ListedRollout) -> RowPlace:

@@ -55,8 +55,8 @@ def make_report(index: RunIndex, *, num_rollouts: int) -> TrainingReport:
         if not (each.settings or each.metrics or each.parts):
             why = f": {index.problems[0]}" if index.problems else ""
             raise DataError(
-                f"{each.path} has nothing to report, neither settings nor metrics nor rollouts{why}; give the folder "
-                "of a run that has sampled a step, or a dump of rollouts"
+                f"{each.path} has no settings, metrics or rollouts to report{why}; give the folder of a run that has "
+                "sampled a step, or a dump of rollouts"
             )
     differences = [
         prompt_difference(index, part, number)

@@ -47,9 +47,9 @@ _NUM_STRETCHES = 10
 _OUTCOME_BYTES = 40_000
 _TITLES = {
     "reason": "reasons of verdicts",
-    "end": "ends of rollouts",
-    "error kind": "rollouts with mistakes of the policy in calls, by their kinds",
-    "left out": "reasons for which the update did not see rollouts",
+    "end": "how rollouts ended",
+    "error kind": "rollouts with mistakes of the policy in tool calls, by kind",
+    "left out": "why the update did not see rollouts",
 }
 
 
@@ -71,7 +71,7 @@ def report_page(
     body = chain(
         [f"<h1>{bounded_html(names, 500)}</h1>"],
         (f'<p class="problem">{bounded_html(each, 500)}</p>' for each in report.problems[:20]),
-        cut_note(report.problems[20:], "problems more"),
+        cut_note(report.problems[20:], "more problems"),
         _runs(report.runs),
         _metrics(report.runs),
         _prompts(report),
@@ -112,11 +112,11 @@ def _runs(runs: Sequence[ReportedRun]) -> Iterable[str]:
     yield from _seeds(runs)
     parts = [(number, run, part) for number, run in enumerate(runs) for part in run.parts]
     if not parts:
-        yield "<p>There are no rollouts: a launch writes them with trainer.rollout_data_dir.</p>"
+        yield "<p>There are no dumps of rollouts: set trainer.rollout_data_dir in the launch.</p>"
         return
     yield table(
-        ["run", "rollouts of", "steps", "rollouts", "prompts", "mean score", "undecided", "system failed",
-         "seen by the update", "tokens sampled", "calls"],
+        ["run", "part", "steps", "rollouts", "prompts", "mean score", "undecided", "system failures",
+         "seen by the update", "mean tokens sampled", "mean calls"],
         [[run_cell(number, run), *_summary(part)] for number, run, part in parts],
     )  # fmt: skip
 
@@ -161,7 +161,7 @@ def _drawings(runs: Sequence[ReportedRun]) -> Iterable[str]:
             for run in runs
         ]
         if any(len(points) > 1 for points in scores):
-            yield draw(f"mean score of rollouts of {part.value}", scores)
+            yield draw(f"mean score of {part.value} rollouts", scores)
     for name in _first({name for run in runs for name in run.metrics}):
         yield draw(name[:200], [[Point(*point) for point in run.metrics.get(name, [])] for run in runs])
 
@@ -194,23 +194,23 @@ def _prompts(report: TrainingReport) -> Iterable[str]:
     first = report.runs[0].name
     yield "<h2>The same prompts</h2>"
     if not report.differences:
-        yield "<p>The runs have no rollouts of the same part of training, so that they share no prompts.</p>"
+        yield "<p>The runs have no part (training or validation) in common, so no prompts are compared.</p>"
         return
     compared = [each for each in report.differences if each.num_paired]
     if compared:
         yield (
-            f"<p>Score minus that of {bounded_html(first, 300)}, mean over the prompts that both have, with a 95 % "
-            "interval of a paired bootstrap over prompts. Another seed may change more than the interval says.</p>"
+            f"<p>Mean score minus that of {bounded_html(first, 300)}, over the prompts that both runs have, with a "
+            "95 % interval of a paired bootstrap over prompts. Another seed may change more than the interval says.</p>"
         )
         yield table(
-            ["run", "rollouts of", "steps", "prompts", "score", "score of the first", "difference", "95 % interval",
-             "higher on", "lower on"],
+            ["run", "part", "steps", "prompts", "score", "score of first run", "difference", "95 % interval",
+             "prompts higher", "prompts lower"],
             [[run_cell(each.run, report.runs[each.run]), *_compared(each)] for each in compared],
         )  # fmt: skip
     for each in report.differences:
         names = f"{bounded_html(report.runs[each.run].name, 300)} and {bounded_html(first, 300)}"
         if not each.steps:
-            yield f"<p>{names} have no step of {each.part.value} in common, so that no prompts are compared.</p>"
+            yield f"<p>{names} have no step of {each.part.value} in common, so no prompts are compared.</p>"
         elif not each.num_shared:
             yield f"<p>{names} share no prompts with a score in {each.part.value}{_why_none(report, each)}.</p>"
         elif each.num_paired < each.num_shared:
@@ -219,7 +219,7 @@ def _prompts(report: TrainingReport) -> Iterable[str]:
 
 def _why_none(report: TrainingReport, difference: PromptDifference) -> str:
     parts = [part for run in (0, difference.run) for part in report.runs[run].parts if part.part is difference.part]
-    return "" if all(part.num_prompts for part in parts) else ": dumps of verl's own do not name their prompts"
+    return "" if all(part.num_prompts for part in parts) else ": verl's own dumps do not name their prompts"
 
 
 def _compared(each: PromptDifference) -> Iterable[str]:

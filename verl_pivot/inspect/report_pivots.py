@@ -32,13 +32,13 @@ def pivot_section(
     yield "<h2>Pivots</h2>"
     yield f'<p class="soft">{bounded_html(profile.path, 300)}</p>'
     rows = [[head_cell(name), number_cell(number)] for name, number in profile.outcomes.items() if number]
-    yield table(["samples of a turn", "turns"], rows)
+    yield table(["outcome", "turns"], rows)
     if not turns:
         yield "<p>No mixed turn is shown.</p>"
         return
     yield (
-        "<p>Mixed turns with what the policy sampled at them before training: first those that training saw, the "
-        "hardest first.</p>"
+        "<p>Mixed turns and what the policy sampled there before training: first the turns that training saw, the "
+        "hardest first, then the others.</p>"
     )
     share = min(_MAX_TEXT_BYTES, _PIVOTS_BYTES // len(turns) // (_MAX_SAMPLES + 2))
     for pivot, stored in zip(profile.pivots, turns, strict=True):
@@ -54,8 +54,9 @@ def _pivot(pivot: ProfiledPivot, stored: StoredTurn, runs: Sequence[ReportedRun]
             course = ", ".join(f"{short_number(scores[step])} in step {step}" for step in steps)
             yield f"<p>{run_key(number, run)}: {course}</p>"
     last = stored.turn.state[-1]
-    yield f'<p class="soft">Before it, {last.role}</p><div class="read" dir="ltr">{_action(last, share)}</div>'
-    yield f'<p class="soft">The expert</p><div class="text" dir="ltr">{_action(stored.turn.expert, share)}</div>'
+    yield f'<p class="soft">Last message before the turn: {last.role}</p>'
+    yield f'<div class="read" dir="ltr">{_action(last, share)}</div><p class="soft">Action of the expert</p>'
+    yield f'<div class="text" dir="ltr">{_action(stored.turn.expert, share)}</div>'
     found = Counter((each.sample.text, each.sample.verdict) for each in stored.samples).most_common()
     rows = [
         [number_cell(count), number_cell(verdict.score), cell(verdict.reason), cell(verdict.detail),

@@ -27,8 +27,8 @@ def rollout_section(
         return
     yield "<h2>Rollouts</h2>"
     yield (
-        "<p>The worst and the best of each run by their score, of different prompts, the latest steps first. "
-        "Long ones are cut where it is said.</p>"
+        "<p>The worst and the best rollouts of each run by score, each of a different prompt, the latest steps first. "
+        "Notes in brackets say where long texts are cut.</p>"
     )
     share = min(_ROLLOUT_BYTES, _ROLLOUTS_BYTES // len(report.rollouts))
     for number, run in enumerate(report.runs):
@@ -39,7 +39,7 @@ def rollout_section(
         for each in chosen:
             yield _rollout(each, open_chosen(each), share)
         if not any(each.is_best for each in chosen):
-            yield f"<p>No rollout scores more than {short_number(chosen[0].score)}, so that there are no best ones.</p>"
+            yield f"<p>No rollout scores more than {short_number(chosen[0].score)}, so no best rollouts are shown.</p>"
 
 
 def _rollout(chosen: ChosenRollout, opened: OpenedRollout | str, share: int) -> str:
@@ -49,7 +49,7 @@ def _rollout(chosen: ChosenRollout, opened: OpenedRollout | str, share: int) -> 
         None if chosen.stop_reason is None else f"ended: {chosen.stop_reason}",
         None if chosen.num_turns is None else f"{chosen.num_turns:,} turns",
         f"{chosen.num_calls:,} calls",
-        f"{chosen.num_errors:,} of them wrong" if chosen.num_errors else None,
+        f"{chosen.num_errors:,} calls with errors" if chosen.num_errors else None,
         None if chosen.sampled_tokens is None else f"{chosen.sampled_tokens:,} tokens sampled",
     ]
     kind = "best" if chosen.is_best else "worst"

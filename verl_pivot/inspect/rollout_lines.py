@@ -63,7 +63,7 @@ def rollout_lines(opened: ListedTexts, width: int, *, is_whole: bool) -> list[Sh
         lines.append(heading(f"Prompt, {len(text):,} characters", width))
         lines += text_lines(text, width, is_whole=is_whole)
     if not texts.prompt:
-        lines.append(ShownLine("The prompt is in no file.", "dim"))
+        lines.append(ShownLine("The files do not contain the prompt.", "dim"))
     for index, turn in enumerate(texts.turns):
         lines += turn_lines(turn, index, width, is_whole=is_whole)
     return lines
@@ -79,9 +79,9 @@ def comparison_lines(first: ListedTexts, second: ListedTexts, width: int, *, is_
             break
         num_same += 1
     if not all(turn.has_text for side in turns for turn in side):
-        sentence = "pivot.record left texts out, so that it is not known where they differ."
+        sentence = "pivot.record left texts out, so it is unknown where the rollouts differ."
     else:
-        sentence = "All turns are the same." if num_same == num_turns else f"The same until turn {num_same + 1}."
+        sentence = "All turns are the same." if num_same == num_turns else f"They differ from turn {num_same + 1} on."
     lines = [ShownLine(sentence, "dim")]
     lines += _beside([*_outcome(first, half)], [*_outcome(second, half)], half)
     for index in range(num_same, num_turns):
@@ -123,8 +123,8 @@ def text_lines(text: str, width: int, indent: str = "", *, is_whole: bool) -> It
     for line in wrapped(text[:num_head], room):
         yield ShownLine(indent + line)
     if num_left := len(text) - num_head - num_tail:
-        how = "the file has them" if is_whole else "o shows them"
-        yield ShownLine(f"{indent}[{num_left:,} characters more: {how}]", "yellow")
+        how = "see the file" if is_whole else "press o to show them"
+        yield ShownLine(f"{indent}[{num_left:,} more characters: {how}]", "yellow")
         for line in wrapped(text[len(text) - num_tail :], room) if num_tail else ():
             yield ShownLine(indent + line)
 
@@ -138,9 +138,9 @@ def _outcome(opened: ListedTexts, width: int) -> Iterator[ShownLine]:
         None if row.step is None else f"step {row.step}",
         row.stop_reason and f"ended: {row.stop_reason}",
         None if row.sampled_tokens is None else f"{row.sampled_tokens:,} tokens sampled",
-        None if row.prompt_tokens is None else f"{row.prompt_tokens:,} of the prompt",
-        None if row.generate_seconds is None else f"{row.generate_seconds:.3g} s of sampling",
-        None if row.tool_seconds is None else f"{row.tool_seconds:.3g} s of tools",
+        None if row.prompt_tokens is None else f"{row.prompt_tokens:,} prompt tokens",
+        None if row.generate_seconds is None else f"{row.generate_seconds:.3g} s sampling",
+        None if row.tool_seconds is None else f"{row.tool_seconds:.3g} s in tools",
         None if row.trajectory_id is None else f"trajectory {row.trajectory_id}, turn {row.turn_index}",
     ]
     yield from said(f"{found.file_name}, line {row.line}", width, "dim")

@@ -167,7 +167,7 @@ def _decoded(text: bytes) -> _ListedLine:
         # msgspec refuses some lines that Python's json writes, such as those with NaN, and fields of other types.
         fields = json.loads(text.decode())  # given bytes, json.loads would guess the encoding
     if not isinstance(fields, dict):
-        raise ValueError("the line is no JSON object")  # noqa: TRY004  what is wrong is the text
+        raise ValueError("the line is not a JSON object")  # noqa: TRY004  what is wrong is the text
     return _ListedLine(**dict(_usable(fields)))
 
 

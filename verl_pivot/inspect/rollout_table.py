@@ -132,7 +132,7 @@ class RolloutTable:
             return self._answer(query, values)
         except duckdb.InterruptException as error:
             raise ConfigError(
-                f"the condition takes longer than {self._max_seconds:g} s: write one that looks at less"
+                f"the condition takes longer than {self._max_seconds:g} s: write a simpler one, or add a filter"
             ) from error
         except duckdb.Error as error:
             raise ConfigError(f"the condition cannot be used: {str(error).partition(chr(10))[0]}") from error
@@ -147,8 +147,8 @@ class RolloutTable:
             return self._answer(query, values)
         except (duckdb.InterruptException, duckdb.OutOfMemoryException) as error:
             raise DataError(
-                f"the rollouts are too many to be counted within {self._max_seconds:g} s and {LIMITS['memory_limit']}: "
-                "give fewer runs, or a dump of one step"
+                f"there are too many rollouts to count within {self._max_seconds:g} s and {LIMITS['memory_limit']} of "
+                "memory: give fewer runs, or a dump of one step"
             ) from error
 
     @property

@@ -86,7 +86,7 @@ class InspectPage(GuardedPage):
         """Report that reading has stopped, if an error (a bug of this package) ended it."""
         if not following.cancelled() and (error := following.exception()) is not None:
             logger.error("reading has stopped", exc_info=error)
-            self._stopped = ["reading has stopped with the error that the terminal shows: what was read is still here"]
+            self._stopped = ["reading has stopped with an error, which the terminal shows; what was read is still here"]
 
     async def _follow(self) -> None:
         while True:

@@ -75,4 +75,4 @@ def refuse_without_terminal() -> None:
         ConfigError: If there is no terminal.
     """
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise ConfigError("--terminal needs a terminal to draw in: leave it out to get a page, or connect with ssh -t")
+        raise ConfigError("--terminal needs a terminal: leave the option out to get a web page, or connect with ssh -t")

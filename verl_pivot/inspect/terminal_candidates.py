@@ -26,13 +26,13 @@ _KEYS: Sequence[tuple[str, str]] = (
     ("j, k", "next and previous turn, in the list and in a turn"),
     ("n, p", "next and previous trajectory"),
     ("Enter, Esc", "open the turn, and back to the list"),
-    ("/", "look for a part of an id"),
+    ("/", "search for a part of an id"),
     ("f", "filter, as outcome=mixed decision=kept; the names are those of the page's address"),
-    ("Esc", "in the list: all trajectories again"),
+    ("Esc", "in the list: clear the filter"),
     ("Tab, Shift+Tab", "in a turn: next and previous message or sample"),
-    ("o", "in a turn: long texts whole, or folded again"),
-    ("arrows, Space, b", "a line, a page down and up; Home, End"),
-    ("q", "end"),
+    ("o", "in a turn: show long texts in full, or shorten them again"),
+    ("arrows, Space, b", "scroll by a line or a page; Home, End: to the start or end"),
+    ("q", "quit"),
 )
 _ALONG_THE_LIST: Sequence[BindingType] = (
     Binding("j", "go(1)", show=False),

@@ -136,7 +136,7 @@ class ListScreen(ViewScreen):
     def action_ask(self, what: str) -> None:
         listing = self.listing
         title, given, use = {
-            "words": ("Words in a text", listing.filter.words or "", self._use_words),
+            "words": ("Words to search for", listing.filter.words or "", self._use_words),
             "filter": ("Filter, such as step=12 score_to=0", filter_text(listing.filter), self._use_filter),
             "order": ("Sort by a column, such as score or -sampled_tokens", "", self._use_order),
         }[what]

@@ -19,18 +19,18 @@ with extra("inspect"):
 KEYS: Sequence[tuple[str, str]] = (
     ("j, k", "next and previous rollout, in the list and in a rollout"),
     ("n, p", "next and previous group"),
-    ("[, ]", "rollouts of the step before and after"),
+    ("[, ]", "rollouts of the previous and next step"),
     ("Enter, Esc", "open the rollout, and back to the list"),
-    ("x, c", "mark a rollout, and compare the two marked ones"),
-    ("/", "look for words"),
+    ("x, c", "mark a rollout, and compare the two marked rollouts"),
+    ("/", "search for words"),
     ("f", "filter, as name=value; the names are those of the page's address"),
     ("s", "sort by a column; - before its name puts the highest first"),
-    ("Esc", "in the list: all rollouts again"),
+    ("Esc", "in the list: clear the filter"),
     ("Tab, Shift+Tab", "in a rollout: next and previous turn"),
-    ("o", "in a rollout: long texts whole, or folded again"),
+    ("o", "in a rollout: show long texts in full, or shorten them again"),
     ("g, t", "in a rollout: list its group, or its prompt in all steps"),
-    ("arrows, Space, b", "a line, a page down and up; Home, End"),
-    ("q", "end"),
+    ("arrows, Space, b", "scroll by a line or a page; Home, End: to the start or end"),
+    ("q", "quit"),
 )
 
 
@@ -98,7 +98,7 @@ class AskScreen(ModalScreen[str | None]):
         self._title, self._given = title, given
 
     def compose(self) -> ComposeResult:
-        yield Static(Text(f"{self._title}; Enter takes it, Esc leaves all as it is"))
+        yield Static(Text(f"{self._title}; Enter applies, Esc cancels"))
         yield Input(self._given, select_on_focus=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:

@@ -46,7 +46,7 @@ def read_lines(place: RowPlace) -> list[JsonObject]:
             f"{place.path} cannot be read: {error.strerror}; its rollouts are listed, but not shown"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{place.path} was replaced since it was read: wait until it is read anew") from error
+        raise DataError(f"{place.path} was replaced since it was read: wait until it is read again") from error
 
 
 def _parsed(data: bytes) -> list[JsonObject]:
@@ -86,12 +86,12 @@ def rows_with_words(places: Sequence[RowPlace], words: str, max_seconds: float) 
                 for place in _candidates(data, list(of_file), words):
                     if time.monotonic() > end:
                         raise ConfigError(
-                            f"looking for words takes longer than {max_seconds:g} s: narrow the list by a filter before"
+                            f"the search for words takes longer than {max_seconds:g} s: first filter the list"
                         )
                     if _holds(data[place.byte_offset : place.byte_offset + place.num_bytes], words.casefold()):
                         found.append(place.id)
         except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}; leave its step out with a filter") from error
+            raise DataError(f"{path} cannot be read: {error.strerror}; exclude its step with a filter") from error
     return found
 
 

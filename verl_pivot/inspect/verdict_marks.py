@@ -87,12 +87,9 @@ def _test_line(found: ListedRollout, lines: Sequence[JsonObject], prompt: Sequen
     """The rollout as one line of a dump, with the score that it should have got."""
     row, last = found.row, lines[-1]
     if row.uid is None or "kept" not in last:
-        raise DataError(
-            f"{found.file_name} holds no verdicts of this package, so that none can be marked: open the folder 'pivot' "
-            "beside it"
-        )
+        raise DataError(f"{found.file_name} holds no verdicts of verl-pivot to mark: open the folder 'pivot' beside it")
     if row.score is None:
-        raise DataError("this rollout is undecided: only a verdict of right or wrong can be marked as wrong")
+        raise DataError("this rollout is undecided: only a verdict with a score can be marked as wrong")
     return {
         **last,
         "turns": [turn for line in lines if isinstance(turns := line.get("turns"), list) for turn in turns],
@@ -131,6 +128,5 @@ def _replace(path: Path, lines: Sequence[bytes]) -> None:
         os.replace(unfinished, path)
     except OSError as error:
         raise DataError(
-            f"{path} cannot be written: {error.strerror}; marks are kept beside the run, which needs a folder that you "
-            "may write to"
+            f"{path} cannot be written: {error.strerror}; marks are saved in the run's folder, which must be writable"
         ) from error

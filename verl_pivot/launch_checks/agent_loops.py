@@ -19,11 +19,11 @@ _OWN_LOOPS = {"l0": NOTEBOOK_LOOP, "tree_search": SEARCH_LOOP}
 VERLS_TOOL_LOOP = "tool_agent"
 LOOPS_OF_ONE_TURN = frozenset({AGENT_NAME, "single_turn_agent"})
 _NEEDS_OWN_LOOP = {
-    "grpo_roc": "keeps no record of calls, by which +method=grpo_roc resamples",
-    "mcp_rl": "does not wait for the other rollouts of its prompt, with which +method=mcp_rl compares it",
-    "rubrics": "does not ask a judge by criteria, by which +method=rubrics pays it",
-    "l0": "gives steps no returns, from which +method=l0 makes advantages",
-    "tree_search": "plays the policy's own draw, among which +method=tree_search would choose",
+    "grpo_roc": "keeps no record of calls, which +method=grpo_roc needs for resampling",
+    "mcp_rl": "does not wait for the other rollouts of its prompt, which +method=mcp_rl compares",
+    "rubrics": "does not get the judge's rubric scores, which +method=rubrics uses as rewards",
+    "l0": "gives steps no returns, which +method=l0 needs for advantages",
+    "tree_search": "plays the first sampled turn, where +method=tree_search searches among several",
 }
 """{method: why another agent loop does not fit its training rows, as the rest of a sentence about that loop}"""
 LOOPS_WITHOUT_OUR_TOOLS = LOOPS_OF_ONE_TURN | {VERLS_TOOL_LOOP}
@@ -91,7 +91,7 @@ def _loops_of_launch(config: DictConfig) -> frozenset[str]:
 def _lack_of_others(config: DictConfig, method: str, key: str) -> str | None:
     """Why another loop does not fit the rows of these files, as the rest of a sentence; None if any loop fits."""
     if "process" in config.pivot:
-        return "keeps no record of calls, by which pivot.process judges"
+        return "keeps no record of calls, which the judge of pivot.process needs"
     return _NEEDS_OWN_LOOP.get(method) if key == "data.train_files" else None
 
 
@@ -107,8 +107,8 @@ def _check_names(key: str, files: SplitSize, own_loop: str, lacks: str | None) -
     for name in sorted(name for name in files.agent_names if name not in (None, own_loop)):
         if name == VERLS_TOOL_LOOP:
             raise ConfigError(
-                f"{key} has rows whose column agent_name is {name}, by which verl's own loop would play them, without "
-                f"the tools of pivot.rollout.tools: remove the column, or write {own_loop} in it"
+                f"{key} has rows whose column agent_name is {name}, so verl's own loop would play them, without the "
+                f"tools of pivot.rollout.tools: remove the column, or write {own_loop} in it"
             )
         if lacks is not None:
             raise ConfigError(

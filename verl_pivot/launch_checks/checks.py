@@ -151,7 +151,9 @@ def _check_data(config: DictConfig, method: str | None) -> int | None:
     places = ", ".join(train)
     if files is None:
         if is_pivotrl and "://" not in places:
-            raise ConfigError(f"data.train_files: {places} is no parquet: write pivots with `verl-pivot select`")
+            raise ConfigError(
+                f"data.train_files: {places} is not a parquet file: write pivots with `verl-pivot select`"
+            )
         return None
     check_pool(verifiers=files.verifiers)
     if is_pivotrl:
@@ -184,13 +186,14 @@ def _check_tasks(config: DictConfig, files: SplitSize, places: str) -> None:
     check_verifiers(files, "data.train_files", places)
     if "process" in config.pivot and files.num_pivots:
         raise ConfigError(
-            f"data.train_files: {places} has pivots, of whose rollouts the first turn alone is scored, and "
+            f"data.train_files: {places} has pivots, whose rollouts are scored by their first turn alone, but "
             "pivot.process needs the outcome of the whole rollout: train on tasks, or use +method=pivotrl"
         )
     if "tree_search" in config.pivot and files.num_pivots:
         raise ConfigError(
-            f"data.train_files: {places} has pivots, whose rollouts begin in a state that no environment is in, and "
-            "pivot.tree_search scores states: train on tasks, or use +method=pivotrl"
+            f"data.train_files: {places} has pivots, whose rollouts begin in the middle of a conversation without an "
+            "environment in that state, but pivot.tree_search scores states of environments: train on tasks, or use "
+            "+method=pivotrl"
         )
     if (key := config.data.prompt_key) not in files.columns:
         raise ConfigError(f"data.train_files: {places} has no column {key!r} (data.prompt_key)")

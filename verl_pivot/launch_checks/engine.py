@@ -57,7 +57,10 @@ def check_model(path: str | None, environment: Mapping[str, str] = os.environ) -
             )
         return
     if path.startswith(("/", ".", "~")) or (path.count("/") > 1 and "://" not in path):
-        raise ConfigError(f"actor_rollout_ref.model.path={path} is not a folder on this machine")
+        raise ConfigError(
+            f"actor_rollout_ref.model.path={path} is not a folder on this machine: give an existing folder, or a "
+            "Hugging Face name"
+        )
     if "://" not in path and environment.get("HF_HUB_OFFLINE") == "1" and not _is_cached(path):
         raise ConfigError(
             f"actor_rollout_ref.model.path={path} is neither a folder nor a downloaded model, and this launch "
@@ -133,8 +136,8 @@ def check_sequence_parallel(num_gpus: int, attention: str | None) -> None:
     """
     if num_gpus > 1 and attention in _UNSPLIT_ATTENTIONS:
         raise ConfigError(
-            f"ulysses_sequence_parallel_size={num_gpus} splits sequences over GPUs, which verl does inside flash "
-            f"attention alone: with attn_implementation={attention} each GPU would read its own part only; install "
+            f"ulysses_sequence_parallel_size={num_gpus} splits sequences over GPUs, which verl supports only with "
+            f"flash attention: with attn_implementation={attention} each GPU would read its own part only; install "
             "flash-attn and leave the setting out, or set actor_rollout_ref.actor.ulysses_sequence_parallel_size=1"
         )
 

@@ -27,11 +27,12 @@ def check_environment(environment: ForeignEnvironment) -> None:
         return
     python = environment.python
     if shutil.which(python) is None:
-        raise ConfigError(f"pivot.rollout.environment: there is no Python {python!r}; give its whole path")
+        raise ConfigError(f"pivot.rollout.environment: the Python {python!r} was not found; give its whole path")
     if subprocess.run([python, "-c", _IS_INSTALLED], check=False).returncode:
         raise ConfigError(
-            f"pivot.rollout.environment: {python} has no verifiers; run `{python} -m pip install verifiers`, "
-            f"or give another Python as pivot.rollout.environment={{verifiers: {environment.verifiers}, python: PATH}}"
+            f"pivot.rollout.environment: {python} does not have the package verifiers; run `{python} -m pip install "
+            f"verifiers`, or give another Python as pivot.rollout.environment={{verifiers: {environment.verifiers}, "
+            "python: PATH}"
         )
 
 

@@ -26,10 +26,10 @@ def _check_folder(key: str, path: str) -> None:
     """Write and remove a file in the folder, or in the one in which it would be made."""
     place = next(each for each in (Path(path), *Path(path).absolute().parents) if os.path.lexists(each))
     if not place.is_dir():
-        raise ConfigError(f"{key}={path} cannot be made, since {place} is not a folder: choose another one")
+        raise ConfigError(f"{key}={path} cannot be made, since {place} is not a folder: choose another path")
     try:
         TemporaryFile(dir=place).close()
     except OSError as error:
         raise ConfigError(
-            f"{key}={path} cannot be written, since {place} refuses files ({error.strerror}): choose another one"
+            f"{key}={path} cannot be written, since {place} refuses files ({error.strerror}): choose another path"
         ) from error

@@ -30,8 +30,8 @@ def check_engine_size(config: DictConfig) -> None:
     if num_engine_gpus > num_gpus:
         written = " x ".join(f"{key}={size}" for key, size in sizes.items() if size > 1)
         raise ConfigError(
-            f"an engine takes {num_engine_gpus} GPUs ({_ROLLOUT}: {written}) and all of them have {num_gpus} "
-            f"({place}), so that verl would start none: lower {_ROLLOUT}.{max(sizes, key=sizes.__getitem__)}"
+            f"one engine takes {num_engine_gpus} GPUs ({_ROLLOUT}: {written}), but all engines together have "
+            f"{num_gpus} ({place}), so verl would start none: lower {_ROLLOUT}.{max(sizes, key=sizes.__getitem__)}"
         )
 
 

@@ -120,8 +120,8 @@ def check_settings_of_groups(config: DictConfig, chosen: Mapping[str, str]) -> N
         for key in () if group == "router" else shipped_settings(group, option):  # options of a router have defaults
             if (lost := _lost(config, key)) is not None:
                 raise ConfigError(
-                    f"{lost} is taken out or null, and +{group}={option} needs {key}: leave it as it is, or set single "
-                    "keys to the values that you want"
+                    f"{lost} is removed or null, but +{group}={option} needs {key}: keep it, or set single keys to "
+                    "other values"
                 )
         _check_followers(config, shipped_settings(group, option))
     known = {key.split(".")[1] for each in shipped.items() for key in shipped_settings(*each) if _is_own(key)}
@@ -140,7 +140,7 @@ def _check_followers(config: DictConfig, settings: Mapping[str, Any]) -> None:
             continue
         if OmegaConf.select(config, key) != OmegaConf.select(config, source[1]):
             raise ConfigError(
-                f"{key} follows {source[1]}, and the launch gives it another value: set {source[1]} alone"
+                f"{key} must equal {source[1]}, but the launch gives it another value: set only {source[1]}"
             )
 
 

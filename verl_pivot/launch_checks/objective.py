@@ -22,7 +22,7 @@ def check_objective(config: DictConfig) -> None:
     """
     objective = str(config.pivot.objective)
     if objective not in OBJECTIVES:
-        raise ConfigError(f"pivot.objective={objective}: it is {', '.join(OBJECTIVES)}")
+        raise ConfigError(f"unknown pivot.objective={objective}; known: {', '.join(OBJECTIVES)}")
     if objective != "verl":
         _check_actor(config.actor_rollout_ref.actor, objective)
     if config.actor_rollout_ref.actor.policy_loss.loss_mode == ACTION_LOSS:
@@ -35,8 +35,8 @@ def _check_actor(actor: DictConfig, objective: str) -> None:
         key = _KEYS.get(name, name)
         if (chosen := OmegaConf.select(actor, key)) != value:
             raise ConfigError(
-                f"actor_rollout_ref.actor.{key}={chosen} contradicts pivot.objective={objective}, which stands for "
-                f"{value}: leave it out, or set pivot.objective=verl to choose it yourself"
+                f"actor_rollout_ref.actor.{key}={chosen} contradicts pivot.objective={objective}, which needs {value}: "
+                "leave it out, or set pivot.objective=verl to choose it yourself"
             )
 
 

@@ -126,12 +126,12 @@ def _written(value: Any) -> str:
     return "null" if value is None else str(value)
 
 
-_FROM_CLASSES = "the class of this package, or one of your own that is derived from it"
+_FROM_CLASSES = "the class of this package, or your own subclass of it"
 OWNED_SETTINGS = (
     OwnedSetting(
         key="algorithm.filter_groups",
         parts=_EVERY,
-        effect="does nothing, since verl builds no filter of groups beside a custom sampler, which every method has",
+        effect="does nothing, since verl filters no groups where a custom sampler is set, and every method sets one",
         remedy=f"leave it out, and for groups with equal rewards set pivot.resampling.equal_rewards of {_GRPO_ROC} "
         "(with pivot.resampling.oversample=1 it is GRPO with dynamic sampling)",
         misused=changed,
@@ -146,7 +146,7 @@ OWNED_SETTINGS = (
     OwnedSetting(
         key="actor_rollout_ref.rollout.multi_turn",
         parts=(_PIVOTRL,),
-        effect="does nothing, since verl's agent loop tool_agent alone reads it and the method samples one turn",
+        effect="does nothing, since only verl's agent loop tool_agent reads it, and the method samples one turn",
         remedy=f"leave it out; to validate on whole tasks with verl's own tools, set {_AGENT}.default_agent_loop="
         "tool_agent",
         misused=_multi_turn,
@@ -154,7 +154,7 @@ OWNED_SETTINGS = (
     OwnedSetting(
         key="actor_rollout_ref.rollout.multi_turn",
         parts=_TOOLS,
-        effect="does nothing, since verl's agent loop tool_agent alone reads it",
+        effect="does nothing, since only verl's agent loop tool_agent reads it",
         remedy="leave it out, and set pivot.rollout instead: its keys tools, parser, max_turns, "
         "max_observation_tokens and parallel_calls",
         misused=_multi_turn,
@@ -162,7 +162,7 @@ OWNED_SETTINGS = (
     OwnedSetting(
         key="actor_rollout_ref.rollout.multi_turn",
         parts=(_L0,),
-        effect="does nothing, since verl's agent loop tool_agent alone reads it",
+        effect="does nothing, since only verl's agent loop tool_agent reads it",
         remedy="leave it out, and set pivot.rollout.tools or pivot.notebook instead",
         misused=_multi_turn,
     ),
@@ -176,8 +176,9 @@ OWNED_SETTINGS = (
     OwnedSetting(
         key="reward.reward_model",
         parts=_EVERY,
-        effect="takes the reward away from the method: without reward.custom_reward_function.path verl asks the model "
-        "alone, and without reward.reward_model.enable_resource_pool=True only after the method has sampled by rewards",
+        effect="bypasses the rewards of the method: without reward.custom_reward_function.path verl uses the reward "
+        "model alone, and without reward.reward_model.enable_resource_pool=True it computes them too late for the "
+        "method's sampling",
         remedy="leave it out and name a verifier such as `judge` in the rows, or set both",
         misused=_reward_model,
     ),
@@ -192,7 +193,7 @@ OWNED_SETTINGS = (
         OwnedSetting(
             key=section,
             parts=_EVERY,
-            effect="does nothing, since verl.trainer.main_ppo reads the section `reward` alone",
+            effect="does nothing, since verl.trainer.main_ppo reads only the section `reward`",
             remedy=f"set the same key of reward.{section}{more}",
             misused=changed,
         )
@@ -212,80 +213,81 @@ OWNED_SETTINGS = (
     OwnedSetting(
         key="reward.reward_manager",
         parts=_EVERY,
-        effect="switches off the reward manager that asks verifiers and environments, and tells undecided from wrong",
+        effect="switches off the reward manager that asks verifiers and environments, and keeps undecided rollouts "
+        "apart from wrong ones",
         remedy=f"leave it out, or name {_FROM_CLASSES}",
         misused=_reward_manager,
     ),
     OwnedSetting(
         key=f"{_SAMPLER}.custom_sampler",
         parts=_EVERY,
-        effect="switches off the sampler that keeps undecided rollouts, and of oversampled groups all but rollout.n, "
-        "out of the update",
+        effect="switches off the sampler that leaves undecided rollouts out of the update, and reduces oversampled "
+        "groups to rollout.n rollouts",
         remedy=f"leave it out, or name {_FROM_CLASSES}; for plain GRPO set pivot.resampling.oversample=1",
         misused=_first_null("path", "name"),
     ),
     OwnedSetting(
         key=f"{_AGENT}.agent_loop_config_path",
         parts=_EVERY,
-        effect="takes away the method's agent loops",
+        effect="removes the method's agent loops",
         remedy="leave it out, or add the entries of configs/agent_loops.yaml to your file",
         misused=_agent_loops,
     ),
     OwnedSetting(
         key=f"{_AGENT}.agent_loop_manager_class",
         parts=(_GRPO_ROC,),
-        effect="switches off the generation of more rollouts than the update sees",
+        effect="switches off oversampling: no more rollouts are generated than the update uses",
         remedy="leave it out, or set pivot.resampling.oversample=1",
         misused=_oversampling,
     ),
     OwnedSetting(
         key=f"{_AGENT}.agent_loop_manager_class",
         parts=tuple(each for each in _TOOLS if each != _GRPO_ROC),
-        effect="switches off what tells agent loops of validation, and what writes workflows into prompts",
+        effect="switches off the manager that marks validation prompts and writes workflows into prompts",
         remedy=f"leave it out, or name {_FROM_CLASSES}",
         misused=_first_null(),
     ),
     OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",
         parts=(_TREE_SEARCH,),
-        effect="chooses an agent loop that plays the policy's own draw, among which the method would choose",
-        remedy="leave it out, or call an agent loop of your own that searches pivot_tree_search",
+        effect="chooses an agent loop that plays the first sampled turn instead of searching among several",
+        remedy="leave it out, or register your own agent loop that searches under the name pivot_tree_search",
         misused=other_than("pivot_tree_search"),
     ),
     OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",
         parts=(_MCP_RL,),
-        effect="chooses an agent loop that does not wait for the other rollouts of its prompt, with which the method "
-        "compares it",
-        remedy="leave it out, or call an agent loop of your own that does so pivot_tools",
+        effect="chooses an agent loop that does not wait for the other rollouts of its prompt, which the method "
+        "compares",
+        remedy="leave it out, or register your own agent loop that does this under the name pivot_tools",
         misused=other_than("pivot_tools"),
     ),
     OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",
         parts=(_RUBRICS,),
-        effect="chooses an agent loop that does not ask a judge by criteria, by which the method pays it",
-        remedy="leave it out, or call an agent loop of your own that does so pivot_tools",
+        effect="chooses an agent loop that does not get the judge's rubric scores, which the method uses as rewards",
+        remedy="leave it out, or register your own agent loop that does this under the name pivot_tools",
         misused=other_than("pivot_tools"),
     ),
     OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",
         parts=(_GRPO_ROC,),
-        effect="chooses an agent loop that keeps no record of a rollout's calls, by which the method resamples",
-        remedy="leave it out, or call an agent loop of your own that writes these records pivot_tools",
+        effect="chooses an agent loop that keeps no record of a rollout's calls, which the method needs for resampling",
+        remedy="leave it out, or register your own agent loop that writes these records under the name pivot_tools",
         misused=other_than("pivot_tools"),
     ),
     OwnedSetting(
         key="actor_rollout_ref.rollout.router_config_path",
         parts=(_ROUTER,),
-        effect="makes +router and pivot.router void",
+        effect="switches off +router and pivot.router",
         remedy="leave it out, or leave out +router",
         misused=_router,
     ),
     OwnedSetting(
         key="trainer.v1.trainer_mode",
         parts=(_TAIL,),
-        effect=f"chooses a trainer that {_TAIL} does not set up: in mode sync no rollout goes on in the next step, and "
-        "in mode separate_async other engines generate while training runs",
+        effect=f"chooses a trainer that {_TAIL} does not set up: in mode sync no rollout continues in the next step, "
+        "and in mode separate_async other engines generate while training runs",
         remedy=f"leave it out, or leave out {_TAIL}",
         misused=other_than("colocate_async"),
     ),
@@ -299,7 +301,7 @@ OWNED_SETTINGS = (
     OwnedSetting(
         key=f"{_SAMPLER}.max_off_policy_threshold",
         parts=(_TAIL,),
-        effect="does not bound how many steps a prompt may be under way, or lets none go on in another step",
+        effect="does not limit how many steps a prompt may take, or lets no prompt continue in a later step",
         remedy="set it to 2 or more",
         misused=_no_later_step,
     ),

@@ -38,17 +38,17 @@ def check_process(config: DictConfig) -> None:
     estimator = str(config.algorithm.adv_estimator)
     if estimator in _OUTCOME_ALONE and settings.mode != "outcome":
         raise ConfigError(
-            f"algorithm.adv_estimator={estimator} is made for the outcome alone, and pivot.process.mode="
-            f"{settings.mode} gives each turn a reward: choose gae or reinforce_plus_plus, which take each turn's own, "
-            "or grpo, which takes their sum, or set pivot.process.mode=outcome"
+            f"algorithm.adv_estimator={estimator} is made for the outcome alone, and "
+            f"pivot.process.mode={settings.mode} gives each turn a reward: choose gae or reinforce_plus_plus, which "
+            "use the reward of each turn, or grpo, which uses their sum, or set pivot.process.mode=outcome"
         )
     algorithm = config.algorithm
     if estimator in _BY_DEVIATION and algorithm.norm_adv_by_std_in_grpo and algorithm.use_kl_in_reward:
         raise ConfigError(
-            f"algorithm.use_kl_in_reward=True with algorithm.adv_estimator={estimator} divides by the deviation within "
-            "the group, which is that of the KL alone where all rollouts have one reward, so that they are trained to "
-            "differ: set algorithm.use_kl_in_reward=False, and actor_rollout_ref.actor.use_kl_loss=True for a KL in "
-            "the loss, or set algorithm.norm_adv_by_std_in_grpo=False"
+            f"algorithm.use_kl_in_reward=True with algorithm.adv_estimator={estimator} normalises by the group's "
+            "standard deviation; with equal rewards only the KL differs, so its noise is trained: set "
+            "algorithm.use_kl_in_reward=False, and actor_rollout_ref.actor.use_kl_loss=True for a KL in the loss, or "
+            "set algorithm.norm_adv_by_std_in_grpo=False"
         )
     if estimator == "gae" and config.critic.enable is not None and not config.critic.enable:
         raise ConfigError(
@@ -66,7 +66,7 @@ def _check_question_holds_turns(max_question_tokens: int, max_turns: int) -> Non
     least = _NOTE_TOKENS * (2 * max_turns + 1)  # task, turns and observations
     if max_question_tokens < least:
         raise ConfigError(
-            f"pivot.process.max_question_tokens={max_question_tokens} does not hold questions about "
+            f"pivot.process.max_question_tokens={max_question_tokens} is too low for questions about "
             f"pivot.rollout.max_turns={max_turns} turns: raise it to {least} or more"
         )
 
@@ -79,11 +79,11 @@ def placement_of_rewards(config: DictConfig) -> str | None:
     if estimator in BY_TOKEN:
         taken = "each turn's own reward, and those of later turns"
     elif estimator in BY_ROW:
-        taken = "the sum of a trajectory's rewards, on all its turns alike"
+        taken = "the sum of a trajectory's rewards, the same on all its turns"
     elif estimator in BY_STEP:
-        taken = "of each turn its return, normalised over all turns of the batch"
+        taken = "the return of each turn, normalised over all turns of the batch"
     else:
-        taken = "rewards in a way of its own, each of them on the last token of its turn"
+        taken = "rewards in its own way; each reward is on the last token of its turn"
     return f"pivot.process.mode={config.pivot.process.mode}: algorithm.adv_estimator={estimator} takes {taken}"
 
 
@@ -96,9 +96,9 @@ def _check_draws_differ(config: DictConfig, best_of: int) -> None:
     sampling = config.actor_rollout_ref.rollout.val_kwargs
     if not sampling.do_sample or not sampling.temperature:
         raise ConfigError(
-            f"pivot.process.best_of={best_of} chooses among equal turns, since validation is greedy: set "
-            "actor_rollout_ref.rollout.val_kwargs.do_sample=True and "
-            "actor_rollout_ref.rollout.val_kwargs.temperature above 0"
+            f"pivot.process.best_of={best_of} would choose among identical turns, since validation is greedy: set "
+            "actor_rollout_ref.rollout.val_kwargs.do_sample=True and actor_rollout_ref.rollout.val_kwargs.temperature "
+            "above 0"
         )
 
 

@@ -25,7 +25,7 @@ def resumed_step(mode: str, local_dir: str, path: str | None) -> int:
     if mode == "auto":
         return _latest(Path(local_dir))
     if mode != "resume_path":
-        raise ConfigError(f"trainer.resume_mode={mode}: it is auto, disable or resume_path")
+        raise ConfigError(f"trainer.resume_mode={mode}: must be auto, disable or resume_path")
     step = (path or "").rstrip("/").rpartition(_STEP_FOLDER)[2]
     if path is None or not step.isdigit():
         raise ConfigError(
@@ -33,7 +33,7 @@ def resumed_step(mode: str, local_dir: str, path: str | None) -> int:
             f"{_STEP_FOLDER}<number>, got {path}"
         )
     if "://" not in path and not Path(path).is_dir():
-        raise ConfigError(f"trainer.resume_from_path={path} is not a folder")
+        raise ConfigError(f"trainer.resume_from_path={path} is not a folder: give the folder of a checkpoint")
     return int(step)
 
 
@@ -91,8 +91,8 @@ def check_num_gpus(step: int, folder: Path, num_gpus: int) -> None:
     saved_by = json.loads(facts.read_text()).get("world_size")
     if saved_by not in (None, num_gpus):
         raise ConfigError(
-            f"{folder} was saved by {saved_by} GPUs and the launch trains on {num_gpus} (trainer.nnodes x "
-            "trainer.n_gpus_per_node), with which verl cannot resume it: take as many, or begin anew with "
+            f"{folder} was saved by {saved_by} GPUs, and verl cannot resume it on the {num_gpus} GPUs of the launch "
+            f"(trainer.nnodes x trainer.n_gpus_per_node): use {saved_by} GPUs, or begin anew with "
             "trainer.resume_mode=disable and the policy that `verl-pivot next-stage` writes from it"
         )
 

@@ -23,15 +23,21 @@ def check_rewards(config: DictConfig) -> str | None:
     composition = composition_of(config)
     if composition is None:
         if "rubrics" in config.pivot:
-            raise ConfigError(f"{KEY}=null leaves what pivot.rubrics scores unpaid: set {KEY}=rubric")
+            raise ConfigError(f"{KEY}=null gives no reward for the scores of pivot.rubrics: set {KEY}=rubric")
         return None
     given, settings = str(config.pivot.rewards), parse_settings(config)
     if "notebook" in config.pivot or settings.environment is not None:
         other = "+method=l0" if "notebook" in config.pivot else "pivot.rollout.environment"
-        raise ConfigError(f"{KEY}={given} needs rollouts with a tools file, and {other} rewards its own: leave one out")
+        raise ConfigError(
+            f"{KEY}={given} needs rollouts with a tools file, but {other} computes its own rewards: leave out one of "
+            "them"
+        )
     check_sections(given, composition, {str(name) for name in config.pivot})
     if "rubrics" in config.pivot and not any(term.value == "rubric" for _, term, _ in named_terms(composition)):
-        raise ConfigError(f"{KEY}={given} has no term with the value rubric, so that pivot.rubrics would ask in vain")
+        raise ConfigError(
+            f"{KEY}={given} has no term with the value rubric, so the scores of pivot.rubrics would not be used: add "
+            "such a term"
+        )
     max_calls = settings.max_turns * (1 if settings.parser == "tags" else settings.max_calls_per_turn)
     reads_process = any(term.value == "process" for _, term, _ in named_terms(composition))
     if reads_process and not config.pivot.process.judge_validation:  # the section is there, as was checked
@@ -41,8 +47,8 @@ def check_rewards(config: DictConfig) -> str | None:
         )
     limits = ValueLimits(settings.max_turns, max_calls, int(config.data.max_response_length))
     sums = sums_of(given, composition, limits)
-    return f"{KEY}={given}: a rollout is paid {_amount(sums.least)} at worst and {_amount(sums.largest)} at best"
+    return f"{KEY}={given}: a rollout's reward is {_amount(sums.least)} at worst and {_amount(sums.largest)} at best"
 
 
 def _amount(reward: float) -> str:
-    return f"{reward:g}" if math.isfinite(reward) else "what its terms without bounds give"
+    return f"{reward:g}" if math.isfinite(reward) else "unbounded"

@@ -26,8 +26,8 @@ def check_rubrics(config: DictConfig) -> None:
         )
     if config.actor_rollout_ref.rollout.n < 2:
         raise ConfigError(
-            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n} leaves nothing to tell apart, by which "
-            "pivot.rubrics.evolve writes criteria: set it to 2 or more, or pivot.rubrics.evolve=False"
+            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n} gives groups of one rollout, but "
+            "pivot.rubrics.evolve compares several: set it to 2 or more, or pivot.rubrics.evolve=False"
         )
     if settings.wait_seconds < (longest := parse_settings(config).max_wall_seconds):
         raise ConfigError(

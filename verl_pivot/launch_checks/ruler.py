@@ -17,8 +17,8 @@ def check_ruler(config: DictConfig) -> None:
     settings.check_for_launch()
     if config.actor_rollout_ref.rollout.n < 2:
         raise ConfigError(
-            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n} leaves a rollout without others of its "
-            "prompt, with which +method=mcp_rl compares it: set it to 2 or more"
+            f"actor_rollout_ref.rollout.n={config.actor_rollout_ref.rollout.n} gives groups of one rollout, but "
+            "+method=mcp_rl compares several: set it to 2 or more"
         )
     if "rollout" in config.pivot and settings.wait_seconds < (longest := parse_settings(config).max_wall_seconds):
         raise ConfigError(

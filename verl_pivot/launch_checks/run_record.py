@@ -51,9 +51,9 @@ def check_same_run(folder: Path, step: int, record: RunRecord) -> None:
     if step and earlier is not None and earlier.is_other(record):
         raise ConfigError(
             f"{folder} holds step {step} of a run that began from {earlier}, and this launch begins from {record}: "
-            "verl would go on with the weights, optimizer and step count of the earlier run; name another "
-            "trainer.default_local_dir, begin anew in this one with trainer.resume_mode=disable, or go on with that "
-            "run by trainer.resume_mode=resume_path"
+            "verl would continue with the weights, optimizer and step count of the earlier run; name another "
+            "trainer.default_local_dir, begin anew in this one with trainer.resume_mode=disable, or continue that run "
+            "with trainer.resume_mode=resume_path"
         )
 
 

@@ -34,7 +34,10 @@ def check_sampling(config: DictConfig, records: Collection[str | None], places: 
         ConfigError: With each difference, its two values and the remedies.
     """
     if None in records:
-        _say(f"rows of {places} do not say how they were profiled, so this launch cannot compare its own sampling")
+        _say(
+            f"rows of {places} do not say how they were profiled, so their sampling cannot be compared with that of "
+            "this launch"
+        )
     known = [_decoded(text, places) for text in records if text is not None]
     found = [difference for record in known for difference in sampling_of(config).differences(record)]
     if not found:
@@ -42,8 +45,9 @@ def check_sampling(config: DictConfig, records: Collection[str | None], places: 
     said = "; ".join(dict.fromkeys(_described(difference, config) for difference in found))
     if not config.pivot.allow_other_sampling:
         raise ConfigError(
-            f"data.train_files: the pivots of {places} were profiled otherwise than this launch samples: {said}. Set "
-            f"the launch as the profile was, profile again as the launch is, or add {_SWITCH} to go on"
+            f"data.train_files: the pivots of {places} were profiled with other settings than this launch samples "
+            f"with: {said}. Set the launch to the settings of the profile, profile again with those of the launch, or "
+            f"add {_SWITCH} to train nevertheless"
         )
     _say(f"{_SWITCH}: {said}")
 
@@ -84,7 +88,7 @@ def _described(difference: SamplingDifference, config: DictConfig) -> str:
             f"(digest {_short(here)} here, {_short(there)} in the profile)"
         )
     if name == "template_digest":
-        return f"the chat template is another one (digest {_short(here)} here, {_short(there)} in the profile)"
+        return f"the chat template differs (digest {_short(here)} here, {_short(there)} in the profile)"
     is_turn_limit = OmegaConf.select(config, "pivot.max_turn_tokens") is not None
     key = _KEYS.get(name, "pivot.max_turn_tokens" if is_turn_limit else "data.max_response_length")
     return f"{key} is {encode_json(here)} here and {encode_json(there)} in the profile"

@@ -20,8 +20,8 @@ def check_separate_trainer(config: DictConfig) -> None:
     backend = str(config.actor_rollout_ref.rollout.checkpoint_engine.backend)
     if backend == "naive":
         raise ConfigError(
-            f"trainer.v1.trainer_mode=separate_async hands its weights over to engines on other GPUs, which {_BACKEND}="
-            "naive, verl's default, cannot: set it to nccl, or another of verl's"
+            f"trainer.v1.trainer_mode=separate_async sends weights to engines on other GPUs, but {_BACKEND}=naive, "
+            "verl's default, cannot: set it to nccl, or another backend of verl"
         )
     if backend in _ON_GPUS and config.trainer.device == "cpu":
         raise ConfigError(

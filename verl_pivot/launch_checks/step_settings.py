@@ -58,29 +58,29 @@ STEP_SETTINGS = (
     OwnedSetting(
         key=_ESTIMATOR,
         parts=_L0,
-        effect="takes each row of a trajectory for a rollout of its own",
-        remedy=f"leave it out for {STEP_ESTIMATOR}, with an advantage for each step, or set grpo, with one for each "
-        "trajectory, by its answer alone",
+        effect="treats each row of a trajectory as a separate rollout",
+        remedy=f"leave it out for {STEP_ESTIMATOR}, which gives each step an advantage, or set grpo, which gives each "
+        "trajectory one from its answer alone",
         misused=_estimator,
     ),
     OwnedSetting(
         key=_ESTIMATOR,
         parts=_OTHERS,
-        effect="needs rewards of steps, which +method=l0 alone gives, and +method=ppr those of turns",
-        remedy="set one of these, or another estimator",
+        effect="needs rewards of steps or turns, which only +method=l0 and +method=ppr give",
+        remedy="use one of these methods, or set another estimator",
         misused=_foreign_estimator,
     ),
     OwnedSetting(
         key="algorithm.use_kl_in_reward",
         parts=_L0,
-        effect="takes penalties of tokens off the rewards, of which the estimator reads one in each step",
+        effect="subtracts a penalty at each token, but the estimator reads one reward in each step",
         remedy=f"leave it out, and set {_ACTOR}.kl_loss_coef",
         misused=_kl_in_reward,
     ),
     OwnedSetting(
         key="algorithm.rollout_correction.rollout_rs",
         parts=_STEPS,
-        effect="takes single tokens out of steps, which the estimator tells apart by their runs of sampled tokens",
+        effect="masks single tokens, which splits a step in two for the estimator",
         remedy="reject whole rows, for example with seq_mean_k1",
         misused=_token_rejection,
     ),
@@ -122,15 +122,15 @@ STEP_SETTINGS = (
     OwnedSetting(
         key=f"{_AGENT}.agent_loop_manager_class",
         parts=_L0,
-        effect="switches off what tells the agent loop of validation, whose score is that of the answer alone",
-        remedy="leave it out, or name the class of this package, or one of your own that is derived from it",
+        effect="switches off the manager that marks validation prompts, which are scored by the answer alone",
+        remedy="leave it out, or name the class of this package, or your own subclass of it",
         misused=lambda launch, key: key if launch.value(key) is None else None,
     ),
     OwnedSetting(
         key=f"{_AGENT}.default_agent_loop",
         parts=_L0,
         effect="chooses an agent loop that gives steps no returns",
-        remedy=f"leave it out, or call an agent loop of your own that gives them {NOTEBOOK_LOOP}",
+        remedy=f"leave it out, or register your own agent loop that gives them under the name {NOTEBOOK_LOOP}",
         misused=other_than(NOTEBOOK_LOOP),
     ),
 )

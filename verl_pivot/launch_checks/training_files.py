@@ -68,7 +68,7 @@ def read_files(key: str, files: Sequence[str], remedy: str = NAME_TASKS) -> Spli
             place = "" if path.is_absolute() else f" in {Path.cwd()}"
             raise ConfigError(f"{key}: there is no file {path}{place}; {remedy}")
         if not file.endswith(_READ_BY_VERL):
-            raise ConfigError(f"{key}: {file} ends in none of {', '.join(_READ_BY_VERL)}, which verl reads")
+            raise ConfigError(f"{key}: verl cannot read {file}: its name must end in one of {', '.join(_READ_BY_VERL)}")
     if not all(file.endswith(".parquet") for file in files):
         return None
     tables = [_read(key, Path(file).expanduser()) for file in files]

@@ -23,6 +23,6 @@ def check_tree_search(config: DictConfig) -> None:
     if search.lookahead > rollout.max_turns:
         raise ConfigError(
             f"pivot.tree_search.lookahead={search.lookahead} is more than pivot.rollout.max_turns={rollout.max_turns}, "
-            "after which every rollout has ended: set it to that at most"
+            f"after which every rollout has ended: set it to {rollout.max_turns} or less"
         )
     load_toolset(rollout.tools).check_search(by_progress=search.scored_by is ScoredBy.PROGRESS)

@@ -43,11 +43,12 @@ def check_values(config: DictConfig) -> None:
             continue
         if not (isinstance(value, int) and value >= 1):
             written = "null" if value is None else value
-            raise ConfigError(f"{key}={written}: it is a whole number of at least 1")
+            raise ConfigError(f"{key}={written}: must be a whole number of at least 1")
     temperature = OmegaConf.select(config, _TEMPERATURE)
     if not temperature > 0:
         raise ConfigError(
-            f"{_TEMPERATURE}={temperature}: above 0, or all rollouts of a group are the same and none has an advantage"
+            f"{_TEMPERATURE}={temperature}: must be above 0, or else all rollouts of a group are the same and none has "
+            "an advantage"
         )
     estimator, size = str(config.algorithm.adv_estimator), config.actor_rollout_ref.rollout.n
     if estimator in _BY_GROUP and size == 1:

@@ -47,7 +47,7 @@ def _check(config: DictConfig, key: str, known: Collection[str]) -> None:
     if name in names:
         return
     nearest = min(names, key=lambda each: OSA.distance(name, each))
-    raise ConfigError(f"{key}={name} is nothing that verl knows: did you mean {nearest}? Known: {', '.join(names)}")
+    raise ConfigError(f"verl does not know {key}={name}: did you mean {nearest}? Known: {', '.join(names)}")
 
 
 def _has_other_library(named: object) -> bool:

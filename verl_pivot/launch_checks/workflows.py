@@ -32,7 +32,7 @@ def check_workflows(config: DictConfig) -> None:
     if settings.max_tokens >= int(config.data.max_prompt_length):
         raise ConfigError(
             f"{SECTION}.max_tokens={settings.max_tokens} leaves no room for a task in "
-            f"data.max_prompt_length={config.data.max_prompt_length}: raise the one, or lower the other"
+            f"data.max_prompt_length={config.data.max_prompt_length}: lower the first, or raise the second"
         )
     num_rollouts = int(config.actor_rollout_ref.rollout.val_kwargs.n)
     if settings.validation == "both" and num_rollouts % 2:

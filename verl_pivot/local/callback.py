@@ -48,7 +48,7 @@ class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
         if supervisor is not None:
             print(f"{_title(config.pivot.trial_steps)}; the full log is {os.path.relpath(log)}", flush=True)
             if self._without_effect:
-                print(f"of no effect in a trial: {' '.join(self._without_effect)}", flush=True)
+                print(f"ignored in a trial: {' '.join(self._without_effect)}", flush=True)
             raise SystemExit(report(supervisor, log))
 
         from verl.plugin.platform import set_platform
@@ -82,7 +82,7 @@ def report(supervisor: SupervisedProgram, log: Path) -> int | str:
             code = supervisor.follow(tick)
         except SystemExit:
             status.stop()
-            print("verl-pivot: the trial was ended, and all its processes with it", file=sys.stderr)
+            print("verl-pivot: the trial and all its processes were ended", file=sys.stderr)
             raise
         tick()
     seconds = time.monotonic() - began

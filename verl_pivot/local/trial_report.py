@@ -45,8 +45,8 @@ _MEMORY_FULL = re.compile(r"^ray\.exceptions\.OutOfMemoryError: .* was (\S+) use
 """Ray's message that it ended processes to free memory; it is some sixty lines before the log's end."""
 _DIED = "ActorDiedError: The actor died unexpectedly"
 _LOST_WORKER = (
-    " A worker ended, or its node was lost: its log in /tmp/ray/session_latest/logs says why. Once there are as "
-    "many GPUs as before, start the same command again; with trainer.save_freq and trainer.resume_mode=auto it goes on "
+    " A worker ended, or its node was lost: its log in /tmp/ray/session_latest/logs says why. Once there are as many "
+    "GPUs as before, start the same command again; with trainer.save_freq and trainer.resume_mode=auto it continues "
     "from its last checkpoint"
 )
 _KILLED = 128 + 9
@@ -104,12 +104,12 @@ class TrialReport:
         """
         if self._memory is not None:
             return (
-                f"verl-pivot: the memory of the machine was full ({self._memory[1]} of {self._memory[2]}), so that Ray "
-                "ended processes of the launch: end other programs there, or take fewer workers"
+                f"verl-pivot: the memory of the machine was full ({self._memory[1]} of {self._memory[2]}), so Ray "
+                "ended processes of the launch: end other programs on it, or use fewer workers"
             )
         causes = [line for line in self._tail if _CAUSE.match(line)]
         if exit_code == _KILLED and not causes:
-            return "verl-pivot: the launch was killed (SIGKILL), as Linux does where the memory is full"
+            return "verl-pivot: the launch was killed (SIGKILL), most likely since the memory was full"
         if not causes:
             return "verl-pivot: the launch failed; its log says why"
         own = [line for line in causes if line.startswith("verl-pivot: ")]

@@ -13,7 +13,7 @@ from verl_pivot.validation import ToolArgument
 _MANY_TRUNCATED = 0.05
 _MANY_OVERLONG = 0.05
 _MANY_WRONG = 0.8
-_TOOLS = "; schemas for rows that call tools are given with --tools"
+_TOOLS = "; give schemas for rows that call tools with --tools"
 _NUM_NAMED = 3
 """Maximum number of arguments or reasons that a message names."""
 
@@ -97,8 +97,8 @@ def _about_rows(survey: Survey) -> Iterator[PlanProblem]:
         )
     elif survey.num_message_turns and not judged:
         yield PlanProblem(
-            f"{survey.num_message_turns:,} of {survey.num_turns:,} turns are messages, at which tool_call accepts any "
-            "text and refuses calls; its option message_judge has them judged"
+            f"{survey.num_message_turns:,} of {survey.num_turns:,} turns are messages, for which tool_call accepts any "
+            "text and refuses calls; with its option message_judge a judge scores them"
         )
 
 

@@ -157,9 +157,9 @@ def _state_of(turn: DumpedJudgedTurn, problem: Problem | None, job: Continuation
     if problem is None:
         return "rows with the same prompt have different tools or outcomes"
     if problem.columns.get("expert") is not None:
-        return "row of a pivot, whose first turn alone has an outcome"
+        return "row of a pivot, of which only the first turn is scored"
     if turn.number + 1 >= job.limits.max_turns:
-        return "more turns than --max-turns"
+        return "no turn is left within --max-turns: raise it"
     begun = begun_conversation(turn.rollout, turn.number, job.form)
     if isinstance(begun, NotReplayed):
         return begun.value
@@ -175,7 +175,7 @@ def _add(labels: Labels, turn: DumpedJudgedTurn, state: _State, principle_set: P
     if state.left_out:
         labels.left_out[state.left_out] += 1
     elif not outcomes:
-        labels.left_out["no continuation whose outcome can be told"] += 1
+        labels.left_out["no continuation with a decided outcome"] += 1
     else:
         judged, label = turn.judged, fmean(outcomes)
         labelled = LabelledTurn(
@@ -274,8 +274,8 @@ class _Continuing:
             raise _LeftOutError(f"the system failed: {outcome.detail[:_MAX_DETAIL]}")
         if outcome.by == "nobody" and outcome.reason == "not_scored":
             raise ConfigError(
-                f"{problem.place}: nothing decides the outcome of a continuation; give --tools an environment with "
-                "`score`, or --reward-function a function such as verl.utils.reward_score:default_compute_score"
+                f"{problem.place}: nothing decides the outcome of a continuation; give an environment with `score` as "
+                "--tools, or a --reward-function such as verl.utils.reward_score:default_compute_score"
             )
         self._has_worked = True
         if outcome.reward is not None and not 0.0 <= outcome.reward <= 1.0:

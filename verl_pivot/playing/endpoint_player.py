@@ -150,7 +150,7 @@ class ChosenEndpoint:
             return self.model
         if self.model is not None or len(names) != 1:
             chosen = "no --model was given" if self.model is None else f"--model {self.model} is none of them"
-            raise ConfigError(f"{self.url} serves {', '.join(names) or 'no model'}, and {chosen}; name one")
+            raise ConfigError(f"{self.url} serves {', '.join(names) or 'no model'}, but {chosen}; choose one")
         return names[0]
 
 
@@ -208,7 +208,7 @@ def read_answer(answer: ChatAnswer, num_empty_answers: int = 0) -> PlayerTurn:
         functions = [as_object(call.get("function"), "tool_call.function") for call in given]
     except BadRowError as error:
         shown = excerpt(answer.message)
-        raise EngineError(f"the endpoint answered something that is no message ({error}): {shown}") from error
+        raise EngineError(f"the endpoint's answer is not a chat message ({error}): {shown}") from error
     turn = read_turn(text)
     calls = (_read_call(call, function) for call, function in zip(given, functions, strict=True))
     spoken = text if turn.reasoning is None else text.partition("</think>")[2].strip()

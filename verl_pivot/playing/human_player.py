@@ -18,7 +18,8 @@ HELP = '''\
 """                begins and ends a text of several lines
 anything else      is your message to the user, which ends the conversation'''
 STEP_HELP = '''\
-A step is a thought, then Python code, which may call the functions above; submit_final_answer(...) ends it all.
+A step is a thought, then Python code, which may call the functions above.
+submit_final_answer(...) in the code ends the conversation.
 """    begins and ends a thought or code of several lines
 /quit  leave; the conversation is not kept'''
 _LONG_TEXT = '"""'

@@ -74,7 +74,7 @@ def writing_played(path: Path) -> Iterator[Callable[[PlayedProblem], None]]:
         file = path.open("x", encoding="utf-8")
     except FileExistsError as error:
         raise ConfigError(
-            f"{path} exists, and the conversations in it are not overwritten: choose another --out, or remove it"
+            f"{path} exists, and its conversations are not overwritten: choose another --out, or remove the file"
         ) from error
     except OSError as error:
         raise unwritable(path, error) from error

@@ -50,7 +50,7 @@ def _problems(path: Path) -> Iterator[Problem]:
         try:
             yield problem_of_row(row.decoded(), f"{path.stem}-{row.place.number}", str(row.place))
         except BadRowError as error:
-            raise DataError(f"{row.place} is no problem: {error}") from error
+            raise DataError(f"{row.place} cannot be played: {error}") from error
 
 
 def problem_of_row(columns: JsonObject, name: str, place: str) -> Problem:

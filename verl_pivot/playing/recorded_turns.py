@@ -21,10 +21,10 @@ _LEFT_OUT = re.compile(r"\n\.\.\. \[(\d{1,12}) characters left out\] \.\.\.\n")
 class NotReplayed(StrEnum):
     """Reason why a conversation cannot be continued after a turn, or the state of its tools cannot be restored."""
 
-    OTHER_RECORD = "the record of the rollout has other calls than its turns have observations"
-    OTHER_FORM = "its observations are not written as --tool-format says"
-    HALF_CHARACTERS = "text with half characters, which no request holds"
-    OTHER_ANSWER = "a tool answers an earlier call otherwise than it did then"
+    OTHER_RECORD = "a turn does not have one observation for each recorded call"
+    OTHER_FORM = "observations do not have the format of --tool-format"
+    HALF_CHARACTERS = "invalid Unicode in a text (half of a surrogate pair)"
+    OTHER_ANSWER = "an earlier call now gives another result than recorded"
 
 
 def begun_conversation(

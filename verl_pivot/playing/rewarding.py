@@ -73,7 +73,7 @@ def load_reward_function(name: str) -> RewardFunction:
     """
     function = load_object(name, "reward function")
     if not callable(function):
-        raise ConfigError(f"--reward-function {name} is no function, but {function!r}")
+        raise ConfigError(f"--reward-function {name} is not a function, but {function!r}")
     return function  # type: ignore[no-any-return]  # a wrong signature shows only when it is called
 
 
@@ -114,7 +114,7 @@ async def outcome_of(
     except (UserCodeError, VerifierError) as error:
         return _of_verdict(fault_verdict(error), "nobody")
     source = problem.columns.get("data_source")
-    detail = "no environment decides it" + (
+    detail = "no environment decides the reward" + (
         f"; in training verl's reward for data_source {source!r} does" * bool(source)
     )
     return Outcome(reward=None, by="nobody", reason="not_scored", detail=detail)
@@ -183,7 +183,7 @@ async def _call(function: RewardFunction, problem: Problem, played: PlayedConver
     score = result.get("score") if isinstance(result, dict) else result
     if not isinstance(score, bool | int | float) or not math.isfinite(score):
         raise UserCodeError(
-            f"reward function {name} returned {result!r:.80}; return a finite number, or a dict with one under score"
+            f"reward function {name} returned {result!r:.80}; return a finite number, or a dict with one as `score`"
         )
     return Outcome(reward=float(score), by="reward_function", reason=name)
 

@@ -53,8 +53,8 @@ def count_turns(job: ProfileJob, done: LineIndex) -> TurnCounts:
             "--allow-no-tools"
         )
     if not num_turns:
-        what = "every turn of it is a message, and --turns calls leaves those out"
-        reason = what if job.settings.turns == "calls" else "it holds no turn"
+        what = "all turns are messages without calls, which --turns calls leaves out"
+        reason = what if job.settings.turns == "calls" else "the file has no turns"
         raise DataError(f"nothing to profile in {job.trajectories}: {reason}")
     return TurnCounts(num_turns=num_turns, num_left=num_left, num_messages=num_messages)
 
@@ -83,5 +83,5 @@ def all_overlong(lengths: Sequence[int], limit: int) -> ConfigError:
     enough = sorted(lengths)[ceil(0.95 * len(lengths)) - 1]
     return ConfigError(
         f"all {len(lengths)} prompts are longer than --max-prompt-tokens {limit}; {enough} would keep 95 % of them "
-        f"(give the same as data.max_prompt_length in training)"
+        f"(set data.max_prompt_length in training to the same value)"
     )

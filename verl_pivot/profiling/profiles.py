@@ -297,7 +297,7 @@ def parse_line(place: str, line: bytes) -> TurnProfile:
         return parse_profile(row)
     except DataError as error:
         raise DataError(
-            f"{place} is no turn's profile: {error}; delete that line and run `verl-pivot profile` "
+            f"{place} is not the profile of a turn: {error}; delete that line and run `verl-pivot profile` "
             "again, which measures the turn again"
         ) from error
 
@@ -327,4 +327,4 @@ def _parse_any_header(
         settings = as_object(header.get("settings"), "settings")
         return PublishedSettings.parse(settings) if "published" in settings else ProfileSettings.parse(settings)
     except DataError as error:
-        raise DataError(f"{path} is no profile of version {VERSION} ({error}); {remedy}") from error
+        raise DataError(f"{path} is not a profile of version {VERSION} ({error}); {remedy}") from error

@@ -52,7 +52,7 @@ def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: Tur
         try:
             if counts.num_left:
                 begin = _measure(job, writer, counts, totals, console, progress)
-            with console.status(f"putting the lines of {job.out} in order"):
+            with console.status(f"sorting the lines of {job.out}"):
                 writer.put_in_order(TurnKey(turn.trajectory_id, turn.index) for turn in job.turns())
         except EngineError as error:
             raise EngineError(f"{error}\n{resume_hint(job, totals)}") from error

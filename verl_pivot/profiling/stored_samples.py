@@ -80,7 +80,8 @@ class SampleStore:
             if stored.turn.trajectory_id == turn_id.rpartition(":")[0] or len(known) < _NUM_EXAMPLES:
                 known.append(stored.turn.id)
         raise DataError(
-            f"there is no turn {turn_id!r} in {self.source}; there are {', '.join(known[-_NUM_EXAMPLES:]) or 'none'}"
+            f"there is no turn {turn_id!r} in {self.source}; examples of its turns: "
+            f"{', '.join(known[-_NUM_EXAMPLES:]) or 'none'}"
         )
 
     def stored_turns(self, limit: int | None = None) -> Iterator[StoredTurn]:
@@ -119,12 +120,12 @@ def open_samples(source: Path, trajectories: Path | None) -> SampleStore:
     if {"uid", "kept"} <= columns:
         if trajectories is None:
             raise ConfigError(
-                f"{source} is a dump of rollouts, which does not hold their states; name the pivots.parquet that was "
-                "trained on with --trajectories"
+                f"{source} is a dump of rollouts, which does not hold their prompts; give the pivots.parquet of the "
+                "training as --trajectories"
             )
         return _open_dump(source, trajectories)
     if trajectories is not None:
-        raise ConfigError(f"{source} is no profile and no dump, so --trajectories has nothing to add; leave it out")
+        raise ConfigError(f"{source} is neither a profile nor a dump, so --trajectories is not used; leave it out")
     return SampleStore(turns=source, source=source, samples=lambda turn: ())
 
 
@@ -150,16 +151,16 @@ def _first_line(source: Path) -> bytes:
 def _open_profile(profile: Path, trajectories: Path | None) -> SampleStore:
     if is_published(profile):
         raise DataError(
-            f"{profile} holds scores that were published without the actions that got them, so nothing can be scored "
-            "anew; measure a profile with `verl-pivot profile`"
+            f"{profile} holds published scores without actions, so nothing can be scored again; measure a profile with "
+            "`verl-pivot profile`"
         )
     settings = read_settings(profile)
     if trajectories is None:
         trajectories = _beside(profile, settings.input_sha256)
     elif file_sha256(trajectories) != settings.input_sha256:
         raise DataError(
-            f"{profile} was measured on another file than {trajectories}, or on what was in it before; give the file "
-            "that it was measured on with --trajectories"
+            f"{profile} was not measured on the present content of {trajectories}; give the file that it was measured "
+            "on with --trajectories"
         )
     index = index_lines(profile)
 
@@ -185,7 +186,7 @@ def _beside(profile: Path, sha256: str) -> Path:
         if path.is_file() and file_sha256(path) == sha256:
             return path
     raise ConfigError(
-        f"no .jsonl file beside {profile} is what the profile was measured on; name the trajectories.jsonl with "
+        f"no .jsonl file in the folder of {profile} is the file that the profile was measured on; give that file as "
         "--trajectories"
     )
 
@@ -216,7 +217,8 @@ def _open_dump(dump: Path, trajectories: Path) -> SampleStore:
         seen.add(rollout.id)
     if not found and num_textless:
         raise DataError(
-            f"{dump} holds no actions: they were left out by pivot.record, which must be all to score them again"
+            f"{dump} holds no texts of actions, as pivot.record left them out; train with pivot.record=all to score "
+            "them again"
         )
     if not found:
         raise DataError(
@@ -228,7 +230,7 @@ def _open_dump(dump: Path, trajectories: Path) -> SampleStore:
     if unknown := found.keys() - known:
         raise DataError(
             f"{len(unknown)} of {len(found)} pivots of {dump} are not in {trajectories}, such as turn "
-            f"{':'.join(map(str, min(unknown)))}; give the file that was trained on with --trajectories"
+            f"{':'.join(map(str, min(unknown)))}; give the training file as --trajectories"
         )
 
     def samples(turn: Turn) -> tuple[StoredSample, ...] | None:

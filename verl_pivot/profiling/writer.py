@@ -101,10 +101,10 @@ def _check_settings(path: Path, settings: ProfileSettings) -> None:
     unknown = {name for name in ("model_digest", "template_digest") if in_file[name] is None}
     names = [name for name in here if name not in unknown and in_file[name] != here[name]]
     if names:
-        differing = [f"{name} is {in_file[name]!r} there and {here[name]!r} here" for name in names]
+        differing = [f"{name} is {in_file[name]!r} in the file and {here[name]!r} now" for name in names]
         raise ConfigError(
             f"{path} was begun with other settings: {'; '.join(differing)}. Choose another --out, or use "
-            "the same settings to go on with it"
+            "the same settings to continue it"
         )
 
 
@@ -169,8 +169,8 @@ def _append_line(descriptor: int, path: Path, value: JsonObject) -> None:
 
 def _unwritable(path: Path, error: OSError) -> ConfigError:
     return ConfigError(
-        f"{path} cannot be written: {error.strerror}; turns that are finished stay in the file: free "
-        "some space there and run the same command again to go on"
+        f"{path} cannot be written: {error.strerror}; the finished turns stay in the file: free "
+        "some space there and run the same command again to continue"
     )
 
 

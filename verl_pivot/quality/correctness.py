@@ -39,7 +39,7 @@ class Correctness(TrajectoryFilter):
         calls = answered_calls(trajectory.messages)
         if calls and not trajectory.tools:
             if self._options.without_tools == "drop":
-                return Finding(reason="no_schemas", detail=f"{len(calls)} calls, and no schema to check them by")
+                return Finding(reason="no_schemas", detail=f"{len(calls)} calls, but no tool schema to check them with")
         elif finding := self._first_bad_call(calls, trajectory):
             return finding
         if self._options.check_results and (finding := _first_without_result(calls, trajectory)):

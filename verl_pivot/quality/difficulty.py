@@ -126,8 +126,8 @@ class DifficultyMix(DatasetFilter[int]):
         lacking = [member for member in Difficulty if shares[member] and not counts[member]]
         if lacking and any(counts.values()):
             raise DataError(
-                f"difficulty: no trajectory is {lacking[0]}, so that no selection has the shares; change the shares or "
-                "the bounds of the classes in the rules, or set drop: false"
+                f"difficulty: no trajectory is {lacking[0]}, so no selection can have the wanted shares; change the "
+                "shares or the bounds of the classes in the rules, or set drop: false"
             )
         return largest_mix(counts, shares)
 

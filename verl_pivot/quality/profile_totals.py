@@ -66,8 +66,8 @@ def read_totals(path: Path, trajectories: Path) -> ProfileTotals:
     """
     if profiled_sha256(path) != file_sha256(trajectories):
         raise DataError(
-            f"{path} was measured on another file than {trajectories}, or on what was in it before; "
-            "profile these trajectories again, to another --out"
+            f"{path} was not measured on the present content of {trajectories}; profile these trajectories again, to "
+            "another --out"
         )
     return totals_of(iter_profiles(path))
 
@@ -82,6 +82,6 @@ def totals_for(profile: ProfileTotals, ids: Iterable[str]) -> list[TrajectoryTot
     if missing := [identity for identity in listed if identity not in profile]:
         raise DataError(
             f"the profile lacks {len(missing)} of {len(listed)} trajectories, {missing[0]} among them; run the same "
-            "`verl-pivot profile` command again, without --limit: it goes on with what is missing"
+            "`verl-pivot profile` command again, without --limit: it profiles the missing turns"
         )
     return [profile[identity] for identity in listed]

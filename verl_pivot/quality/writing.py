@@ -122,9 +122,9 @@ def _require_some(outcome: FilterOutcome, paths: FilterOutputs) -> None:
     most = max(outcome.steps, key=lambda step: step.num_dropped)
     reason = max(most.num_by_reason, key=most.num_by_reason.__getitem__)
     raise DataError(
-        f"no trajectory is left of {len(outcome.ids)}: {most.label} dropped most, {most.num_dropped}, of them "
-        f"{most.num_by_reason[reason]} for {reason} ({most.examples[reason]}); loosen it in the rules; all reasons are "
-        f"in {paths.dropped}"
+        f"no trajectory is left of {len(outcome.ids)}: {most.label} dropped {most.num_dropped}, the most of all "
+        f"filters, of which {most.num_by_reason[reason]} for {reason} ({most.examples[reason]}); loosen this filter in "
+        f"the rules; all reasons are in {paths.dropped}"
     )
 
 

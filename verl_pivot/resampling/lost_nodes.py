@@ -58,6 +58,6 @@ class LostNodes:
             if lost:
                 raise NodeLostError(
                     f"node {min(lost)} of the cluster was lost with the workers that ran on it: once there are as many "
-                    "GPUs as before, start the same command again; with trainer.save_freq and "
-                    "trainer.resume_mode=auto it goes on from its last checkpoint"
+                    "GPUs as before, start the same command again; with trainer.save_freq and trainer.resume_mode=auto "
+                    "it continues from its last checkpoint"
                 )

@@ -123,13 +123,15 @@ def checked_items(items: Sequence[object]) -> tuple[str, ...]:
         ValueError: If there are no items or too many, or an item is no text, is empty, is too long or occurs twice.
     """
     if not 1 <= len(items) <= MAX_ITEMS:
-        raise ValueError(f"a checklist has 1 to {MAX_ITEMS} items, got {len(items)}")
+        raise ValueError(f"a checklist must have 1 to {MAX_ITEMS} items, got {len(items)}")
     lines = [" ".join(harmless(item).split()) if isinstance(item, str) else None for item in items]
     for number, line in enumerate(lines, 1):
         if line is None:
-            raise ValueError(f"item {number} of a checklist is a text, got {type(items[number - 1]).__name__}")
+            raise ValueError(f"item {number} of a checklist must be a text, got {type(items[number - 1]).__name__}")
         if not 1 <= len(line) <= MAX_ITEM_CHARACTERS:
-            raise ValueError(f"item {number} of a checklist has 1 to {MAX_ITEM_CHARACTERS} letters, got {len(line)}")
+            raise ValueError(
+                f"item {number} of a checklist must have 1 to {MAX_ITEM_CHARACTERS} characters, got {len(line)}"
+            )
     found = tuple(line for line in lines if line is not None)
     if len({line.casefold() for line in found}) < len(found):
         raise ValueError("two items of a checklist are the same")

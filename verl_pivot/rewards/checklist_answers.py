@@ -90,7 +90,7 @@ def states_of_answer(text: str, num_items: int, form: ChecklistForm) -> list[Ite
         answer = _read(_CHECKED, decoded_answer(text))
         found = [(item.number, item.state) for item in answer.items]
     if [number for number, _ in found] != list(range(1, num_items + 1)):
-        raise InvalidAnswerError(f"it has the items {[number for number, _ in found][:30]}, of {num_items}")
+        raise InvalidAnswerError(f"it has the items {[number for number, _ in found][:30]}, not 1 to {num_items}")
     return [state for _, state in found]
 
 
@@ -111,7 +111,7 @@ def odds_of_answer(answer: ChatAnswer, states: Sequence[ItemState], form: Checkl
     pattern, group = (_LINE_STATE, 2) if form == "checklist_released" else (_JSON_STATE, 1)
     found = list(pattern.finditer(text))[-len(states) :]
     if [each[group] for each in found] != [state.value for state in states]:
-        raise InvalidAnswerError("its tokens with logprobs do not spell the states that its text holds")
+        raise InvalidAnswerError("its tokens with logprobs do not spell the states in its text")
     ends = list(accumulate(len(token.token) for token in answer.logprobs))
     return [_odds(_token_at(answer.logprobs, ends, each.start(group))) for each in found]
 

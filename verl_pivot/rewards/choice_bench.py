@@ -49,7 +49,7 @@ class ActionChoice(Options):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.right >= len(self.candidates):
-            raise ValueError(f"right={self.right} is none of {len(self.candidates)} candidates")
+            raise ValueError(f"right={self.right} is not the index of one of {len(self.candidates)} candidates")
         if self.checklist is not None:
             checked_items(self.checklist)
         return self
@@ -89,9 +89,9 @@ def read_choices(path: Path) -> Iterator[ActionChoice]:
             given = {name: decoded[name] for name in _COLUMNS if decoded.get(name) is not None}
             yield ActionChoice.model_validate(given)
         except ValidationError as error:
-            raise DataError(f"{row.place} is no choice: {first_problem(error)}") from error
+            raise DataError(f"{row.place} is not a valid choice: {first_problem(error)}") from error
         except BadRowError as error:
-            raise DataError(f"{row.place} is no choice: {error}") from error
+            raise DataError(f"{row.place} is not a valid choice: {error}") from error
 
 
 async def bench_choices(

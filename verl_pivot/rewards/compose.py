@@ -54,11 +54,11 @@ class Term(Options):
     def _check(self) -> Self:
         sources = [name for name in ("value", "verifier", "terms") if getattr(self, name) is not None]
         if len(sources) != 1:
-            raise ValueError(f"a term has one of value, verifier and terms, got {', '.join(sources) or 'none'}")
+            raise ValueError(f"a term must have one of value, verifier and terms, got {', '.join(sources) or 'none'}")
         if self.weight == 0.0:
             raise ValueError("a term of weight 0 is never paid: leave the term out, or give it a weight")
         if self.bounds is not None and self.bounds[0] >= self.bounds[1]:
-            raise ValueError(f"bounds are the least value and a larger one, got {list(self.bounds)}")
+            raise ValueError(f"bounds must be the smallest and the largest value, got {list(self.bounds)}")
         return self
 
     @property
@@ -78,10 +78,10 @@ class Composition(Options):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.bounds is not None and self.bounds[0] >= self.bounds[1]:
-            raise ValueError(f"bounds are the least reward and a larger one, got {list(self.bounds)}")
+            raise ValueError(f"bounds must be the smallest and the largest reward, got {list(self.bounds)}")
         names = [name for name, _, depth in named_terms(self) if depth <= _MOST_NESTED]
         if len(names) < sum(1 for _ in named_terms(self)):
-            raise ValueError(f"terms may stand {_MOST_NESTED} deep within each other, not deeper")
+            raise ValueError(f"terms may be nested at most {_MOST_NESTED} levels deep")
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"two terms are called {twice[0]}: give each a name of its own")
         return self
@@ -103,7 +103,7 @@ class Composition(Options):
             if term.value == "outcome":
                 return Condition(term=name, at_least=1.0)
         raise ValueError(
-            "a term is paid on success alone, and no term has the value outcome: set success to {term: ..., at_least: "
+            "a term is paid only on success, but no term has the value outcome: set success to {term: ..., at_least: "
             "...}, or the term's paid_on to all"
         )
 
@@ -186,7 +186,7 @@ def compose(composition: Composition, values: Mapping[str, TermValue], max_turns
         return ComposedReward(total=None, terms=(), reason=error.value.reason, detail=detail)
     total = math.fsum(each.paid for each in paid if each.depth == 1)
     held = total if composition.bounds is None else held_in(total, composition.bounds)
-    detail = "" if held == total else f"the sum of {total:g} is held in {list(composition.bounds or ())}"
+    detail = "" if held == total else f"the sum of {total:g} is limited to {list(composition.bounds or ())}"
     return ComposedReward(total=held, terms=paid, reason="composed", detail=detail)
 
 

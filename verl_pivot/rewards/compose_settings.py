@@ -87,20 +87,22 @@ def check_sections(given: str, composition: Composition, sections: Collection[st
         section = _SECTION_OF.get(term.value or "")
         if section is not None and section not in sections:
             raise ConfigError(
-                f"{KEY}={given}: terms.{name} has the value {term.value}, which pivot.{section} gives, and the launch "
-                f"has no such section: choose the method that has it, or take the term out"
+                f"{KEY}={given}: terms.{name} has the value {term.value}, but the launch has no section "
+                f"pivot.{section}, which gives it: choose a method with this section, or remove the term"
             )
 
 
 def _check_source(name: str, term: Term) -> None:
     """Refuse an unknown value or verifier, and options that the verifier does not accept; raises ValueError."""
     if term.value is not None and term.value not in VALUES:
-        raise ValueError(f"terms.{name}.value: there is no value {term.value!r}; known: {', '.join(VALUES)}")
+        raise ValueError(f"terms.{name}.value: unknown value {term.value!r}; known values: {', '.join(VALUES)}")
     if term.verifier is None:
         return
     if term.verifier.name not in known_verifiers():
         known = ", ".join(known_verifiers())
-        raise ValueError(f"terms.{name}.verifier.name: there is no verifier {term.verifier.name!r}; known: {known}")
+        raise ValueError(
+            f"terms.{name}.verifier.name: unknown verifier {term.verifier.name!r}; known verifiers: {known}"
+        )
     if term.verifier.options is not None:
         try:
             check_verifier(term.verifier.name, term.verifier.options)
@@ -113,7 +115,7 @@ def _written(given: str, within: tuple[str, ...]) -> tuple[dict[str, Any], str]:
     presets = reward_presets()
     path = configs_dir() / "rewards" / f"{given}.yaml" if given in presets else Path(given).expanduser()
     if given in within:
-        raise ConfigError(f"{KEY}: {' -> '.join((*within, given))}: a preset cannot build on itself; take preset out")
+        raise ConfigError(f"{KEY}: {' -> '.join((*within, given))}: a preset cannot build on itself; remove its preset")
     try:
         written = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -122,9 +124,9 @@ def _written(given: str, within: tuple[str, ...]) -> tuple[dict[str, Any], str]:
             f"of a YAML file, or one of the presets {', '.join(presets)}"
         ) from error
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ConfigError(f"{KEY}: {path} is no YAML: {error}") from error
+        raise ConfigError(f"{KEY}: {path} is not valid YAML: {error}") from error
     if not isinstance(written, dict):
-        raise ConfigError(f"{KEY}: {path} holds no terms: it is a YAML file with the key terms (docs/rewards.md)")
+        raise ConfigError(f"{KEY}: {path} has no terms: it must be a YAML file with the key terms (docs/rewards.md)")
     base = written.pop("preset", None)
     if base is None:
         return written, str(path)

@@ -48,7 +48,7 @@ def tasks_by_prompt(files: Sequence[Path]) -> dict[str, str]:
             tasks[prompt_id(prompt)] = _whole(task_text(prompt))
         except (BadRowError, TypeError) as error:
             raise DataError(
-                f"{row.place} has no prompt of texts ({error}): give with --rows the data.train_files of the run"
+                f"{row.place} has no prompt of texts ({error}): give the data.train_files of the run with --rows"
             ) from error
     return tasks
 
@@ -84,7 +84,7 @@ def dumped_turns(
                 counts.num_turns += 1
                 yield turn
             else:
-                counts.left_out["turn without text, which scores 0 unasked"] += 1
+                counts.left_out["turn without text, which scores 0 without a question"] += 1
 
 
 def _unusable(rollout: DumpedRollout, tasks: dict[str, str], *, needs_outcome: bool) -> str:
@@ -92,15 +92,15 @@ def _unusable(rollout: DumpedRollout, tasks: dict[str, str], *, needs_outcome: b
     if any(turn.step is not None for turn in rollout.turns):
         return "rollout in a notebook"
     if rollout.record is None:
-        return "rollout of an agent loop of verl"
+        return "rollout of one of verl's own agent loops, which writes no record"
     if rollout.record.is_masked:
         return "masked: the system failed"
     if rollout.record.prompt_id not in tasks:
         return "prompt that is not in --rows"
     if not rollout.has_texts:
-        return "texts that pivot.record left out"
+        return "rollout whose texts pivot.record left out"
     if len(rollout.turns) < 2:
-        return "one turn, the last, which is not judged"
+        return "rollout of one turn, since the last turn is not judged"
     return _unusable_outcome(rollout.score) if needs_outcome else ""
 
 

@@ -47,7 +47,7 @@ class JudgeEndpoint:
             settings.model or "",
             settings.api_key,
             Retries(num_attempts=settings.max_retries + 1, timeout_seconds=settings.timeout_seconds),
-            remedy=f"see that {self._written('base_url')} and {self._written('model')} are those of the judge",
+            remedy=f"check that {self._written('base_url')} and {self._written('model')} name the judge",
             cache=cache,
             max_concurrency=-(-settings.max_concurrency // num_workers),
         )

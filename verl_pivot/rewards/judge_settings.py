@@ -71,7 +71,7 @@ class JudgeSettings(Options):
         for name in ("base_url", "model"):
             if not getattr(self, name):
                 raise ValueError(
-                    f"{self.section}.{name} is missing: set it to that of the judge, an OpenAI-compatible endpoint"
+                    f"{self.section}.{name} is missing: set it to the value for the judge's OpenAI-compatible endpoint"
                     f"{otherwise}"
                 )
 

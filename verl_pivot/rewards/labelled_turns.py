@@ -161,7 +161,7 @@ def read_turns(path: Path) -> Iterator[TurnRow]:
             turn = msgspec.convert(row.decoded(), TurnRow)
         except (BadRowError, msgspec.ValidationError) as error:
             raise DataError(
-                f"{row.place} is no labelled turn ({error}): give a file of `verl-pivot process label`, or rows "
+                f"{row.place} is not a labelled turn ({error}): give a file of `verl-pivot process label`, or rows "
                 "with task, earlier, text, observation and label; pairs of turns need --pairs"
             ) from error
         if not (math.isfinite(turn.label) and 0.0 <= turn.label <= 1.0):

@@ -135,8 +135,8 @@ def read_pairs(path: Path) -> list[BothOrders]:
     for same in of_turns.values():
         if len(same) != 2 or (same[0].first, same[0].second) != (same[1].second, same[1].first):
             raise DataError(
-                f"{path}: the turns {same[0].first} and {same[0].second} do not stand in two rows, one with either "
-                "turn first: give a file that `verl-pivot process label --pairs` wrote"
+                f"{path}: the turns {same[0].first} and {same[0].second} must be in two rows, once in each order: give "
+                "a file that `verl-pivot process label --pairs` wrote"
             )
     return [BothOrders(*same) for same in of_turns.values()]
 
@@ -151,7 +151,7 @@ def _ordered_pairs(path: Path) -> Iterator[OrderedPair]:
         except ValidationError as error:
             raise DataError(_no_pair(row.place, first_problem(error))) from error
         if options.other is None:
-            raise DataError(_no_pair(row.place, "its verifier_options have no other turn"))
+            raise DataError(_no_pair(row.place, "its verifier_options have no key other"))
         messages: list[JsonObject] = [{**message} for message in columns.messages[:-1]]  # the last is the answer
         question = FencedQuestion(messages=messages, name=_digest(messages), fence_word="")
         yield OrderedPair(first=columns.first, second=columns.second, question=question, options=options)
@@ -159,7 +159,8 @@ def _ordered_pairs(path: Path) -> Iterator[OrderedPair]:
 
 def _no_pair(place: object, problem: str) -> str:
     return (
-        f"{place} is no pair of turns ({problem}): give the turns.pairs.parquet of `verl-pivot process label --pairs`"
+        f"{place} is not a pair of turns ({problem}): give the turns.pairs.parquet of `verl-pivot process label "
+        "--pairs`"
     )
 
 

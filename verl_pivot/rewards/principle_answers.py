@@ -137,7 +137,7 @@ def decoded_answer(text: str) -> Any:
     try:
         return json.loads(without_wrapping(text), object_pairs_hook=object_of_unique_names)
     except (ValueError, RecursionError) as error:
-        raise InvalidAnswerError(f"it is no JSON: {error}") from error
+        raise InvalidAnswerError(f"it is not JSON: {error}") from error
 
 
 def read_principles_answer(written: Any) -> PrincipleAnswer:
@@ -177,7 +177,7 @@ def _check_names(names: Counter[str], principle_set: PrincipleSet) -> None:
     if missing := sorted(listed - names.keys()):
         raise InvalidAnswerError(f"the principle {missing[0]!r} is missing")
     if twice := sorted(name for name, number in names.items() if number > 1):
-        raise InvalidAnswerError(f"the principle {twice[0]!r} stands there twice")
+        raise InvalidAnswerError(f"the principle {twice[0]!r} occurs twice")
     if len(names) - len(listed) > principle_set.max_added:
         raise InvalidAnswerError(f"it adds {len(names) - len(listed)} principles, more than {principle_set.max_added}")
 
@@ -204,7 +204,7 @@ def pair_scores(text: str, turns: tuple[ShownTurn, ShownTurn], principle_set: Pr
         return PairScores(*released_scores(text, 2))
     written = decoded_answer(text)
     if not isinstance(written, dict) or set(written) != set(_PLACES):
-        raise InvalidAnswerError('it is no JSON object with "first" and "second" alone')
+        raise InvalidAnswerError('it is not a JSON object with only "first" and "second"')
     first, second = (
         sum_of_scores(read_principles_answer(written[place]), turn, principle_set)
         for place, turn in zip(_PLACES, turns, strict=True)

@@ -78,7 +78,7 @@ class ProcessRewards:
         judge, rule = self._judge_and_rule(row)
         if rule.mode == "renorm" and not 0.0 <= outcome <= 1.0:
             raise ConfigError(
-                f"pivot.process.mode=renorm needs outcomes in [0, 1], and this one is {outcome:g}: choose another "
+                f"pivot.process.mode=renorm needs outcomes in [0, 1], but an outcome is {outcome:g}: choose another "
                 "reward function, or another pivot.process.mode"
             )
         turns = played_turns(response_ids, extra_fields, self._tokenizer, self._end_token_ids)
@@ -136,13 +136,14 @@ def row_checklist(row: Mapping[str, Any]) -> tuple[str, ...] | None:
     items = given.tolist() if isinstance(given, numpy.ndarray) else given  # a list of a parquet file is an array
     if not isinstance(items, list | tuple):
         raise DataError(
-            f"the column {CHECKLIST_COLUMN}: a checklist is a list of texts, got {type(items).__name__}; mend the row"
+            f"the column {CHECKLIST_COLUMN}: must be a list of texts, got {type(items).__name__}; correct the row"
         )
     try:
         return checked_items(items)
     except ValueError as error:
         raise DataError(
-            f"the column {CHECKLIST_COLUMN}: {error}; mend the row, or leave the column empty, and the judge writes one"
+            f"the column {CHECKLIST_COLUMN}: {error}; correct the row, or leave the column empty, so that the judge "
+            "writes a checklist"
         ) from error
 
 

@@ -48,9 +48,9 @@ class ProcessScoreOptions(Options):
         if self.form == "principles" and not self.principles:
             raise ValueError("principles is missing: the form principles needs one or more, each with name and text")
         if self.other is not None and "tolerance" in self.model_fields_set:
-            raise ValueError("tolerance does nothing where two turns are put in order: leave it out")
+            raise ValueError("tolerance does nothing with other, since the order of the scores is paid: leave it out")
         if self.other is not None and self.label in (None, self.other.label):
-            raise ValueError("label and other.label must be given and differ, since their order is what is right")
+            raise ValueError("label and other.label must be given and differ, since they give the right order")
         return self
 
 
@@ -74,7 +74,7 @@ class ProcessScoreVerifier:
             return self._order(action, turn.expert, self._options.other)
         expert = self._read(turn.expert, self._score)
         if isinstance(expert, Verdict):
-            return broken_expert(f"the expert's answer has no score that counts: {expert.detail}")
+            return broken_expert(f"the expert's answer has no valid score: {expert.detail}")
         label = expert if self._options.label is None else self._options.label
         if not self._is_near(expert, label):
             return broken_expert(f"the expert's score of {expert:.3f} is not within the tolerance of {label:.3f}")
@@ -83,7 +83,7 @@ class ProcessScoreVerifier:
             return score
         if self._is_near(score, label):
             return Verdict.accept()
-        return refuse(Reason.WRONG_VALUE, f"a score of {score:.3f}, and the label is {label:.3f}")
+        return refuse(Reason.WRONG_VALUE, f"the score is {score:.3f}, but the label is {label:.3f}")
 
     def _is_near(self, score: float, label: float) -> bool:
         return abs(score - label) <= self._options.tolerance + _ROUNDING
@@ -101,7 +101,7 @@ class ProcessScoreVerifier:
 
         known = self._read(expert, scores_of)
         if isinstance(known, Verdict):
-            return broken_expert(f"the expert's answer has no scores that count: {known.detail}")
+            return broken_expert(f"the expert's answer has no valid scores: {known.detail}")
         if not is_order(known, is_first=is_first):
             return broken_expert(f"the expert's scores of {_shown(known)} have another order than the labels")
         scores = self._read(action, scores_of)
@@ -110,7 +110,7 @@ class ProcessScoreVerifier:
         if is_order(scores, is_first=is_first):
             return Verdict.accept()
         better = "first" if is_first else "second"
-        return refuse(Reason.WRONG_VALUE, f"scores of {_shown(scores)}, and the {better} turn is the better one")
+        return refuse(Reason.WRONG_VALUE, f"the scores are {_shown(scores)}, but the {better} turn is the better one")
 
     def _read(self, message: Message, read: Callable[[str], ScoreT]) -> ScoreT | Verdict:
         """Score or scores in an answer, or the verdict that refuses the answer."""

@@ -42,13 +42,13 @@ class ProcessSettings(ProcessRule, JudgeSettings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.mode != "outcome":
-            self.check_is_named(f", or set {_SECTION}.mode=outcome, which asks none")
+            self.check_is_named(f", or set {_SECTION}.mode=outcome, which asks no judge")
         if self.reward == "gain":
             self._check_gain()
         if self.samples > 1 and self.temperature == 0.0:
             raise ValueError(
-                f"samples={self.samples} at temperature=0 are equal answers: set {_SECTION}.temperature above 0, or "
-                f"{_SECTION}.samples=1"
+                f"samples={self.samples} at temperature=0 would be equal answers: set {_SECTION}.temperature above 0, "
+                f"or {_SECTION}.samples=1"
             )
         return self
 
@@ -62,7 +62,7 @@ class ProcessSettings(ProcessRule, JudgeSettings):
         if self.mode == "renorm":
             raise ValueError(
                 f"reward=gain does not go together with mode=renorm, which shifts every turn by the outcome, so that "
-                f"standing still would be paid or charged: set {_SECTION}.mode=sum, scaled or process"
+                f"turns without progress would be rewarded or punished: set {_SECTION}.mode=sum, scaled or process"
             )
         if self.per_turn == "mean":
             raise ValueError(
@@ -130,10 +130,10 @@ def read_principles(path: Path, option: str = f"{_SECTION}.principles") -> tuple
     except OSError as error:
         raise ConfigError(f"{option}: {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option}: {path} is no YAML: {error}") from error
+        raise ConfigError(f"{option}: {path} is not valid YAML: {error}") from error
     except ValidationError as error:
         raise ConfigError(
-            f"{option}: {path}: {first_problem(error)}; it is a list of principles with name and text"
+            f"{option}: {path}: {first_problem(error)}; it must be a list of principles with name and text"
         ) from error
     names = [each.name for each in principles]
     if not names or len(set(names)) < len(names):

@@ -30,13 +30,13 @@ def check_conditions(composition: Composition) -> None:
     for name, term in terms.items():
         asked = [condition.term for condition in composition.conditions(term)]
         if unknown := [each for each in asked if each not in terms]:
-            raise ValueError(f"terms.{name} depends on {unknown[0]}, and no term has that name; known: {sorted(terms)}")
+            raise ValueError(f"terms.{name} depends on the unknown term {unknown[0]}; known terms: {sorted(terms)}")
         needs[name] = {*asked, *(term.terms or {})}
     try:
         TopologicalSorter(needs).prepare()
     except CycleError as error:
         circle = " -> ".join(reversed(error.args[1]))
-        raise ValueError(f"terms depend on each other in a circle ({circle}): take one only_if out") from error
+        raise ValueError(f"terms depend on each other in a circle ({circle}): remove one only_if") from error
 
 
 def worst_and_best(composition: Composition, ranges: Mapping[str, ValueRange], max_turns: int) -> ValueRange:
@@ -57,7 +57,7 @@ def worst_and_best(composition: Composition, ranges: Mapping[str, ValueRange], m
     pieces = [_pieces(own[name], sorted(marks[name])) for name in sources]
     if math.prod(map(len, pieces)) > _MOST_CASES:
         raise ValueError(
-            f"conditions on {len(sources)} terms are too many to say what the reward can be: take some out"
+            f"conditions on {len(sources)} terms are too many to compute the range of the reward: remove some"
         )
     sums = [
         _sum_in_case(composition, {**own, **dict(zip(sources, case, strict=True))}, max_turns)
@@ -88,8 +88,8 @@ def _own_range(name: str, term: Term, given: ValueRange, max_turns: int) -> Valu
     ends = sorted(scaled_value(unbounded, end, max_turns) for end in given)
     if term.bounds is not None and (ends[0] >= term.bounds[1] or ends[1] <= term.bounds[0]):
         raise ValueError(
-            f"terms.{name}.bounds: the value lies between {ends[0]:g} and {ends[1]:g}, so that {list(term.bounds)} "
-            "leaves one number of it: change the bounds, or the scale"
+            f"terms.{name}.bounds: the value lies between {ends[0]:g} and {ends[1]:g}, so that with the bounds "
+            f"{list(term.bounds)} it would always be the same: change the bounds, or the scale"
         )
     return ValueRange(*(end if term.bounds is None else held_in(end, term.bounds) for end in ends))
 
@@ -112,7 +112,7 @@ def _check_thresholds(marks: Mapping[str, set[float]], own: Mapping[str, ValueRa
                 how = "never" if at_least > own[name].largest else "always"
                 raise ValueError(
                     f"a condition is {how} met: {name} lies between {own[name].least:g} and {own[name].largest:g}, and "
-                    f"must be at least {at_least:g}; change at_least, or take the condition out"
+                    f"must be at least {at_least:g}; change at_least, or remove the condition"
                 )
 
 

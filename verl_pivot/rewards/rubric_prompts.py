@@ -105,7 +105,7 @@ def points_of(text: str, num_criteria: int, scale: Scale) -> list[int]:
         raise InvalidAnswerError(first_problem(error)) from error
     numbers = [each.number for each in answer.points]
     if sorted(numbers) != list(range(1, num_criteria + 1)):
-        raise InvalidAnswerError(f"it has points for the criteria {sorted(numbers)[:20]}, and there are {num_criteria}")
+        raise InvalidAnswerError(f"it has points for the criteria {sorted(numbers)[:20]}, not for 1 to {num_criteria}")
     if high := [each.points for each in answer.points if each.points > MOST_POINTS[scale]]:
         raise InvalidAnswerError(f"{high[0]} points are more than {MOST_POINTS[scale]}")
     return [each.points for each in sorted(answer.points, key=lambda each: each.number)]
@@ -154,7 +154,7 @@ def criteria_of(text: str, fixed: Sequence[Criterion], buffer: Sequence[Evolving
     known = {_without_denial(text) for text in (*(each.text for each in fixed), *(each.text for each in buffer))}
     new = [each for each, stem in zip(made, stems, strict=True) if stem not in known]
     if not new:
-        raise InvalidAnswerError("it has no criterion that is new")
+        raise InvalidAnswerError("it has no new criterion")
     return new
 
 

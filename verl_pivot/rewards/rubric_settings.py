@@ -37,13 +37,15 @@ class RubricSettings(JudgeSettings):
         self.check_is_named()
         if self.scale == "overall" and self.evolve:
             raise ValueError(
-                "scale overall gives no criterion points of its own, by which evolving ones are kept: set "
-                "evolve=False, or scale=dr_tulu"
+                "evolve needs points for each criterion, which scale overall does not give: set evolve=False, or "
+                "scale=dr_tulu"
             )
         if self.strictness is not None and self.scale != "dr_tulu":
-            raise ValueError(f"strictness does nothing with scale {self.scale}, which knows no part: set scale=dr_tulu")
+            raise ValueError(
+                f"strictness does nothing with scale {self.scale}, which has no partial points: set scale=dr_tulu"
+            )
         if self.strictness is not None and self.strictness[0] >= self.strictness[1]:
-            raise ValueError(f"strictness is the first step and a later last one, got {list(self.strictness)}")
+            raise ValueError(f"strictness must be the first step and a later last step, got {list(self.strictness)}")
         return self
 
 

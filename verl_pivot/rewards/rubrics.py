@@ -71,22 +71,22 @@ def parse_criteria(written: object, scale: Scale) -> tuple[Criterion, ...]:
     try:
         criteria = _CRITERIA.validate_python([] if written is None else written)
     except ValidationError as error:
-        raise DataError(f"criteria: {first_problem(error)}; they are a list of text and weight") from error
+        raise DataError(f"criteria: {first_problem(error)}; it must be a list of text and weight") from error
     if len(criteria) > _MAX_CRITERIA:
-        raise DataError(f"criteria: {len(criteria)} of them, more than {_MAX_CRITERIA}: leave some out")
+        raise DataError(f"criteria: {len(criteria)} are more than {_MAX_CRITERIA}: leave some out")
     texts: dict[str, Criterion] = {}
     for each in criteria:
         if (other := texts.setdefault(words(each.text), each)) is not each:
             how = "contradict each other" if other.weight * each.weight < 0 else "are the same"
-            raise DataError(f"criteria: two of them {how} ({each.text[:80]!r}): leave one out")
+            raise DataError(f"criteria: two criteria {how} ({each.text[:80]!r}): leave one out")
         if each.weight == 0.0:
             raise DataError(f"criteria: {each.text[:80]!r} has weight 0, which pays nothing: leave it out")
     if len({each.name for each in criteria}) < len(criteria):
-        raise DataError("criteria: two of them have one id: give each an id of its own, or none")
+        raise DataError("criteria: two criteria have the same id: give each an id of its own, or none")
     total = math.fsum(each.weight for each in criteria)
     if criteria and (all(each.weight < 0 for each in criteria) or (scale == "binary" and total <= 0)):
         raise DataError(
-            "criteria: by these weights no report scores above 0: add one with a weight above 0, or raise weights"
+            "criteria: no report can score above 0: add a criterion with a weight above 0, or raise weights"
         )
     return criteria
 

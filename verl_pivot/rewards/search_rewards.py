@@ -156,7 +156,7 @@ def _trajectory(text: str, ground_truth: Any, extra_info: Mapping[str, Any]) -> 
     listed: Iterable[Any] = [answers] if isinstance(answers, str) else answers
     accepted = tuple(words for each in listed if (words := search_r1_words(str(each))).compared)
     if not accepted:
-        raise DataError(f"nothing is left to compare of the accepted answers {ground_truth!r:.200}")
+        raise DataError(f"the accepted answers are all empty after normalisation: {ground_truth!r:.200}")
     return _Trajectory(text, parse_record(extra_info[RECORD_FIELD]), accepted)
 
 

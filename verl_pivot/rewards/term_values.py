@@ -191,11 +191,11 @@ VALUES: Mapping[str, RolloutValue] = {
     ),
     "recovery": RolloutValue(
         _recovery, lambda _: _SHARE,
-        "share of the failed calls behind which a call of a later turn went well; 1 without errors, 0 without calls",
+        "share of the failed calls after which a call of a later turn succeeded; 1 without errors, 0 without calls",
     ),
     "citations": RolloutValue(
         _citations, lambda _: _SHARE,
-        'share of the ids that the last turn cites, as in `<cite id="a,b">`, which tools gave back before; else 0',
+        'share of the ids that the last turn cites, as in `<cite id="a,b">`, and which tools returned before; else 0',
         reads_texts=True,
     ),
 }  # fmt: skip

@@ -122,8 +122,8 @@ class ValidAnswers:
         except ConfigError as error:  # the question was refused, perhaps because of its text
             if _TOO_LONG.search(str(error)):
                 raise ConfigError(
-                    f"a question is too long for the judge's context, although it has no more texts than "
-                    f"max_question_tokens allows: lower that, or max_tokens, or raise the judge's context ({error})"
+                    f"a question is too long for the judge's context, although its texts fit into max_question_tokens: "
+                    f"lower max_question_tokens or max_tokens, or raise the judge's context ({error})"
                 ) from error
             await self._ask_control_question(error, form)
             return ReadAnswer(value=None, cause=str(error), is_refused=True)

@@ -96,7 +96,7 @@ def functions_of(schemas: Iterable[JsonObject]) -> list[HostFunction]:
 def _function(schema: JsonObject) -> HostFunction:
     name, parameters = str(schema["name"]), schema.get("parameters")
     if name in _OWN_NAMES:
-        raise ConfigError(f"a tool is called {name!r}, which is a name of the notebook's own: rename the tool")
+        raise ConfigError(f"a tool is called {name!r}, a name that the notebook itself uses: rename the tool")
     try:
         return HostFunction(
             name=name,

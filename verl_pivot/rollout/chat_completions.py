@@ -41,10 +41,10 @@ def read_completion(body: bytes) -> PolicyQuestion:
     Raises:
         ChatRefusedError: If it is no such request, holds anything but text, or asks for what is not offered here.
     """
-    read = read_body(body, _CompletionBody, "of chat completions")
+    read = read_body(body, _CompletionBody, "chat completions")
     for name, is_asked in (("n", read.n not in (None, 1)), ("logprobs", read.logprobs)):
         if is_asked:
-            raise ChatRefusedError(f"the policy in training gives one answer of text; leave `{name}` out")
+            raise ChatRefusedError(f"the policy in training gives a single answer, as text; leave `{name}` out")
     request = checked_request(read.messages, read.tools or [], [read.max_tokens, read.max_completion_tokens])
     has_usage = read.stream_options is not None and bool(read.stream_options.include_usage)
     return PolicyQuestion(request, _answer, partial(_events, has_usage=has_usage) if read.stream else None)

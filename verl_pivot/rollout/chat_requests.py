@@ -96,7 +96,7 @@ def read_body(body: bytes, form: type[BodyT], what: str) -> BodyT:
     Args:
         body: Body of the request.
         form: The fields.
-        what: What the request should be, for the refusal.
+        what: Kind of request, such as "responses", for the refusal.
 
     Raises:
         ChatRefusedError: If the body is no such request.
@@ -104,7 +104,7 @@ def read_body(body: bytes, form: type[BodyT], what: str) -> BodyT:
     try:
         return msgspec.json.decode(body, type=form)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ChatRefusedError(f"this is no request {what}: {error}") from error
+        raise ChatRefusedError(f"this is not a valid {what} request: {error}") from error
 
 
 def server_sent(data: Json, event: str = "") -> str:
@@ -127,7 +127,7 @@ def checked_request(
         ChatRefusedError: If a message holds anything but text, there is no message, or a limit is below 1.
     """
     if not messages:
-        raise ChatRefusedError("there are no messages")
+        raise ChatRefusedError("the request has no messages")
     given = [limit for limit in limits if limit is not None]
     if given and min(given) < 1:
         raise ChatRefusedError("max_tokens must be at least 1")
@@ -156,7 +156,7 @@ def _text(content: Json) -> str:
     parts = content if isinstance(content, list) else [content]
     texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") in _TEXT_PARTS]
     if len(texts) < len(parts) or not all(isinstance(text, str) for text in texts):
-        raise ChatRefusedError("a message has content that is not text, such as an image; the policy reads text alone")
+        raise ChatRefusedError("a message has content that is not text, such as an image; the policy reads only text")
     return "".join(map(str, texts))
 
 
@@ -165,7 +165,7 @@ def _call(call: Any) -> JsonObject:
         case {"function": {"name": str(name), "arguments": str(arguments)}}:
             function: JsonObject = {"name": name, "arguments": arguments}
             return {"id": str(call.get("id")), "type": "function", "function": function}
-    raise ChatRefusedError("a message has a tool call without the name of a function and its arguments as text")
+    raise ChatRefusedError("a message has a tool call without a function name, or without its arguments as text")
 
 
 def for_template(messages: Sequence[JsonObject]) -> list[JsonObject]:

@@ -44,7 +44,7 @@ class ContextWindow:
         if self.max_step_tokens >= self.max_tokens:
             raise ConfigError(
                 f"pivot.notebook.max_step_tokens={self.max_step_tokens} leaves no room for a task within "
-                f"pivot.notebook.max_context_tokens={self.max_tokens}: lower the one, or raise the other"
+                f"pivot.notebook.max_context_tokens={self.max_tokens}: lower the first, or raise the second"
             )
 
     def room(self, num_tokens: int) -> int:

@@ -38,7 +38,7 @@ async def prompt_tokens(
         raise DataError(
             f"a prompt of {tokens.num_prompt_tokens} tokens leaves no room for a response in the engine's "
             f"context of {parts.max_model_len} tokens (actor_rollout_ref.rollout.max_model_len, or else the "
-            "model's own): raise it, or remove the row"
+            "model's limit): raise it, or remove the row"
         )
     return tokens
 

@@ -83,7 +83,7 @@ async def driven_rows(
         fields[VERDICT_FIELD] = asdict(EnvironmentReturn(score=report.reward, reason="environment"))
         fields[SCORES_FIELD] = {f"environment/{name}": value for name, value in report.metrics.items()}
     if not trajectory.conversations:
-        logger.error("a rollout gives no row, since its environment asked the policy for nothing: %s", failure)
+        logger.error("a rollout gives no training row, since its environment sent the policy no request: %s", failure)
         return []
     record = _record(trajectory, parts, columns, stop, failure, journey)
     return _outputs(trajectory, parts, columns, record, fields)

@@ -135,10 +135,10 @@ class DrivenTrajectory:
     def _check_limits(self) -> None:
         """Raises ChatRefusedError if the rollout may have no further turn."""
         if len(self.turn_tokens) >= self._limits.max_turns:
-            text = f"the policy has had its {self._limits.max_turns} turns (pivot.rollout.max_turns)"
+            text = f"the rollout has used up its {self._limits.max_turns} turns (pivot.rollout.max_turns)"
             raise self._refused(StopReason.MAX_TURNS, text)
         if time.monotonic() > self._deadline:
-            text = f"the rollout has taken its {self._limits.max_wall_seconds:g} s (pivot.rollout.max_wall_seconds)"
+            text = f"the rollout has used up its {self._limits.max_wall_seconds:g} s (pivot.rollout.max_wall_seconds)"
             raise self._refused(StopReason.MAX_WALL_SECONDS, text)
 
     async def _begun(self, request: ChatRequest) -> DrivenConversation:
@@ -175,7 +175,7 @@ class DrivenTrajectory:
         left = self._parts.max_model_len - len(begun.tokens.token_ids) - 1
         most = min(left, self._limits.turn_budget(len(begun.tokens.mask)))
         if most <= 0:
-            text = "the conversation fills the context length (data.max_response_length, or the engine's own)"
+            text = "the conversation fills the context length (data.max_response_length, or the engine's limit)"
             raise self._refused(StopReason.MAX_RESPONSE_TOKENS, text, code=CONTEXT_FULL)
         return most if request.max_tokens is None else min(most, request.max_tokens)
 

@@ -82,11 +82,11 @@ def _task(rollout: DumpedRollout, tasks: Mapping[str, WorkflowTask]) -> Workflow
 def _unusable(rollout: DumpedRollout, task: WorkflowTask | None, min_score: float) -> str:
     """Why a rollout gives no workflow; "" if it may."""
     if rollout.record is None:
-        return "rollout of an agent loop of verl"
+        return "rollout of one of verl's own agent loops, which writes no record"
     if rollout.record.is_masked or rollout.score is None:
-        return "undecided, or masked: the system failed"
+        return "undecided, or masked because the system failed"
     if rollout.score < min_score:
-        return "no success"
+        return "score below --min-score"
     return "prompt that is in neither --rows nor the dump" if task is None else ""
 
 

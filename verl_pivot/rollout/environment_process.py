@@ -80,7 +80,7 @@ async def ended(waiting: "asyncio.Future[ResultT]", name: str, is_stuck: Callabl
     """
     while not (await asyncio.wait({waiting}, timeout=_POLL_SECONDS))[0]:
         if is_stuck():
-            raise ToolFailureError(f"the environment {name} hangs: it asks nothing and does not end")
+            raise ToolFailureError(f"the environment {name} hangs: it sends the policy no request and does not end")
     return await waiting
 
 
@@ -109,7 +109,8 @@ def _report(name: str, line: bytes) -> EnvironmentReport:
         report = msgspec.json.decode(line, type=EnvironmentReport)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         shown = line[:200].decode(errors="replace")
-        raise ToolFailureError(f"the environment {name} ended with {shown!r}, which is no report: {error}") from error
+        problem = f"ended with {shown!r}, which is not a report: {error}"
+        raise ToolFailureError(f"the environment {name} {problem}") from error
     return checked(name, report)
 
 
@@ -122,7 +123,7 @@ def checked(name: str, report: EnvironmentReport) -> EnvironmentReport:
     if report.error:
         raise ToolFailureError(f"the environment {name} failed: {report.error[:1000]}")
     if report.reward is not None and not math.isfinite(report.reward):
-        raise ToolFailureError(f"the environment {name} gives a reward of {report.reward}, which is no finite number")
+        raise ToolFailureError(f"the environment {name} gives the reward {report.reward}, which is not a finite number")
     return report
 
 

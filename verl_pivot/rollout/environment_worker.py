@@ -115,7 +115,7 @@ class EnvironmentWorker:
                     if waiting is not None and not waiting.done():
                         waiting.set_result(answer.report())
             except (ValueError, msgspec.DecodeError) as error:  # a line that is too long or breaks the protocol
-                reason = f"its process wrote a line that is no answer: {error}"
+                reason = f"its process wrote a line that is not an answer: {error}"
         self._kill()
         await asyncio.wait({listening})
         await process.wait()

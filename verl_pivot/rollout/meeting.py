@@ -111,8 +111,8 @@ class Meeting(Generic[ItemT, ResultT]):
             group.all_ended.set()
             raise MeetingError(
                 MeetingFailure.SIBLINGS_MISSING,
-                f"{group.num_ended} of {group.num_members} rollouts of the prompt had ended {self._wait_seconds:g} "
-                "seconds after the first",
+                f"only {group.num_ended} of {group.num_members} rollouts of the prompt ended within "
+                f"{self._wait_seconds:g} seconds of the first",
             ) from error
         if len(group.items) < group.min_items:
             raise MeetingError(

@@ -69,7 +69,7 @@ class ModelGateway:
     async def _answer(self, read: Callable[[bytes], PolicyQuestion], request: web.Request) -> web.Response:
         trajectory = self._trajectories.get(request.headers.get("Authorization", "").removeprefix("Bearer "))
         if trajectory is None:
-            text = "the key belongs to no trajectory that is under way"
+            text = "the API key belongs to no running trajectory"
             raise ChatRefusedError(text, status=401, code="invalid_api_key")
         question = read(await request.read())
         turn = await trajectory.answer(question.request)

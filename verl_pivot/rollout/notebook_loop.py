@@ -73,7 +73,8 @@ class NotebookLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
         if notebook.max_context_tokens > self._parts.max_model_len:
             raise ConfigError(
                 f"pivot.notebook.max_context_tokens={notebook.max_context_tokens} is more than the engine's context of "
-                f"{self._parts.max_model_len} tokens (actor_rollout_ref.rollout.max_model_len, or else the model's own)"
+                f"{self._parts.max_model_len} tokens (actor_rollout_ref.rollout.max_model_len, or else the "
+                "model's limit): lower the first, or raise the second"
             )
 
     def _turn_ends(self) -> tuple[str, str]:

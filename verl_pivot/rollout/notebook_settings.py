@@ -35,7 +35,7 @@ class NotebookSettings(StepRule):
         if self.max_step_tokens >= self.max_context_tokens:
             raise ValueError(
                 f"max_step_tokens={self.max_step_tokens} leaves no room for a task within max_context_tokens="
-                f"{self.max_context_tokens}: lower the one, or raise the other"
+                f"{self.max_context_tokens}: lower the first, or raise the second"
             )
         return self
 
@@ -63,11 +63,11 @@ def check_notebook(config: DictConfig) -> None:
     if settings.max_step_tokens > response_length:
         raise ConfigError(
             f"pivot.notebook.max_step_tokens={settings.max_step_tokens} is more than data.max_response_length="
-            f"{response_length}, at which the engine cuts off: lower the one, or raise the other"
+            f"{response_length}, at which the engine cuts a step off: lower the first, or raise the second"
         )
     longest = config.actor_rollout_ref.rollout.get("max_model_len")
     if longest is not None and settings.max_context_tokens > longest:
         raise ConfigError(
             f"pivot.notebook.max_context_tokens={settings.max_context_tokens} is more than the engine's context, "
-            f"actor_rollout_ref.rollout.max_model_len={longest}: lower the one, or raise the other"
+            f"actor_rollout_ref.rollout.max_model_len={longest}: lower the first, or raise the second"
         )

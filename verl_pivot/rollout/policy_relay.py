@@ -66,7 +66,7 @@ class PolicyRelay:
             try:
                 await web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_port=True).start()
             except OSError as error:
-                raise ToolFailureError(f"the policy cannot listen at port {self._port}: {error}") from error
+                raise ToolFailureError(f"the policy cannot listen on port {self._port}: {error}") from error
             connector = aiohttp.TCPConnector(limit=0)
             self._http = aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=None))
 
@@ -87,7 +87,7 @@ class PolicyRelay:
 
 def _address(body: bytes) -> list[str]:
     """Base URL and key of the trajectory that a request belongs to."""
-    metadata = read_body(body, _RelayedBody, "to a model").metadata or {}
+    metadata = read_body(body, _RelayedBody, "model").metadata or {}
     address = metadata.get(METADATA_KEY)
     if not isinstance(address, str) or not _ADDRESS.fullmatch(address):
         raise ChatRefusedError(

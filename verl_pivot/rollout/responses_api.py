@@ -44,13 +44,13 @@ def read_response_request(body: bytes) -> PolicyQuestion:
     Raises:
         ChatRefusedError: If it is no such request, holds anything but text, or asks for what is not offered here.
     """
-    read = read_body(body, _ResponsesBody, "of responses")
+    read = read_body(body, _ResponsesBody, "responses")
     for name in ("previous_response_id", "conversation", "prompt"):
         if getattr(read, name) is not None:
-            raise ChatRefusedError(f"no response is stored; leave `{name}` out, and send the conversation as `input`")
+            raise ChatRefusedError(f"responses are not stored; leave `{name}` out and send the conversation as `input`")
     for name in ("background", "top_logprobs"):
         if getattr(read, name):
-            raise ChatRefusedError(f"the policy in training gives one answer of text; leave `{name}` out")
+            raise ChatRefusedError(f"the policy in training gives a single answer, as text; leave `{name}` out")
     tools = [_tool(each) for each in read.tools or []]
     request = checked_request(_messages(read), tools, [read.max_output_tokens])
     return PolicyQuestion(request, partial(_answer, read), partial(_events, read) if read.stream else None)
@@ -59,7 +59,7 @@ def read_response_request(body: bytes) -> PolicyQuestion:
 def _tool(tool: JsonObject) -> JsonObject:
     """A tool in the nested form of chat completions."""
     if tool.get("type") != "function" or not isinstance(tool.get("name"), str):
-        raise ChatRefusedError("a tool is no function with a name; the policy in training has no other tools")
+        raise ChatRefusedError("a tool is not a function with a name; the policy in training has no other tools")
     # Null means absent, since typed clients write every field that they know.
     function: JsonObject = {key: value for key, value in tool.items() if key != "type" and value is not None}
     return {"type": "function", "function": function}

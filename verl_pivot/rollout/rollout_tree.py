@@ -140,9 +140,10 @@ class RolloutTree:
         for turn, before in zip(node.rollout.turns, node.rollout.observed, strict=True):
             again = await self._rollouts.observe(turn, tools.toolbox)
             if again.failure or again.texts != before.texts:
-                raise _not_replayed(again.failure or f"turn {turn.index} gave {before.texts}, and now {again.texts}")
+                now = f"{again.texts} when its calls were run again"
+                raise _not_replayed(again.failure or f"turn {turn.index} gave {before.texts} at first, and {now}")
         if not equal([*tools.states()], [*node.tools.states()]):
-            raise _not_replayed("the results are the same, and the states of environments are not")
+            raise _not_replayed("the results are the same, but the states of environments differ")
 
 
 async def _held(tools: RolloutTools, stack: AsyncExitStack) -> AsyncExitStack:
@@ -159,6 +160,6 @@ def _is_masked(node: Branch) -> bool:
 
 def _not_replayed(why: str) -> ToolFailureError:
     return ToolFailureError(
-        f"a search runs calls again, and the tools do not replay exactly: {why:.300}; see `verl-pivot tools "
+        f"tree search runs calls again, but the tools do not replay exactly: {why:.300}; see `verl-pivot tools "
         "check-replay`, or give the environment a method `fork`"
     )

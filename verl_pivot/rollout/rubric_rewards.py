@@ -88,8 +88,8 @@ class RubricRewards:
         item = self._report(row, finished)
         if not item.fixed:
             raise DataError(
-                "the row has no criteria, by which it is scored in validation and with pivot.rubrics.evolve=False: "
-                "give it a column criteria, a list of text and weight"
+                "the row has no criteria, which validation and pivot.rubrics.evolve=False need to score it: "
+                "give it a column criteria, a list of objects with text and weight"
             )
         (scored,) = await self._fixed.scored([item])
         return scored

@@ -226,7 +226,7 @@ def recorded_texts(config: DictConfig) -> RecordedTexts:
     """
     chosen = OmegaConf.select(config, "pivot.record", default=RecordedTexts.ALL.value)
     if chosen not in [each.value for each in RecordedTexts]:
-        raise ConfigError(f"pivot.record must be {', '.join(RecordedTexts)}, got {chosen!r}")
+        raise ConfigError(f"pivot.record must be one of {', '.join(RecordedTexts)}, got {chosen!r}")
     return RecordedTexts(chosen)
 
 

@@ -13,9 +13,9 @@ from verl_pivot.validation import Options, validated
 
 _SECTION = "pivot.tree_search"
 _NOT_OFFERED = {
-    "verifier": "a verifier compares one action with an expert's, which tasks do not have: set outcome, by which the "
+    "verifier": "a verifier compares one action with an expert's, which tasks do not have: set outcome, for which the "
     "environment's `score` decides",
-    "judge": "no judge is asked between turns: write one into the environment's `progress`, or set outcome",
+    "judge": "no judge is asked between turns: ask one in the environment's `progress`, or set outcome",
     "continuations": "set outcome, and lookahead to pivot.rollout.max_turns: each candidate is then scored by one "
     "continuation to the end",
 }

@@ -75,7 +75,7 @@ class TagPair:
 
     def __post_init__(self) -> None:
         if self.whole and (self.open or self.close or self.fenced or not self.stop):
-            raise ValueError("whole takes stop, and neither open, close nor fenced, since the turn is the argument")
+            raise ValueError("whole needs stop, and no open, close or fenced, since the whole turn is the argument")
         if not self.whole and (not self.open or not self.close):
             raise ValueError(f"open and close must not be empty, got {self.open!r} and {self.close!r}")
 

@@ -102,7 +102,7 @@ def workflows_of_answer(text: str, source: Workflow) -> InducedWorkflows:
         places = places_in(steps, source.steps, taken)
         if places is None:
             is_overlap = places_in(steps, source.steps, set()) is not None
-            found.refused.append("shares a step with another" if is_overlap else "a step that its source does not have")
+            found.refused.append("shares a step with another" if is_overlap else "has a step that its source lacks")
             continue
         taken.update(places)
         goal = harmless(each.goal).strip()

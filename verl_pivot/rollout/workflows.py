@@ -122,5 +122,5 @@ def step_of(tool: str, arguments: JsonObject) -> WorkflowStep:
         text = json.dumps(arguments, ensure_ascii=False).encode(errors="replace").decode()
         plain = msgspec.json.decode(msgspec.json.encode(json.loads(text), order="deterministic"))
     except (OverflowError, RecursionError) as error:
-        raise ValueError(f"the arguments of a call of {tool} cannot be kept: {error}") from error
+        raise ValueError(f"the arguments of a call of {tool} cannot be stored: {error}") from error
     return WorkflowStep(tool=tool, arguments=plain)

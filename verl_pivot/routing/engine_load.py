@@ -86,7 +86,7 @@ def parse_metrics(text: str) -> EngineLoad:
     requests = [*_samples(text, "vllm:num_requests_running"), *_samples(text, "vllm:num_requests_waiting")]
     if not caches or not requests:
         raise EngineError(
-            "no vllm:cache_config_info and vllm:num_requests_running are in them; vLLM keeps them with "
+            "the metrics lack vllm:cache_config_info or vllm:num_requests_running/_waiting; turn them on with "
             "actor_rollout_ref.rollout.disable_log_stats=False"
         )
     capacity = 0

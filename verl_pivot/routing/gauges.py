@@ -8,12 +8,12 @@ from verl_pivot.routing.router_state import RouterStatus
 
 _SERVER_GAUGES = {
     "inflight": "Requests that run on a server",
-    "committed_tokens": "Tokens of conversations that have a place on a server",
+    "committed_tokens": "Tokens of conversations that are assigned to a server",
     "capacity_tokens": "Tokens that a server's KV cache holds",
 }
 _ROUTER_GAUGES = {
     "waiting": "Requests that wait for a server",
-    "conversations": "Conversations that have begun and not ended",
+    "conversations": "Conversations in progress",
     "utilisation": "Committed tokens / capacity, over all servers whose capacity is known",
     "imbalance": "Requests on the busiest server / mean over the servers",
 }

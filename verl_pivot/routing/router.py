@@ -33,7 +33,7 @@ class PassedOn(RuntimeError):
     """Error that ends the wait of a conversation that is to begin on another shard."""
 
     def __init__(self, shard: int, wait_seconds: float) -> None:
-        super().__init__(f"the conversation is to begin on shard {shard}")
+        super().__init__(f"the conversation must begin on shard {shard}")
         self.shard = shard
         self.wait_seconds = wait_seconds
 

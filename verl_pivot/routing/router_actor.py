@@ -81,7 +81,7 @@ class RouterActor:
         """`_handles` in Ray's object store; None until a process asks for them."""
         self._memory = memory
         if ray.get_runtime_context().was_current_actor_reconstructed:
-            logger.warning("the router's actor had died; the rollouts of its engines go on as new ones")
+            logger.warning("the router's actor died and was restarted; its rollouts are routed as new conversations")
         self._started: asyncio.Task[None] | None = None
         self._pollers: dict[str, asyncio.Task[None]] = {}
         self._gauges = RouterGauges()
@@ -217,7 +217,9 @@ class RouterActor:
             return await getattr(other, method).remote(*arguments)
         except ActorDiedError:
             if self._others.pop(shard, None) is not None:
-                logger.exception("shard %d of the router has died for good; its engines go to the other shards", shard)
+                logger.exception(
+                    "shard %d of the router died and is not restarted; its engines move to the other shards", shard
+                )
                 self._taken_over = _background_task(self._take_over(memory))
             return None
 
@@ -268,7 +270,7 @@ class RouterActor:
             return await read_load(self._session, server)
         except EngineError as error:
             logger.warning(
-                "%s; the router keeps its last known capacity, and after 3 failures in a row sends it no more requests",
+                "%s; the engine's last known capacity is used, and after 3 failures in a row it gets no more requests",
                 error,
             )
             return None
@@ -281,7 +283,7 @@ class RouterActor:
             self._pace.observe(time.process_time() - cpu, time.monotonic() - now)
             self._router.tick()
             if num_turns := self._desk.drop_silent():
-                logger.warning("gave back the places of %d turns, whose worker has not called for a minute", num_turns)
+                logger.warning("released %d turns of agent-loop processes that have not called for a minute", num_turns)
             for _ in self._gauges.set(self._router.status()):
                 await asyncio.sleep(0)
             if not self._router.conversations:

@@ -283,7 +283,7 @@ class ShardCalls:
     def _give_up(self, reason: str) -> None:
         """Tell everything that waits that the actor is lost."""
         self.is_lost = True
-        logger.error("an actor of the router is lost: %s", reason)
+        logger.error("stopped calling a router actor that died or does not answer: %s", reason)
         letters, self._in_flight, self._outbox = [*self._in_flight, *self._outbox], [], []
         for letter in letters:
             letter.set_cost(None)

@@ -17,7 +17,7 @@ from verl_pivot.routing.router_messages import ConversationOver, TurnOver, TurnP
 from verl_pivot.routing.shards import ConversationShards
 
 _LOST = (
-    "the router has died and Ray does not restart it any more, so that no rollout gets an engine: {reason}; see Ray's "
+    "the router has died and Ray no longer restarts it, so rollouts cannot get an engine: {reason}; see Ray's "
     "logs of RouterActor for the cause, and resume from the last checkpoint"
 )
 

@@ -264,5 +264,5 @@ class RouterState:
         )
         for name, server in self.servers.items():
             strays = [each for each in server.running if self.conversations[each].server != name]
-            assert not strays, f"requests run on {name}, but their conversations {strays} have their place elsewhere"
+            assert not strays, f"requests run on {name}, but their conversations {strays} are on other servers"
         return self.tokens()

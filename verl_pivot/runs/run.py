@@ -86,10 +86,10 @@ class TrainingRun:
         except (FileNotFoundError, NotADirectoryError):
             return _ReadConfig({}, None)
         except OSError as error:
-            return _ReadConfig({}, f"{path} cannot be read: {error.strerror}; all but the settings is shown")
+            return _ReadConfig({}, f"{path} cannot be read: {error.strerror}; everything except the settings is shown")
         except (ValueError, yaml.YAMLError, RecursionError) as error:
             why = str(error).partition("\n")[0]
-            return _ReadConfig({}, f"{path} is no YAML ({why}); all but the settings is shown")
+            return _ReadConfig({}, f"{path} is no YAML ({why}); everything except the settings is shown")
         return _ReadConfig(found if isinstance(found, dict) else {}, None)
 
     @cached_property
@@ -155,7 +155,7 @@ class TrainingRun:
                 f"{error.filename or self.path} cannot be read: {error.strerror}; give a run that can be read"
             ) from error
         if not is_there:
-            raise DataError(f"there is no {self.path}: give the folder of a run, or a dump of rollouts")
+            raise DataError(f"{self.path} does not exist: give the folder of a run, or a dump of rollouts")
         if not is_run:
             raise DataError(
                 f"{self.path} holds neither Hydra's configuration nor metrics nor dumps of rollouts: give the folder "

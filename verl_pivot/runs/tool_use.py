@@ -57,8 +57,8 @@ def read_tool_use(run: Path, *, right_from: float, on_step: Callable[[int], obje
         on_step(1)
     if not steps:
         raise DataError(
-            f"{run}: no rollout of the dumps is a trajectory with tools that was not masked; give a run of a method "
-            "with tools, such as +method=tool_rollout"
+            f"{run}: the dumps hold no trajectory with tools, apart from masked ones; give a run of a method with "
+            "tools, such as +method=tool_rollout"
         )
     return tuple(steps)
 

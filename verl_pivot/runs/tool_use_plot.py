@@ -11,7 +11,7 @@ with extra("data"):
     from matplotlib.figure import Figure
 
 _PANELS = {
-    "calling_share": "share of trajectories that call",
+    "calling_share": "share of trajectories that call a tool",
     "calls": "calls per trajectory",
     "failing_share": "share of calls that fail",
     "tokens": "sampled tokens per trajectory",

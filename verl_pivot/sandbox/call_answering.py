@@ -56,11 +56,11 @@ class CallAnswering:
 
     async def _reply(self, call: HostCall) -> ReplyBody:
         if call.name not in self._names:
-            raise SandboxError(f"the service passed on a call of {call.name!r}, which the session does not have")
+            raise SandboxError(f"the service passed on a call of {call.name!r}, but the session has no such function")
         try:
             arguments = self._arguments(call)
         except BadRowError as error:
-            return ReplyBody(number=call.number, error=f"the arguments of {call.name}() are not usable: {error}")
+            return ReplyBody(number=call.number, error=f"the arguments of {call.name}() are not valid: {error}")
         seconds = self._limits.reply_seconds
         try:
             async with asyncio.timeout(seconds) as limit:
@@ -95,6 +95,6 @@ def _encoded(call: HostCall, reply: HostReply) -> ReplyBody:
     text = encode_json(reply.value)
     num_bytes = len(text.encode())
     if num_bytes > MAX_CALL_BYTES:
-        error = f"the result of {call.name}() has {num_bytes} bytes as JSON; at most {MAX_CALL_BYTES} can come back"
+        error = f"the result of {call.name}() has {num_bytes} bytes as JSON; at most {MAX_CALL_BYTES} can be returned"
         return ReplyBody(number=call.number, error=error)
     return ReplyBody(number=call.number, value=text)

@@ -183,7 +183,9 @@ class Sandbox:
         """
         if self._pool_settings is not None:
             protocol = self._pool_settings.protocol
-            raise SandboxRequestError(f"a pool of {protocol} sends no output before the end: use our own service")
+            raise SandboxRequestError(
+                f"a {protocol} pool sends no output before the end: use a service of `verl-pivot sandbox serve`"
+            )
         streamed = StreamedProgram(program, deadline_seconds)
 
         async def run(on_output: OnOutput) -> Result:
@@ -224,7 +226,10 @@ class Sandbox:
             SandboxError: If no node opened the session until the deadline.
         """
         if self._pool_settings is not None:
-            raise SandboxRequestError(f"a pool of {self._pool_settings.protocol} has no sessions: use our own service")
+            protocol = self._pool_settings.protocol
+            raise SandboxRequestError(
+                f"{protocol} pools do not support sessions: use a service of `verl-pivot sandbox serve`"
+            )
         connection = await self._connected(time.monotonic() + deadline_seconds)
         session = await open_session(
             connection.session_sender,
@@ -269,7 +274,7 @@ class Sandbox:
     async def _connected(self, deadline: float) -> _Connection:
         if self._connection is not None:
             if self._connection.loop is not asyncio.get_running_loop():
-                raise SandboxRequestError("this Sandbox is used from a second event loop; make one for each")
+                raise SandboxRequestError("this Sandbox is used from a second event loop; make one Sandbox for each")
             return self._connection
         self._connecting = self._connecting or asyncio.Lock()
         try:

@@ -51,11 +51,13 @@ def submission_body(program: Program) -> _JudgeBody:
         SandboxRequestError: If the program has more than code and input, or another language than Python or C++.
     """
     if program.language not in LANGUAGES:
-        raise UnsupportedLanguageError(f"language {program.language!r} is none of code-judge's: {', '.join(LANGUAGES)}")
+        raise UnsupportedLanguageError(
+            f"code-judge does not support language {program.language!r}: use {' or '.join(LANGUAGES)}"
+        )
     if program.files or program.fetch or program.args or program.environment or program.folder:
         raise SandboxRequestError(
-            "code-judge runs a program with its standard input alone: it takes no files, arguments, variables or "
-            "folder, and gives no files back; use a service of `verl-pivot sandbox serve`, or a SandboxFusion pool"
+            "code-judge gives a program only standard input: it supports no files, arguments, environment variables or "
+            "folder, and returns no files; use a service of `verl-pivot sandbox serve`, or a SandboxFusion pool"
         )
     submission = _Submission(type=program.language, solution=program.code, input=program.stdin)
     return _JudgeBody(submissions=[submission])
@@ -75,9 +77,9 @@ def read_submission_answer(program: Program, text: bytes, *, max_characters: int
     try:
         results = _decode_answer(text).results
     except (ValueError, RecursionError) as error:
-        raise PoolFailure(f"it is no answer of code-judge's {PATH}: {error}") from error
+        raise PoolFailure(f"the answer is not valid for code-judge's {PATH}: {error}") from error
     if len(results) != 1:
-        raise PoolFailure(f"it answered {len(results)} results to one submission")
+        raise PoolFailure(f"the answer has {len(results)} results for one submission")
     (result,) = results
     succeeded = result.success if result.run_success is None else result.run_success
     match result.reason:
@@ -86,7 +88,7 @@ def read_submission_answer(program: Program, text: bytes, *, max_characters: int
         case "":
             status = Status.OK if succeeded else Status.ERROR
         case _:  # queue_timeout, internal_error, and whatever later servers add
-            raise PoolFailure(f"code-judge gave the program up: {result.reason}")
+            raise PoolFailure(f"code-judge could not run the program: {result.reason}")
     return Result(
         status=status,
         exit_code=0 if status is Status.OK else None,

@@ -89,7 +89,7 @@ class NodeFollower:
             try:
                 await self._refresh()
             except SandboxError as error:
-                logger.warning("the sandbox's nodes stay as they are: %s", error)
+                logger.warning("cannot refresh the list of the sandbox's nodes, so the old list stays: %s", error)
             await asyncio.sleep(SHORTEST_REFRESH_SECONDS)
 
     async def _refresh(self) -> None:

@@ -169,7 +169,9 @@ class Program:
         _check_size("stdin", len(self.stdin), MAX_STDIN_BYTES)
         _check_size("files", sum(map(len, self.files.values())), MAX_FILE_BYTES)
         if len(self.files) > MAX_FILES or len(self.fetch) > MAX_FILES:
-            raise SandboxRequestError(f"at most {MAX_FILES} files, got {len(self.files)} in and {len(self.fetch)} out")
+            raise SandboxRequestError(
+                f"files and fetch: at most {MAX_FILES} names each, got {len(self.files)} and {len(self.fetch)}"
+            )
         for name in (*self.files, *self.fetch):
             check_file_name(name)
         check_place(self.environment, self.folder)
@@ -186,7 +188,7 @@ def check_place(environment: Mapping[str, str], folder: str) -> None:
     """
     for name, value in environment.items():
         if not _VARIABLE.fullmatch(name) or name in _KEPT_VARIABLES:
-            raise SandboxRequestError(f"environment: {name!r} is no name of a variable that can be set")
+            raise SandboxRequestError(f"environment: {name!r} cannot be set: use a valid name, not PATH or PWD")
         if "\0" in value:
             raise SandboxRequestError(f"environment: the value of {name} holds a NUL byte: {value!r}")
     num_bytes = sum(len(name) + len(value.encode("utf-8", "surrogatepass")) for name, value in environment.items())
@@ -205,7 +207,9 @@ def check_file_name(name: str) -> None:
     """
     parts = name.split("/")
     if not _FILE_NAME.fullmatch(name) or {".", ".."} & set(parts) or len(name) > 255:
-        raise SandboxRequestError(f"file name {name!r} must be relative, without '.', '..' or NUL, up to 255 long")
+        raise SandboxRequestError(
+            f"file name {name!r} must be relative, without '.', '..' or NUL, and at most 255 characters long"
+        )
 
 
 def check_root_name(name: str) -> None:
@@ -215,7 +219,9 @@ def check_root_name(name: str) -> None:
         SandboxRequestError: If it is not.
     """
     if name and not _ROOT_NAME.fullmatch(name):
-        raise SandboxRequestError(f"root {name!r} must be one name of letters, digits and any of ._@+-, up to 255 long")
+        raise SandboxRequestError(
+            f"root {name!r} must be one name of letters, digits and any of ._@+-, at most 255 characters long"
+        )
 
 
 def _check_size(what: str, size: int, maximum: int) -> None:

@@ -62,7 +62,7 @@ class Failure:
     """Why a request has no result.
 
     Example:
-        Failure(kind=FailureKind.OVERLOADED, message="8192 requests wait already", retry_after_seconds=0.5)
+        Failure(kind=FailureKind.OVERLOADED, message="the queue is full", retry_after_seconds=0.5)
     """
 
     kind: FailureKind

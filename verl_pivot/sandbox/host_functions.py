@@ -41,10 +41,10 @@ class HostFunction:
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or keyword.iskeyword(self.name):
-            raise SandboxRequestError(f"a function of the host is called {self.name!r}, which is no Python identifier")
+            raise SandboxRequestError(f"the name {self.name!r} of a host function is not a valid Python identifier")
         properties, required = self.parameters.get("properties", {}), self.parameters.get("required", [])
         if not isinstance(properties, dict) or not isinstance(required, list):
-            raise SandboxRequestError(f"function {self.name} needs parameters that are a JSON schema of an object")
+            raise SandboxRequestError(f"the parameters of function {self.name} must be a JSON schema of an object")
 
 
 def check_functions(functions: Sequence[HostFunction]) -> None:
@@ -55,13 +55,13 @@ def check_functions(functions: Sequence[HostFunction]) -> None:
     """
     names = [function.name for function in functions]
     if len(names) > MAX_FUNCTIONS:
-        raise SandboxRequestError(f"a session has at most {MAX_FUNCTIONS} functions of the host, got {len(names)}")
+        raise SandboxRequestError(f"a session can have at most {MAX_FUNCTIONS} host functions, got {len(names)}")
     if repeated := {name for name in names if names.count(name) > 1}:
-        raise SandboxRequestError(f"two functions of the host are called {min(repeated)}")
+        raise SandboxRequestError(f"two host functions have the name {min(repeated)}: give each its own name")
     num_bytes = sum(len(json.dumps((each.description, each.parameters))) for each in functions)
     if num_bytes > MAX_FUNCTIONS_BYTES:
         raise SandboxRequestError(
-            f"descriptions of the host's functions have {num_bytes} bytes; the most is {MAX_FUNCTIONS_BYTES}"
+            f"the descriptions of the host functions have {num_bytes} bytes; at most {MAX_FUNCTIONS_BYTES} are allowed"
         )
 
 
@@ -98,7 +98,7 @@ class CallLimits:
 
     def __post_init__(self) -> None:
         if not (self.max_calls > 0 and 0.0 < self.reply_seconds < float("inf")):
-            raise SandboxRequestError(f"limits of calls must be positive numbers, got {self}")
+            raise SandboxRequestError(f"the limits of calls must be positive numbers, got {self}")
 
 
 class HostCall(NamedTuple):

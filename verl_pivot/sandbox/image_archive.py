@@ -78,10 +78,10 @@ class BoundedHeader(tarfile.TarInfo):
             header = super().frombuf(buf, encoding, errors)
         except tarfile.HeaderError as error:
             if bytes(buf).strip(b"\0"):  # tarfile would take a damaged header for the end of the archive
-                raise DataError(f"a header of it is damaged: {error}") from error
+                raise DataError(f"a header of the archive is damaged: {error}") from error
             raise
         if header.type in _LONG_HEADERS and header.size > _MAX_HEADER_BYTES:
-            raise DataError(f"a header of {header.size} bytes is longer than {_MAX_HEADER_BYTES}")
+            raise DataError(f"a header of {header.size} bytes is longer than the limit of {_MAX_HEADER_BYTES}")
         return header
 
 
@@ -100,7 +100,7 @@ class ByteBound:
         """
         self.num_bytes += num_bytes
         if self.num_bytes > self.max_bytes:
-            raise DataError(f"it unpacks to more than {self.max_bytes} bytes; raise --max-gib if that is right")
+            raise DataError(f"it unpacks to more than {self.max_bytes} bytes; raise --max-gib if the image needs more")
 
 
 class Layer:
@@ -127,7 +127,7 @@ class Layer:
         while self.read(1024**2):
             pass
         if (found := f"sha256:{self._hash.hexdigest()}") != self._digest:
-            raise DataError(f"its digest is {found}, and the image's configuration says {self._digest}: it is damaged")
+            raise DataError(f"a layer is damaged: its digest is {found}, not {self._digest} as in the configuration")
 
 
 class ImageArchive:
@@ -144,12 +144,13 @@ class ImageArchive:
         for member in archive:
             self._members[posixpath.normpath(member.name)] = member
             if len(self._members) > MAX_MEMBERS:
-                raise DataError(f"it holds more than {MAX_MEMBERS} files: it is no archive of an image")
+                raise DataError(f"it has more than {MAX_MEMBERS} files, so it is not an archive of an image")
         config, layers = self._docker_save() if "manifest.json" in self._members else self._oci_layout()
         digests = self._json(config, _Config).rootfs.diff_ids
         if len(layers) != len(digests) or len(layers) > _MAX_LAYERS:
             raise DataError(
-                f"it has {len(layers)} layers, and its configuration {len(digests)}, of {_MAX_LAYERS} at most"
+                f"it has {len(layers)} layers, but its configuration lists {len(digests)}; both must be the same "
+                f"number, at most {_MAX_LAYERS}"
             )
         self.layers = list(zip(layers, digests, strict=True))
         """[num_layers] (name of the layer's file in the archive, digest), from the lowest layer up."""
@@ -166,7 +167,7 @@ class ImageArchive:
         stream.seek(0)
         if start == _ZSTD:
             raise DataError(
-                f"layer {name!r} is compressed by zstd: convert it, as by `skopeo copy --dest-compress-format gzip "
+                f"layer {name!r} is compressed by zstd: convert it by `skopeo copy --dest-compress-format gzip "
                 "--dest-force-compress-format oci-archive:OLD oci-archive:NEW`"
             )
         try:
@@ -178,20 +179,20 @@ class ImageArchive:
         images = self._json("manifest.json", list[_SavedImage])
         if len(images) != 1:
             tags = [tag for image in images for tag in image.RepoTags or ()]
-            raise DataError(f"it holds {len(images)} images, {tags!s:.300}; save one alone")
+            raise DataError(f"it holds {len(images)} images, {tags!s:.300}; save a single image")
         return images[0].Config, images[0].Layers
 
     def _oci_layout(self) -> tuple[str, list[str]]:
         if "index.json" not in self._members:
-            raise DataError("it holds neither manifest.json nor index.json: give what `docker save` wrote, or skopeo "
-                            "as docker-archive: or oci-archive:")  # fmt: skip
+            raise DataError("it holds neither manifest.json nor index.json: give an archive of `docker save`, or of "
+                            "skopeo in the form docker-archive: or oci-archive:")  # fmt: skip
         document = self._json("index.json", _OciDocument)
         for _ in range(_MAX_LINKS):
             if document.manifests is None:
                 break
             document = self._json(_blob(_chosen(document.manifests)), _OciDocument)
         if document.config is None or document.layers is None:
-            raise DataError("its index leads to no manifest with a configuration and layers")
+            raise DataError("its index does not lead to a manifest with a configuration and layers")
         return _blob(document.config), [_blob(layer) for layer in document.layers]
 
     def _json(self, name: str, kind: type[StructT]) -> StructT:
@@ -210,16 +211,16 @@ class ImageArchive:
         for _ in range(_MAX_LINKS):
             member = self._members.get(place)
             if member is None:
-                raise DataError(f"it lacks its file {place!r}")
+                raise DataError(f"its file {place!r} is missing")
             if member.isreg() and not member.issparse():
                 file = self._archive.extractfile(member)
                 assert file is not None, "a regular file has content"
                 return file
             if not (member.issym() or member.islnk()):
-                raise DataError(f"its file {place!r} is no regular file")
+                raise DataError(f"its file {place!r} is not a regular file")
             folder = posixpath.dirname(place) if member.issym() else ""
             place = posixpath.normpath(posixpath.join(folder, member.linkname))
-        raise DataError(f"its file {name!r} is a link that leads to too many others")
+        raise DataError(f"its file {name!r} is a link that leads through too many other links")
 
 
 def _blob(descriptor: _Descriptor) -> str:
@@ -232,7 +233,7 @@ def _chosen(manifests: list[_Descriptor]) -> _Descriptor:
     fitting = [each for each in manifests if each.platform is not None and each.platform.architecture == own]
     if len(manifests) == 1 or len(fitting) == 1:
         return (fitting or manifests)[0]
-    raise DataError(f"its index names {len(manifests)} images, {len(fitting)} of them for {own}; save one alone")
+    raise DataError(f"its index names {len(manifests)} images, {len(fitting)} of them for {own}; save a single image")
 
 
 @contextmanager

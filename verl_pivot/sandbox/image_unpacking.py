@@ -150,7 +150,7 @@ class _Unpacking:
 
     def _leave_out(self, parts: list[str]) -> None:
         if parts[0] != "dev":
-            raise DataError("it is a device node or a pipe; those are left out of /dev and refused elsewhere")
+            raise DataError("it is a device node or a pipe outside of /dev, which is not allowed")
         self._found.num_devices += 1
 
     def _remove(self, folders: list[str], name: str) -> None:
@@ -166,7 +166,7 @@ class _Unpacking:
             names = [name.removeprefix(_WHITEOUT)]
         for each in names:
             if each in ("", ".", ".."):
-                raise DataError("it is a whiteout of no file")
+                raise DataError("it is a whiteout (a mark of deletion) without the name of a file")
             if (below := posixpath.join(place, each)) not in self._own:
                 _erase(self._path(below))
 
@@ -186,7 +186,7 @@ class _Unpacking:
         folder = self._resolved(folders)
         source = None if folder is None else self._path(posixpath.join(folder, name))
         if source is None or source == self._root or not (source.is_symlink() or source.is_file()):
-            raise DataError(f"it is a link to {target[:200]!r}, which is no file of the image")
+            raise DataError(f"it is a link to {target[:200]!r}, which is not a file of the image")
         os.link(source, path, follow_symlinks=False)
 
     def _folder(self, parts: list[str]) -> str:
@@ -208,7 +208,7 @@ class _Unpacking:
             if path.is_symlink():
                 num_links += 1
                 if num_links > _MAX_LINKS:
-                    raise DataError("its folder is a link that leads to too many others")
+                    raise DataError("its folder is a link that leads through too many other links")
                 target = os.readlink(path)
                 place = "" if target.startswith("/") else place
                 left += target.split("/")[::-1]
@@ -227,7 +227,7 @@ class _Unpacking:
         if not path.exists():
             path.mkdir(mode=0o755)
         elif not path.is_dir():
-            raise DataError(f"{place[:200]!r} is no folder")
+            raise DataError(f"{place[:200]!r} is not a folder")
 
     def _path(self, place: str) -> Path:
         return self._root / place

@@ -86,7 +86,7 @@ class OutputStream:
 
     async def __aiter__(self) -> AsyncIterator[OutputChunk]:
         if self._task is None:
-            raise SandboxRequestError("nothing runs yet: read the output inside of `async with`")
+            raise SandboxRequestError("the program has not started: read the output inside of `async with`")
         while (chunk := await self._next()) is not None:
             yield chunk
         await self._task

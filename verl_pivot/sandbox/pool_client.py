@@ -93,12 +93,13 @@ class PoolClient:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _encoded(self, program: Program) -> bytes:
+        protocol, remedy = self._settings.protocol, "use a service of `verl-pivot sandbox serve`"
         if program.root:
-            raise SandboxRequestError(f"a pool of {self._settings.protocol} has no roots: use our own service")
+            raise SandboxRequestError(f"{protocol} pools do not support root file systems: {remedy}")
         if program.network is Network.PROXY:
-            raise SandboxRequestError(f"a pool of {self._settings.protocol} has no proxy: use our own service")
+            raise SandboxRequestError(f"{protocol} pools do not support a proxy: {remedy}")
         if program.terminal is not None:
-            raise SandboxRequestError(f"a pool of {self._settings.protocol} has no terminals: use our own service")
+            raise SandboxRequestError(f"{protocol} pools do not support terminals: {remedy}")
         return encode(self._speech.body(program))
 
     async def _run(self, program: Program, body: bytes, deadline: float) -> Result:
@@ -115,7 +116,7 @@ class PoolClient:
         except _FinalError as error:
             raise SandboxError(str(error)) from error
         except TimeoutError as error:
-            raise SandboxError(f"no result of the pool before the deadline; {_latest(problems)}") from error
+            raise SandboxError(f"the pool gave no result before the deadline; {_latest(problems)}") from error
         raise SandboxError(f"the pool failed {len(problems)} times; {_latest(problems)}")
 
     @asynccontextmanager

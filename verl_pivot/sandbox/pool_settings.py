@@ -75,7 +75,7 @@ def pool_of_environment() -> PoolSettings | None:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise ConfigError(f"{POOL_VARIABLE} is no line of YAML: {error}") from error
+        raise ConfigError(f"{POOL_VARIABLE} is not valid YAML: {error}") from error
     if not isinstance(values, dict):
         raise ConfigError(
             f"{POOL_VARIABLE} must be a mapping such as '{{protocol: sandbox_fusion, urls: [http://node1:8080]}}', "

@@ -97,10 +97,13 @@ def run_code_body(program: Program) -> RunCodeBody:
     language = _THEIR_NAMES.get(program.language, program.language)
     if language not in LANGUAGES:
         raise UnsupportedLanguageError(
-            f"language {program.language!r} is none of SandboxFusion's: {', '.join(sorted(LANGUAGES))}"
+            f"SandboxFusion does not support language {program.language!r}: use one of {', '.join(sorted(LANGUAGES))}"
         )
     if program.environment or program.folder:
-        raise SandboxRequestError("SandboxFusion's protocol has neither an environment nor a folder to start in")
+        raise SandboxRequestError(
+            "SandboxFusion supports neither environment variables nor a folder to start in: use a service of "
+            "`verl-pivot sandbox serve`"
+        )
     return RunCodeBody(
         code=program.code,
         language=language,
@@ -123,7 +126,7 @@ def read_run_code_answer(program: Program, text: bytes) -> Result:
     try:
         answer = _decode_answer(text)
     except (ValueError, RecursionError) as error:
-        raise PoolFailure(f"it is no answer of SandboxFusion's /run_code: {error}") from error
+        raise PoolFailure(f"the answer is not valid for SandboxFusion's /run_code: {error}") from error
     compiled, ran = answer.compile_result, answer.run_result
     ends = [each for each in (compiled, ran) if each is not None]
     if answer.status is RunStatus.SANDBOX_ERROR or any(end.status is CommandStatus.ERROR for end in ends):
@@ -132,7 +135,7 @@ def read_run_code_answer(program: Program, text: bytes) -> Result:
     if compiled is not None and (compiled.status is not CommandStatus.FINISHED or compiled.return_code != 0):
         is_late = compiled.status is CommandStatus.TIME_LIMIT_EXCEEDED
         if not is_late and compiled.return_code is None:
-            raise PoolFailure("its compile_result is finished and has no return_code")
+            raise PoolFailure("its compile_result is finished but has no return_code")
         status = Status.COMPILE_TIMEOUT if is_late else Status.COMPILE_ERROR
         return Result(status=status, exit_code=compiled.return_code, compile_output=compile_output)
     if ran is None:
@@ -145,7 +148,7 @@ def _result(program: Program, answer: RunCodeAnswer, ran: CommandResult, compile
     if ran.status is CommandStatus.TIME_LIMIT_EXCEEDED:
         status = Status.TIMEOUT
     elif code is None:
-        raise PoolFailure("its run_result is finished and has no return_code")
+        raise PoolFailure("its run_result is finished but has no return_code")
     else:
         status = Status.SIGNALED if code < 0 else Status.ERROR if code else Status.OK
     by_itself = status in (Status.OK, Status.ERROR)
@@ -212,7 +215,7 @@ def run_code_answer(body: RunCodeBody, result: Result) -> RunCodeAnswer:
     limit = result.status if result.status in (Status.MEMORY_LIMIT, Status.OUTPUT_LIMIT) else ""
     return RunCodeAnswer(
         status=RunStatus.SUCCESS if result.status is Status.OK else RunStatus.FAILED,
-        message=f"ended for its limit: {limit}" if limit else "",
+        message=f"the program reached a limit: {limit}" if limit else "",
         compile_result=compiled,
         run_result=_command(result, is_late=is_late, stdout=result.stdout, stderr=result.stderr),
         executor_pod_name=result.node,

@@ -54,7 +54,7 @@ class Call:
         self.notes = [*self.notes[-MAX_NOTES + 1 :], f"{url}: {problem}"]
 
     def error(self, what: str) -> SandboxError:
-        tried = "; ".join(self.notes) or "no node took it"
+        tried = "; ".join(self.notes) or "no node accepted it"
         return SandboxError(f"{what}; {self.num_attempts} attempts, the latest: {tried}")
 
 
@@ -100,7 +100,7 @@ class Sender:
             async with asyncio.timeout_at(deadline):
                 await self._room.acquire()
         except TimeoutError as error:
-            message = f"no result within {deadline_seconds:g} s: {MAX_OUTSTANDING} earlier calls were not done"
+            message = f"no result within {deadline_seconds:g} s: {MAX_OUTSTANDING} earlier calls were not finished"
             raise SandboxError(message) from error
         call = Call(f"{next(self._ids)}", program, deadline, deadline_seconds, self._loop.create_future())
         call.expiry = self._loop.call_at(deadline, self._expire, call)
@@ -242,7 +242,7 @@ class Sender:
             case FailureKind.SANDBOX_ERROR:
                 call.num_sandbox_errors += 1
         if call.num_sandbox_errors >= MAX_SANDBOX_ERRORS:
-            call.future.set_exception(call.error("the sandbox broke on this program"))
+            call.future.set_exception(call.error("the sandbox failed repeatedly on this program"))
         else:
             others = any(other.is_ready and other.room > 0 for other in self._nodes if other is not node)
             self._retry(call, None if others else failure.retry_after_seconds)

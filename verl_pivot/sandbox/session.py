@@ -158,12 +158,12 @@ class Session:
 
     async def _send_with_calls(self, cell: CellBody, answer_call: AnswerCall, limits: CallLimits) -> Line:
         if not self._socket.is_free:
-            raise SandboxRequestError(f"session {self.id} runs another cell; await that one first")
+            raise SandboxRequestError(f"session {self.id} is running another cell; await that cell first")
         cell = msgspec.structs.replace(cell, calls=msgspec.Raw(encode(limits)))
         num_bytes = len(encode(cell))
         if num_bytes > MAX_CALL_MESSAGE_BYTES:
             raise SandboxRequestError(
-                f"a cell with calls has {num_bytes} bytes; the most is {MAX_CALL_MESSAGE_BYTES}: use write_file"
+                f"a cell with calls has {num_bytes} bytes, more than {MAX_CALL_MESSAGE_BYTES}: pass data by write_file"
             )
         limit = asyncio.timeout(cell.deadline_seconds)
         answering = CallAnswering(answer_call, limits, self._functions, limit)
@@ -242,7 +242,7 @@ class Session:
         """
         result = await self._run_empty_cell(f"{path!r} could be read", {}, (path,), deadline_seconds)
         if path not in result.files:
-            reason = result.file_errors.get(path, "the service did not bring it back")
+            reason = result.file_errors.get(path, "the service did not return it")
             raise SandboxFileError(f"file {path!r} of session {self.id} cannot be read: {reason}")
         return result.files[path]
 
@@ -367,5 +367,5 @@ def _state(line: Line) -> SessionState:
     if line.failure is not None:
         raise line.failure.as_error()
     if line.session is None:
-        raise SandboxError("the service answered without the session's state; are client and service of one version?")
+        raise SandboxError("the service answered without the session's state; are client and service the same version?")
     return line.session

@@ -59,12 +59,14 @@ def decode_snapshot(content: bytes) -> Snapshot:
         SnapshotError: If the bytes are no snapshot, or too many.
     """
     if not content.startswith(MAGIC):
-        raise SnapshotError(f"these {len(content)} bytes are no snapshot of a session; give what Session.snapshot gave")
+        raise SnapshotError(
+            f"these {len(content)} bytes are not a snapshot; give the content of a Snapshot of Session.snapshot"
+        )
     if len(content) > MAX_SNAPSHOT_BYTES:
         raise SnapshotError(f"a snapshot of {len(content)} bytes is larger than {MAX_SNAPSHOT_BYTES}")
     end = content.find(b"\n", len(MAGIC), len(MAGIC) + _MAX_LOST_BYTES)
     if end < 0:
-        raise SnapshotError("the snapshot is damaged: it has no list of what was lost")
+        raise SnapshotError("the snapshot is damaged: its list of lost parts is missing")
     return Snapshot(content=content, lost=decode_lost(content[len(MAGIC) : end]))
 
 
@@ -77,7 +79,7 @@ def decode_lost(line: bytes) -> tuple[str, ...]:
     try:
         lost = msgspec.json.decode(line[:_MAX_LOST_BYTES], type=dict[str, str])
     except (ValueError, RecursionError) as error:
-        raise SnapshotError(f"the snapshot is damaged: its list of what was lost cannot be read: {error}") from error
+        raise SnapshotError(f"the snapshot is damaged: its list of lost parts cannot be read: {error}") from error
     return tuple(f"{name}: {reason}" for name, reason in lost.items())
 
 

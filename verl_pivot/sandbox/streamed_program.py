@@ -56,7 +56,7 @@ class StreamedProgram:
                 line = await sender.transport.stream(node, path, data, receive)
             except TransportError as error:
                 if self._has_begun:
-                    raise SandboxError(f"{node.url} broke while the program ran: {error}") from error
+                    raise SandboxError(f"the connection to {node.url} broke while the program ran: {error}") from error
                 raise
             if line.failure is not None and self._has_begun:
                 raise line.failure.as_error()
@@ -82,12 +82,12 @@ class StreamedProgram:
         try:
             return await self._sender.transport.type_in(self._node, body)
         except TransportError as error:
-            raise SandboxError(f"nothing could be typed: {error}") from error
+            raise SandboxError(f"the text could not be typed into the terminal: {error}") from error
 
 
 def _result(line: Line) -> Result:
     if line.failure is not None:
         raise line.failure.as_error()
     if line.result is None:
-        raise SandboxError("the service answered without a result; are client and service of one version?")
+        raise SandboxError("the service answered without a result; are client and service the same version?")
     return line.result

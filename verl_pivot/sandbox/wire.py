@@ -294,7 +294,7 @@ def decode_batch(body: bytes) -> Batch:
 
 
 def _duplicate(item_id: str, times: int) -> Failure:
-    message = f"id {item_id!r} occurs {times} times in one batch; give each request its own"
+    message = f"id {item_id!r} occurs {times} times in one batch; give each request its own id"
     return Failure(kind=FailureKind.INVALID_REQUEST, message=message)
 
 

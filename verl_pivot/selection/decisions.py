@@ -51,7 +51,7 @@ class SelectionRule:
 
     def __post_init__(self) -> None:
         if not 0.0 < self.lambda_diff <= 1.0:
-            raise ConfigError(f"--lambda-diff must lie in (0, 1], got {self.lambda_diff}: no mean reward is below 0")
+            raise ConfigError(f"--lambda-diff must lie in (0, 1], got {self.lambda_diff}: mean rewards are at least 0")
         if self.max_per_trajectory is not None and self.max_per_trajectory < 1:
             raise ConfigError(f"--max-per-trajectory must be at least 1, got {self.max_per_trajectory}")
         if self.max_prompt_tokens is not None and self.max_prompt_tokens < 1:

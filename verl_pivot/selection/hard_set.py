@@ -100,7 +100,7 @@ class HardSet:
         if num_unseen == len(self.judged):
             raise DataError(
                 f"no problem of {problems} occurs in the rollouts: give the file that was data.val_files when they "
-                "were made, with its --prompt-key"
+                "were sampled, and its column of prompts as --prompt-key"
             )
         if self.most_decided < self.min_rollouts:
             raise ConfigError(
@@ -109,8 +109,8 @@ class HardSet:
             )
         if self.num_kept == 0:
             raise DataError(
-                f"the policy always solves each of the {len(self.judged)} problems of {problems}, so that nothing "
-                "would be left to train on: take harder problems, or more rollouts of each with a higher --min-rollouts"
+                f"the policy always solves all {len(self.judged)} problems of {problems}, so nothing is left to train "
+                "on: take harder problems, or sample more rollouts of each and raise --min-rollouts"
             )
 
 
@@ -181,8 +181,8 @@ def _prompt_ids(problems: Path, prompt_key: str) -> Iterator[str]:
         file = pyarrow.parquet.ParquetFile(problems)
         if prompt_key not in file.schema_arrow.names:
             raise DataError(
-                f"{problems} has no column {prompt_key!r}, only {', '.join(file.schema_arrow.names)}: say with "
-                "--prompt-key which column holds the chat messages"
+                f"{problems} has no column {prompt_key!r}, only {', '.join(file.schema_arrow.names)}: set "
+                "--prompt-key to the column of the chat messages"
             )
         if file.metadata.num_rows == 0:
             raise DataError(f"{problems} holds no rows: give the file that was rolled out")
@@ -199,10 +199,10 @@ def _id_of(value: object, place: str) -> str:
         messages = json.loads(value) if isinstance(value, str) else value
         if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
             return prompt_id(messages)
-        problem = "it is no list of chat messages"
+        problem = "it is not a list of chat messages"
     except (TypeError, ValueError) as error:
         problem = str(error)
-    raise DataError(f"{place}: the prompt cannot be read, since {problem}; say with --prompt-key which column holds it")
+    raise DataError(f"{place}: no prompt can be read: {problem}; set --prompt-key to the column of the chat messages")
 
 
 @contextmanager

@@ -102,8 +102,8 @@ def select_pivots(job: SelectionJob, progress: Progress) -> SelectionReport:
 def _check_profile(profile: Path, trajectories: Path) -> None:
     if profiled_sha256(profile) != file_sha256(trajectories):
         raise DataError(
-            f"{profile} was measured on another file than {trajectories}, or on what was in it before; "
-            "profile these trajectories again, to another --out"
+            f"{profile} was not measured on the present content of {trajectories}; profile these trajectories again, "
+            "to another --out"
         )
 
 
@@ -157,9 +157,9 @@ def _check_profiles(profile: Path, database: duckdb.DuckDBPyConnection) -> None:
     if num_missing:
         (num_candidates,) = _row(database, "select count(*) from candidates")
         remedy = (
-            "not every imported row had scores: import those that have by themselves, or measure a profile of your own"
+            "some imported rows had no scores: import only rows with scores, or measure a profile of your own"
             if is_published(profile)
-            else "run the same `verl-pivot profile` command again, without --limit: it goes on with what is missing"
+            else "run the same `verl-pivot profile` command again, without --limit: it profiles the missing turns"
         )
         raise DataError(f"the profile lacks {num_missing} of {num_candidates} turns; {remedy}")
 
@@ -225,15 +225,15 @@ def _require_some(report: SelectionReport, job: SelectionJob) -> None:
 def _dropped_and_remedy(report: SelectionReport) -> str:
     dropped = {decision: count for decision, count in report.num_by_decision.items() if decision is not Decision.KEPT}
     counts = ", ".join(f"{count} {decision.value}" for decision, count in dropped.items() if count) or "there were none"
-    remedy = _REMEDIES.get(max(dropped, key=dropped.__getitem__), "--keep all takes turns whatever their rewards are")
+    remedy = _REMEDIES.get(max(dropped, key=dropped.__getitem__), "--keep all keeps turns with any rewards")
     example = next(iter(report.refused_expert_examples.values()), None)
-    return f"({counts}); {remedy}" + (f"; the verifier says of the expert at {example}" if example else "")
+    return f"({counts}); {remedy}" + (f"; the verifier's verdict on the expert at {example}" if example else "")
 
 
 _REMEDIES = {
-    Decision.UNDECIDED: "the samples in the profile say why the verifier could not decide",
+    Decision.UNDECIDED: "see the samples in the profile for why the verifier could not decide",
     Decision.EXPERT_REFUSED: "import with the --verifier that fits these actions, or use --no-check-verifier",
-    Decision.OVERLONG: "raise --max-prompt-tokens, and data.max_prompt_length in training with it",
+    Decision.OVERLONG: "raise --max-prompt-tokens, and data.max_prompt_length of the training to the same value",
     Decision.TOO_EASY: "raise --lambda-diff",
 }
 

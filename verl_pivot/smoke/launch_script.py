@@ -72,7 +72,7 @@ def launch_of(script: Path, environment: Mapping[str, str] = os.environ) -> tupl
         depth += _depth(line)
     if len(launches) != 1:
         raise ConfigError(
-            f"{script} holds {len(launches) or 'no'} launches of {MODULE}: give a script, or a file, with one"
+            f"{script} holds {len(launches) or 'no'} launches of {MODULE}: give a script or a file with exactly one"
         )
     return launches[0]
 
@@ -125,7 +125,8 @@ def _filled_override(word: str, variables: Mapping[str, str]) -> str:
     override = _filled(word, variables)
     if _VARIABLE.fullmatch(word) and len(override.split()) > 1:
         raise ConfigError(
-            f"the launch has {word}, whose value {override!r} is one override or several: write them into the file"
+            f"the launch has {word}, whose value {override!r} may be one override or several: write the overrides into "
+            "the file"
         )
     return override
 
@@ -155,7 +156,9 @@ def replaced(launch: Sequence[str], values: Mapping[str, str]) -> ReplacedLaunch
     kept = [word for word in launch if word.lstrip("+~").partition("=")[0] not in names]
     for word in kept:
         if _UNKNOWN.search(word) or _VARIABLE.search(word):
-            raise ConfigError(f"the launch has {word!r}, which only a shell can tell: write its value into the file")
+            raise ConfigError(
+                f"the launch has {word!r}, whose value only a shell can compute: write the value into the file"
+            )
     differences = [
         Replacement(key, given.get(key.lstrip("+")), value)
         for key, value in values.items()

@@ -196,5 +196,5 @@ def case_of(method: str) -> SmokeCase:
         ConfigError: If there is no such method.
     """
     if method not in CASES:
-        raise ConfigError(f"there is no method {method!r}; known: {', '.join(sorted(CASES))}")
+        raise ConfigError(f"unknown method {method!r}; known: {', '.join(sorted(CASES))}")
     return CASES[method]

@@ -34,7 +34,7 @@ def standing_in(folder: Path) -> Iterator[str]:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
         if not address:
-            raise ConfigError("the stand-ins of the judge and of the search service do not start; see the error above")
+            raise ConfigError("the stand-ins of the judge and of the search service did not start; see the error above")
         yield address
         process.stdin.close()
 

@@ -176,7 +176,7 @@ def write_like(source: str, folder: Path) -> Path:
     try:
         config, tokenizer = AutoConfig.from_pretrained(source), AutoTokenizer.from_pretrained(source)
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{source} is no checkpoint that transformers can read: {error}") from error
+        raise ConfigError(f"{source} cannot be loaded by transformers: {error}") from error
     if hasattr(config, "text_config"):
         raise ConfigError(
             f"{source} is a {config.model_type}, whose config has a part for images: no small model of it can be made; "

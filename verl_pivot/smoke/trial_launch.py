@@ -130,9 +130,9 @@ def _failure(printed: Path, code: int) -> str:
 def missing_of_steps(metrics: Mapping[int, Mapping[str, float]], num_steps: int = NUM_STEPS) -> str | None:
     """What is missing from a launch that ended well: steps, metrics, or finite values; None if nothing is."""
     if sorted(metrics) != list(range(1, num_steps + 1)):
-        return f"the launch ended well, but logged the steps {sorted(metrics)} in place of {num_steps} steps"
+        return f"the launch ended without an error, but logged the steps {sorted(metrics)} instead of {num_steps} steps"
     for number, found in metrics.items():
         for name in _NEEDED:
             if not math.isfinite(found.get(name, math.nan)):
-                return f"step {number} has {name}={found.get(name)}, which is no number to learn from"
+                return f"step {number} has {name}={found.get(name)}, which is not a finite number"
     return None

@@ -143,7 +143,7 @@ def call_problem(
     for number, result in zip(question.depends_on, results, strict=True):
         others = [each for each in results if each is not result]
         if not unsourced_values(call, [request, *others], schema):
-            detail = f"the call {encode_json(written.arguments)} needs no value of question {number}"
+            detail = f"the call {encode_json(written.arguments)} uses no value of the answer to question {number}"
             return Malformed(reason="dependency_unused", detail=detail)
     return None
 
@@ -152,11 +152,11 @@ def _schema_problem(written: WrittenTool, taken: Sequence[str]) -> Malformed | N
     whole = encode_json(written.model_dump(mode="json"))
     tools = encode_json(list(parse_tools([written.schema_for_policy])))
     if written.name in taken:
-        return Malformed(reason="name_taken", detail=f"another tool is called {written.name}")
+        return Malformed(reason="name_taken", detail=f"another tool already has the name {written.name}")
     if without_chat_tokens(whole) != whole:
-        return Malformed(reason="markers_in_tool", detail="the tool has markers of the chat in it")
+        return Malformed(reason="markers_in_tool", detail="the tool contains markers of a chat template")
     if _UNBOUNDED.search(encode_json(written.parameters)):
-        return Malformed(reason="unbounded_schema", detail="the schema has a pattern or a reference")
+        return Malformed(reason="unbounded_schema", detail="the schema must not use `pattern` or `$ref`")
     problem = schemas_by_name(tools)[written.name].problem(written.arguments)
     return None if problem is None else Malformed(reason="bad_arguments", detail=problem.detail)
 
@@ -174,7 +174,7 @@ async def _run_problem(written: WrittenTool, question: AskedQuestion, word: str)
     """
     others = {name: other_value(value, word) for name, value in written.arguments.items()}
     if equal(others, written.arguments):
-        return Malformed(reason="no_arguments", detail="the call has no value that could be another one")
+        return Malformed(reason="no_arguments", detail="no argument of the call can be varied to test the tool")
     try:
         programs = [tool_program(written, arguments) for arguments in (written.arguments, written.arguments, others)]
     except SandboxRequestError as error:
@@ -184,11 +184,12 @@ async def _run_problem(written: WrittenTool, question: AskedQuestion, word: str)
         return problem
     again, other = map(read_outcome, await execute(programs[1:]))
     if answer_problem(again, question.answer):
-        return Malformed(reason="not_repeatable", detail=f"the same call gives {again.detail or again.value!r}")
+        return Malformed(reason="not_repeatable", detail=f"the repeated call gives {again.detail or again.value!r}")
     if other.failure not in ("", CALL_REFUSED, Reason.RUNTIME_ERROR):
-        return Malformed(reason=other.failure, detail=f"at {encode_json(others)}: {other.detail}")
+        return Malformed(reason=other.failure, detail=f"with arguments {encode_json(others)}: {other.detail}")
     if answer_problem(other, question.answer) is None:
-        return Malformed(reason="answer_of_other_arguments", detail=f"{encode_json(others)} gives the answer, too")
+        detail = f"other arguments also give the answer: {encode_json(others)}"
+        return Malformed(reason="answer_of_other_arguments", detail=detail)
     return None
 
 
@@ -197,7 +198,7 @@ def answer_problem(outcome: ToolOutcome, answer: Json) -> Malformed | None:
     if outcome.failure:
         return Malformed(reason=outcome.failure, detail=outcome.detail)
     if not equal(outcome.value, answer):
-        detail = f"the call gives {encode_json(outcome.value)}, and the answer is {encode_json(answer)}"
+        detail = f"the call gives {encode_json(outcome.value)}, but the answer is {encode_json(answer)}"
         return Malformed(reason="other_answer", detail=detail)
     return None
 

@@ -81,7 +81,7 @@ class AnswerGate:
                 answer = await writer.answer(question)
             paid = answer.num_prompt_tokens + answer.num_completion_tokens or paid
         except TimeoutError as error:
-            raise OutOfBudgetError("all seconds are spent") from error
+            raise OutOfBudgetError("the budget of seconds is used up") from error
         finally:
             self._budget.settle(reservation, paid)
         return answer

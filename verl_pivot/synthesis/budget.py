@@ -121,14 +121,14 @@ class Budget:
         """Whether the limits cover a call now; raises OutOfBudgetError if they cannot cover it later either."""
         limits = self._limits
         if limits.calls is not None and self._spent.calls >= limits.calls:
-            raise OutOfBudgetError(f"all {limits.calls} calls are spent")
+            raise OutOfBudgetError(f"the budget of {limits.calls} calls is used up")
         if (left := self.seconds_left) is not None and left <= 0.0:
-            raise OutOfBudgetError(f"all {limits.seconds:g} seconds are spent")
+            raise OutOfBudgetError(f"the budget of {limits.seconds:g} seconds is used up")
         if limits.tokens is None or self.num_tokens + tokens <= limits.tokens:
             return True
         if self._spent.tokens + tokens > limits.tokens:
             left_tokens = max(0, limits.tokens - self._spent.tokens)
-            raise OutOfBudgetError(f"{left_tokens} of {limits.tokens} tokens are left, and a call may take {tokens}")
+            raise OutOfBudgetError(f"{left_tokens} of {limits.tokens} tokens are left, but a call may take {tokens}")
         return False
 
     def _note_time(self) -> None:

@@ -100,7 +100,7 @@ class Calibrated:
             if sum(each.finding is None for each in drafts) == options.max_per_trajectory:
                 break
             drafts.append(await self._made(draft.made(number), task, deviation, workshop))
-        detail = f"{len(found)} turns have a failure that differs, and none costs value"
+        detail = f"{len(found)} failed actions differ from the expert's, but each of them raises the value"
         return drafts or [draft.rejected("no_deviation", detail)]
 
     async def _probed(self, task: _GuidedTask, number: int, workshop: Workshop) -> _Probed:
@@ -159,7 +159,8 @@ class Calibrated:
             return text
         if found := _TELLS.search(text):
             return Malformed(
-                reason="thought_tells", detail=f"{found[0]!r} is nothing that the assistant knows: {text!r}"
+                reason="thought_tells",
+                detail=f"the thought mentions {found[0]!r}, which the assistant cannot know: {text!r}",
             )
         return text
 
@@ -168,7 +169,7 @@ def _guided_task(draft: Draft, max_turns: int) -> _GuidedTask | Malformed:
     """The task of a trajectory, or the reason why it cannot be played."""
     trajectory = draft.trajectory
     if trajectory is None or trajectory.passed is False:
-        return Malformed(reason="not_passed", detail="calibration is about trajectories that solve their task")
+        return Malformed(reason="not_passed", detail="calibration needs a trajectory that solves its task")
     prompt = prompt_of(trajectory)
     if isinstance(prompt, Malformed):
         return prompt
@@ -179,9 +180,9 @@ def _guided_task(draft: Draft, max_turns: int) -> _GuidedTask | Malformed:
         number: by_index[number] for number in range(1, len(taken)) if {number - 1, number} <= by_index.keys()
     }
     if not candidates:
-        return Malformed(reason="too_few_turns", detail="no turn of the expert follows another one of its own")
+        return Malformed(reason="too_few_turns", detail="no expert turn directly follows another expert turn")
     if len(taken) >= max_turns:
-        detail = f"with the deviation it has {len(taken) + 1} turns, and max_turns is {max_turns}"
+        detail = f"with the deviation the trajectory has {len(taken) + 1} turns, more than max_turns={max_turns}"
         return Malformed(reason="too_many_turns", detail=detail)
     return _GuidedTask(
         id=draft.item,
@@ -197,14 +198,14 @@ def _problem(played: PlayedProblem, task: _GuidedTask, num_turns: int) -> str:
     """Why a conversation that consists of given turns does not solve the task; "" if it does."""
     conversation, outcome = played.played, played.outcome
     if conversation.messages[: conversation.num_prompt_messages] != task.prompt:
-        return "the environment adds to the prompt what the trajectory's prompt holds already"
+        return "the prompt with the environment's opening text differs from the trajectory's prompt"
     unreadable = next((number for number, turn in enumerate(conversation.turns) if not turn.is_readable), None)
     if unreadable is not None:
-        return f"turn {unreadable} is no action that could be sampled: {conversation.turns[unreadable].calls}"
+        return f"turn {unreadable} has a call that cannot be read: {conversation.turns[unreadable].calls}"
     if outcome.passed is not True:
         return f"the outcome is {outcome.reward}, {outcome.reason}: {outcome.detail}"
     if len(conversation.turns) < num_turns:
-        return f"it ends after {len(conversation.turns)} of {num_turns} turns: {conversation.stop_reason.value}"
+        return f"it ends early, after {len(conversation.turns)} of {num_turns} turns: {conversation.stop_reason.value}"
     try:
         encode_json([message.as_dict() for message in conversation.messages])
     except BadRowError as error:  # half of a surrogate pair in a call or a result

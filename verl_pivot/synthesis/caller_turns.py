@@ -48,7 +48,7 @@ def read_text(answer: ChatAnswer, *, reason: str = "bad_text") -> str | Malforme
         return action
     text = action.content.strip()
     if action.tool_calls or not text or without_chat_tokens(text) != text:
-        return Malformed(reason=reason, detail=f"a call, no text, or markers of the chat in it: {text!r}")
+        return Malformed(reason=reason, detail=f"not a text without calls and markers of a chat template: {text!r}")
     return text
 
 

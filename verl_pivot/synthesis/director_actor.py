@@ -101,7 +101,8 @@ class DirectorActor:
         try:
             async with toolset.open(draft.task) as tools:
                 if tools.opening:
-                    return [draft.rejected("environment_speaks_first", f"no line answers {tools.opening!r}")]
+                    detail = f"the step does not support the environment's opening text {tools.opening!r}"
+                    return [draft.rejected("environment_speaks_first", detail)]
                 stage = Stage(self._options, workshop, tools, system)
                 turns_per_goal = [await stage.reach(goal) for goal in goals]
                 verdict = await tools.score(stage.messages[-1])
@@ -156,7 +157,7 @@ class Stage:
             may_end = line.speaker == "assistant" and number >= self._options.min_turns
             if may_end and await self._is_reached(goal):
                 return number
-        raise BadRowError("goal_not_reached", f"not after {self._options.max_turns} lines: {goal!r}")
+        raise BadRowError("goal_not_reached", f"goal not reached after {self._options.max_turns} lines: {goal!r}")
 
     async def _script(self, goal: str) -> tuple[ScriptLine, ...]:
         last = self.messages[-1].role if self.messages else None
@@ -190,7 +191,7 @@ class Stage:
         async def draw(k: int) -> str | Malformed:
             text = read_text(await self._ask(prompt, DIRECTOR, k), reason="bad_instruction")
             if isinstance(text, str) and line.line.casefold() in text.casefold():
-                return Malformed(reason="instruction_has_line", detail=f"it gives the line itself: {text!r}")
+                return Malformed(reason="instruction_has_line", detail=f"it contains the line itself: {text!r}")
             return text
 
         return good(await first_good(draw, self._numbers()))
@@ -208,7 +209,7 @@ class Stage:
             for position, call in enumerate(action.tool_calls):
                 text = (await self._toolbox.run_one(call, position)).observed().text
                 self.messages.append(Message(role=Role.TOOL, content=text, name=call.name, tool_call_id=call.id))
-        raise BadRowError("too_many_calls", f"more than {self._options.max_calls} turns with calls before a line")
+        raise BadRowError("too_many_calls", f"more than {self._options.max_calls} turns with calls before one line")
 
     async def _users_line(self, instruction: str) -> str:
         prompt = self._asked(
@@ -292,8 +293,9 @@ def _read_task(task: JsonObject, name: str) -> _Task:
 def _script_problem(script: Script, first: Speaker, max_lines: int) -> Malformed | None:
     """The problem of a script that a program can find; None if there is none."""
     if len(script.lines) > max_lines:
-        return Malformed(reason="script_too_long", detail=f"{len(script.lines)} lines of at most {max_lines}")
+        return Malformed(reason="script_too_long", detail=f"{len(script.lines)} lines, more than {max_lines}")
     speakers = [line.speaker for line in script.lines]
     if speakers[0] != first or any(one == other for one, other in pairwise(speakers)):
-        return Malformed(reason="speakers_not_in_turn", detail=f"{first} has the first line, got {speakers}")
+        detail = f"the speakers must alternate, beginning with {first}, got {speakers}"
+        return Malformed(reason="speakers_not_in_turn", detail=detail)
     return None

@@ -123,7 +123,7 @@ class ErrorVariations:
         if problem is not None:
             return problem
         if (await score_message(made.expert, turn)).score == 1.0:
-            return Malformed(reason="same_calls", detail="the calls are those of the turn that it should vary")
+            return Malformed(reason="same_calls", detail="the calls match those of the turn to vary")
         question = WriterQuestion(
             messages=tuple(map(sent_message, made.state)),
             seed=workshop.seed(*numbers),
@@ -185,7 +185,8 @@ def _problem(turn: Turn, may_write: Sequence[str]) -> Malformed | None:
     """The problem of a sample that a program can find; None if there is none."""
     request = turn.state[-1].content
     if not request or not is_plain(request):
-        return Malformed(reason="bad_request", detail=f"no text, or markers of the chat in it: {request!r}")
+        detail = f"the request is empty or contains markers of a chat template: {request!r}"
+        return Malformed(reason="bad_request", detail=detail)
     encode_json(turn.expert.as_dict())  # raises BadRowError for half of a surrogate pair in a call
     known = {name_of(tool) for tool in turn.tools}
     for call in turn.expert.tool_calls:

@@ -20,7 +20,7 @@ def expert_accepted(options: ExpertAcceptedOptions) -> CheckStep:
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
         candidates = () if draft.trajectory is None else turns(draft.trajectory)
         if not candidates:
-            return Verdict.refuse("no_expert_turn", "there is no turn that a verifier could judge")
+            return Verdict.refuse("no_expert_turn", "the draft has no expert turn for the verifier to judge")
         for turn in candidates:
             verdict = await score_expert(turn)
             if verdict.score is None:

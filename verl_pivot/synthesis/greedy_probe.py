@@ -109,8 +109,8 @@ def perplexity(logprobs: Sequence[TokenLogprob]) -> float | None:
     mean = fmean(each.logprob for each in logprobs)
     if not _LEAST_LOGPROB < mean <= _ROUNDING:
         raise EngineError(
-            f"the policy's server gives logprobs with a mean of {mean:g}, which no model has; set "
-            "greedy_probe.logprobs=false to do without them"
+            f"the policy's server returns impossible logprobs (mean {mean:g}); set greedy_probe.logprobs=false to run "
+            "without them"
         )
     return math.exp(-mean)
 
@@ -160,7 +160,8 @@ def _chosen(draft: Draft, limit: float) -> Draft:
         return draft
     found = _right_perplexity(draft)
     if found is None:
-        return draft.rejected("mastered", "the policy is right, and nobody knows how sure it was")
+        return draft.rejected("mastered", "the policy is right, but its perplexity is unknown (no logprobs)")
     if found <= limit:
-        return draft.rejected("mastered", f"the policy is right, with a perplexity of {found:.4g}, up to {limit:.4g}")
+        detail = f"the policy is right, and its perplexity {found:.4g} does not exceed the limit {limit:.4g}"
+        return draft.rejected("mastered", detail)
     return draft

@@ -20,7 +20,7 @@ def prompt_of(trajectory: Trajectory) -> tuple[Message, ...] | Malformed:
     begin = max((number for number, each in enumerate(messages, start=1) if each.role is Role.USER), default=0)
     prompt = messages[:begin]
     if not prompt or any(message.tool_calls for message in prompt):
-        return Malformed(reason="several_requests", detail="the calls must follow the last message of the user")
+        return Malformed(reason="several_requests", detail="every call must come after the last user message")
     return prompt
 
 
@@ -51,7 +51,7 @@ class _GuidedGate:
             message = self.turns[number].as_dict()
             return ChatAnswer(message=message, finish_reason="stop", num_prompt_tokens=0, num_completion_tokens=0)
         if self.policy is None:
-            raise QuestionRefusedError("nothing ends the conversation after the last of the given turns")
+            raise QuestionRefusedError("the conversation does not end after the last given turn")
         answer = await self.policy.answer(question, POLICY)
         if self.num_prompt_tokens is None:
             self.num_prompt_tokens = answer.num_prompt_tokens

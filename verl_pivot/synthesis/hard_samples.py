@@ -60,8 +60,9 @@ class HardPathStep:
         ]
         if not self._hard:
             raise ConfigError(
-                f"step {workshop.step}: the policy fails at none of {len(probes)} probed tools that other tools give "
-                f"values; lower wrong_from (now {options.wrong_from:g}), or give other --trajectories"
+                f"step {workshop.step}: no hard tool among {len(probes)} probed tools (one that takes a value from "
+                f"another tool, and at which a share of at least wrong_from={options.wrong_from:g} of the answers is "
+                "wrong); lower wrong_from, or give other --trajectories"
             )
 
     async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
@@ -85,7 +86,7 @@ def still_hard(options: StillHardOptions) -> CheckStep:
 
     async def check(draft: Draft, workshop: Workshop) -> Verdict:
         if draft.trajectory is None:
-            return Verdict.refuse("no_trajectory", "there is no turn to ask the policy at")
+            return Verdict.refuse("no_trajectory", "the draft has no trajectory")
         calls = [turn for turn in turns(draft.trajectory) if turn.expert.tool_calls]
         verdicts = await all_at_once(probe(turn, workshop, POLICY, options.max_tokens) for turn in calls)
         wrong = next((verdict for verdict in verdicts if verdict.score is not None and verdict.score < 1.0), None)

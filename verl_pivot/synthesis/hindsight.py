@@ -65,11 +65,12 @@ class Achieved:
     async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
         trajectory = draft.trajectory
         if trajectory is None or trajectory.passed is not False:
-            return [draft.rejected("not_failed", "hindsight is about trajectories whose outcome was wrong")]
+            return [draft.rejected("not_failed", "hindsight needs a trajectory that failed its task")]
         try:
             solved = await self._solved(trajectory, workshop)
             if not solved:
-                return [draft.rejected("nothing_achieved", "the environment names no task that a state solves")]
+                detail = "by the environment, the trajectory solves no other task on the way"
+                return [draft.rejected("nothing_achieved", detail)]
             chosen = solved[::-1][: self._options.max_per_trajectory]
             return [await self._made(draft.made(number), trajectory, each, workshop, number)
                     for number, each in enumerate(chosen)]  # fmt: skip
@@ -104,7 +105,8 @@ class Achieved:
         message = Message(role=Role.ASSISTANT, content=answer)
         whole = await _rerun(solved.turns, task, message, workshop)
         if whole.score != 1.0:
-            return draft.rejected("not_replayed", f"in an environment of the task the same calls score {whole.score}")
+            detail = f"run again in an environment of the task, the calls score {whole.score} instead of 1"
+            return draft.rejected("not_replayed", detail)
         turns, rerun = await _shortened(solved.turns, whole, task, message, workshop)
         system = [each for each in trajectory.messages[:1] if each.role is Role.SYSTEM]
         prompt = [*system, Message(role=Role.USER, content=request)]

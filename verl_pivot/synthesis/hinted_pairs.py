@@ -56,7 +56,7 @@ class HintedPairs:
 
     async def __call__(self, draft: Draft, workshop: Workshop) -> Sequence[Draft]:
         if draft.trajectory is None:
-            return [draft.rejected("no_trajectory", "there is no turn to write again")]
+            return [draft.rejected("no_trajectory", "the draft has no trajectory")]
         choices = [turn for turn in turns(draft.trajectory) if len(turn.expert.tool_calls) == 1]
         rng = Random(workshop.seed(0))
         chosen = sorted(rng.sample(choices, min(self._options.num, len(choices))), key=lambda turn: turn.index)
@@ -67,7 +67,7 @@ class HintedPairs:
         draft = draft.with_values(turn=turn.index)
         wrong = await _refused_call(turn, rng)
         if wrong is None:
-            return draft.rejected("no_wrong_call", f"turn {turn.index}: the verifier refuses no change of its call")
+            return draft.rejected("no_wrong_call", f"turn {turn.index}: the verifier refuses none of the changed calls")
         right_action = await self._hinted(turn, turn.expert, workshop, side=0)
         if isinstance(right_action, Malformed):
             return draft.rejected("right_hint_not_followed", f"{right_action.reason}: {right_action.detail}")
@@ -104,7 +104,7 @@ class HintedPairs:
             if verdict.score != 1.0:
                 return Malformed(reason=verdict.reason, detail=verdict.detail)
             if found := _TELLS.search(f"{action.content}\n{action.reasoning or ''}"):
-                return Malformed(reason="mentions_hint", detail=f"{found[0]!r} stands in the turn")
+                return Malformed(reason="mentions_hint", detail=f"the turn mentions the hint: {found[0]!r}")
             return replace(action, tool_calls=(replace(action.tool_calls[0], id=turn.expert.tool_calls[0].id),))
 
         return await first_good(draw, range(self._options.attempts))

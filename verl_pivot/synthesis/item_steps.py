@@ -75,7 +75,9 @@ class ItemRunner:
         """The drafts after a step that makes or checks; drafts run concurrently and keep their order."""
         left = [draft for made in await all_at_once(self._one(step, each) for each in drafts) for draft in made]
         if repeated := [name for name, count in Counter(draft.id for draft in left).items() if count > 1]:
-            raise UserCodeError(f"step {step.label} made two drafts {repeated[0]}: give each `made` another number")
+            raise UserCodeError(
+                f"step {step.label} made two drafts with the id {repeated[0]}: give each `made` another number"
+            )
         return left
 
     async def _one(self, step: RecipeStep, draft: Draft) -> list[Draft]:
@@ -117,7 +119,8 @@ class ItemRunner:
             kept = {each.id: each for each in await cast(ChooseStep, step.step.run)(rivals, workshop)}
         except (OutOfBudgetError, QuestionRefusedError) as error:
             kept = {draft.id: draft.rejected(_reason(error), str(error)) for draft in rivals}
-        found = [kept.get(each.id) or each.rejected("not_chosen", f"others of {group} were kept") for each in rivals]
+        detail = f"other drafts of group {group} were kept"
+        found = [kept.get(each.id) or each.rejected("not_chosen", detail) for each in rivals]
         trace = _trace(step, group, workshop, None)
         return [replace(each, traces=(*each.traces, trace)) for each in found]
 

@@ -116,7 +116,7 @@ class VerifiedLabel:
         trajectory = draft.trajectory
         assert trajectory is not None, draft.id
         if not trajectory.metadata.keys() - {PROVENANCE}:
-            return _Continued(solves=False, detail="the row names no environment to run it in")
+            return _Continued(solves=False, detail="the row has no metadata of an environment")
         prompt = prompt_of(trajectory)
         if isinstance(prompt, Malformed):
             return _Continued(solves=False, detail=prompt.detail)
@@ -124,7 +124,7 @@ class VerifiedLabel:
         row = guided_row(draft, trajectory, prompt)
         played = await play_guided(row, [*before, action], workshop, self._options, name=draft.item)
         if not played.outcome.is_masked and not _is_state(played, turn.state):
-            return _Continued(solves=False, detail="the calls before it are not answered as recorded")
+            return _Continued(solves=False, detail="earlier calls give other results than recorded")
         outcome = played.outcome
         solves = None if outcome.is_masked else outcome.passed is True
         num_turns = len(played.played.turns)
@@ -143,7 +143,7 @@ def _kept(draft: Draft) -> Draft:
     """The draft with its label as it is; rejected if the row's verifier was undecided about the label."""
     draft = draft.with_values(label=LabelVerdict.MODEL_INCORRECT)
     if draft.values[PROBE] == Probed.UNDECIDED:
-        return draft.rejected(str(draft.values[PROBE_REASON]), "the verifier cannot tell the label from other actions")
+        return draft.rejected(str(draft.values[PROBE_REASON]), "the verifier cannot decide about the label")
     return draft
 
 

@@ -151,9 +151,10 @@ class Cast:
                 return said
             text = said.text.strip()
             if not text or not is_plain(text):
-                return Malformed(reason="bad_request", detail=f"no text, or markers of the chat in it: {text!r}")
+                detail = f"the request is empty or contains markers of a chat template: {text!r}"
+                return Malformed(reason="bad_request", detail=detail)
             if named := [name for name in self._telling_names if name.casefold() in text.casefold()]:
-                return Malformed(reason="request_names_tool", detail=f"the user knows no {named[0]}: {text!r}")
+                return Malformed(reason="request_names_tool", detail=f"the request names tool {named[0]}: {text!r}")
             return Message(role=Role.USER, content=text)
 
         return await self._drawn(draw)
@@ -191,7 +192,8 @@ class Cast:
             except BadRowError as error:
                 return Malformed(reason="bad_result", detail=str(error))
             if not is_plain(text):
-                return Malformed(reason="bad_result", detail=f"markers of the chat in it: {text!r}")
+                detail = f"the result contains markers of a chat template: {text!r}"
+                return Malformed(reason="bad_result", detail=detail)
             return _missing_field(text, fields) or text
 
         return await self._drawn(draw)
@@ -218,5 +220,5 @@ class Cast:
 def _missing_field(result: str, fields: Sequence[str]) -> Malformed | None:
     """Why a result cannot give later calls their values; None if it can."""
     held = {each.path for each in scalars(result_value(result))}
-    missing = [field or "a text alone" for field in fields if field not in held]
-    return Malformed(reason="result_without_field", detail=f"no {', '.join(missing)}") if missing else None
+    missing = [field or "plain text" for field in fields if field not in held]
+    return Malformed(reason="result_without_field", detail=f"it lacks {', '.join(missing)}") if missing else None

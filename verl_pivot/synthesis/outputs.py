@@ -262,8 +262,6 @@ def _draw(report: SynthesisReport, outcome: FilterOutcome | None, path: Path) ->
         labels = tuple(f"{number / _BINS:g}" for number in range(_BINS))
         heights = tuple(map(float, report.pass_rates))
         charts.append(
-            Chart(
-                title="pass rate of the policy at the tasks of what is kept", labels=labels, series={"drafts": heights}
-            )
+            Chart(title="pass rate of the policy at tasks of kept drafts", labels=labels, series={"drafts": heights})
         )
     draw_counts(counts, "drafts", charts, path)

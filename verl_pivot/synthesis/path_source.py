@@ -93,7 +93,9 @@ async def read_graph(workshop: Workshop, options: GraphOptions) -> ToolGraph:
     """
     inputs, step = workshop.inputs, workshop.step
     if inputs.trajectories is None and inputs.toolset is None:
-        raise ConfigError(f"step {step} needs tools: give --trajectories FILE, whose calls show how values pass")
+        raise ConfigError(
+            f"step {step} needs tools: give --trajectories FILE, whose calls show how values pass between tools"
+        )
     tools: dict[str, JsonObject] = {}
     edges: list[FieldEdge] = []
     if inputs.trajectories is not None:

@@ -46,7 +46,7 @@ class SynthesisPlan:
         """The plan as text for the user: each total with its 95 % interval by the normal approximation."""
         costs, number = self.costs, self.num_items
         if not costs:
-            return ["There is no item."]
+            return ["The input has no items."]
         seconds = [each.seconds / min(self.concurrency, number) for each in costs]
         return [
             f"From {len(costs)} of {number} items, for all of them:",

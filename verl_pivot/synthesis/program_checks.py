@@ -112,6 +112,6 @@ async def _difference(trajectory: Trajectory, tools: RolloutTools, *, same_resul
             continue
         known = answered.result.content
         if not is_same_result(found, known):
-            detail = f"turn {answered.turn}, {answered.call.name}: {found!r}, not {known!r}"
+            detail = f"turn {answered.turn}, {answered.call.name}: got {found!r} instead of {known!r}"
             return Verdict.refuse("other_result", shortened(detail))
     return None

@@ -67,7 +67,7 @@ async def _locked(lock: int, path: Path) -> None:
         except BlockingIOError as error:
             if time.monotonic() > give_up_at:
                 raise ConfigError(
-                    f"{path} is held by another process that asks for this run: wait for it, or end it"
+                    f"{path} is locked by another process of this run: wait until it ends, or end it"
                 ) from error
             await asyncio.sleep(_LOOK_SECONDS)
         else:

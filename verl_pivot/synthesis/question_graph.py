@@ -141,23 +141,26 @@ def graph_problem(graph: QuestionGraph, num_hops: int, max_questions: int) -> Ma
     """
     whole = encode_json(graph.model_dump(mode="json"))
     if without_chat_tokens(whole) != whole or not graph.request.strip():
-        return Malformed(reason="bad_request", detail=f"no text, or markers of the chat in it: {graph.request!r}")
+        detail = f"the request is empty, or the graph contains markers of a chat template: {graph.request!r}"
+        return Malformed(reason="bad_request", detail=detail)
     if len(graph.questions) > max_questions:
-        return Malformed(reason="too_many_questions", detail=f"{len(graph.questions)} of at most {max_questions}")
+        detail = f"the graph has {len(graph.questions)} questions, more than {max_questions}"
+        return Malformed(reason="too_many_questions", detail=detail)
     for number, each in enumerate(graph.questions, start=1):
         if problem := _question_problem(each, number):
             return problem
     if graph.num_hops != num_hops:
-        return Malformed(reason="other_number_of_hops", detail=f"{graph.num_hops}, and {num_hops} were asked for")
+        detail = f"the longest chain has {graph.num_hops} questions instead of {num_hops}"
+        return Malformed(reason="other_number_of_hops", detail=detail)
     return None
 
 
 def _question_problem(question: AskedQuestion, number: int) -> Malformed | None:
     needed = question.depends_on
     if question.id != number:
-        return Malformed(reason="bad_graph", detail=f"question {number} has the id {question.id}")
+        return Malformed(reason="bad_graph", detail=f"question number {number} has the id {question.id}")
     if len({*needed}) < len(needed) or not all(0 < other < number for other in needed):
-        detail = f"question {number} depends on {list(needed)}; it may on earlier ones, each once"
+        detail = f"question {number} must depend on earlier questions only, each listed once, got {list(needed)}"
         return Malformed(reason="bad_graph", detail=detail)
     if question.answer is None or question.answer in ("", [], {}):
         return Malformed(reason="no_answer", detail=f"question {number} has no answer")

@@ -62,8 +62,8 @@ async def runner_on_ray(job: SynthesisJob, on_ray: SpreadOptions, folder: Path) 
     """
     if on_ray.address.startswith("ray://"):
         raise ConfigError(
-            f"--address {on_ray.address}: questions are asked on a node of the cluster, with files of this command; "
-            "run it on such a node, and give host:port or auto"
+            f"--address {on_ray.address} is not supported: run this command on a node of the cluster, and give "
+            "host:port or auto"
         )
     home = CommandHome.of_this_process()
     with connected(on_ray.address):
@@ -126,12 +126,12 @@ async def close_desk(desk: Any, say: Callable[[str], None]) -> None:
     except EngineError as error:
         reason = str(error)
     except RayTaskError as error:
-        reason = f"the process that asks the models could not settle the budget: {error.cause!r}"
+        reason = f"the process that asks the models could not close the budget: {error.cause!r}"
     except TimeoutError:
         reason = f"the process that asks the models did not end within {STOP_SECONDS:g} s, and is killed"
     else:
         return
-    say(f"{reason}. All answers and prices are kept; the seconds since the last price are not counted in the budget")
+    say(f"{reason}. All answers and costs are kept; the seconds since the last cost are not counted in the budget")
 
 
 async def answered(reference: Any) -> Any:

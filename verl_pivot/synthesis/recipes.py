@@ -106,7 +106,7 @@ def read_recipe(name: str, changes: Mapping[str, object], modules: Iterable[str]
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"recipe {path} cannot be read: {' '.join(str(error).split())}") from error
     if not isinstance(content, list) or not content:
-        raise ConfigError(f"{path} must be a list of steps that begins with tasks, got {type_in_words(content)}")
+        raise ConfigError(f"{path} must be a list that begins with an item source, got {type_in_words(content)}")
     return recipe_of(content, path, changes, modules)
 
 
@@ -164,7 +164,7 @@ def _changed(entries: list[_RecipeEntry], changes: Mapping[str, object]) -> list
 def _recipe(path: Path, entries: list[_RecipeEntry], modules: Iterable[str]) -> Recipe:
     first, *rest = entries
     if first.name not in _SOURCES:
-        raise ConfigError(f"{first.place}: a recipe begins with its items, {', '.join(ItemSource)}, got {first.name!r}")
+        raise ConfigError(f"{first.place}: must be an item source ({', '.join(ItemSource)}), got {first.name!r}")
     source, num = ItemSource(first.name), 0
     if source is ItemSource.NUMBERS:
         num = validated(NumberedItems, first.options, f"{first.place}: numbers").num
@@ -178,8 +178,8 @@ def _recipe(path: Path, entries: list[_RecipeEntry], modules: Iterable[str]) -> 
     for before, behind in pairwise(steps):
         if before.step.across_items and not behind.step.across_items:
             raise ConfigError(
-                f"{path}: {behind.label} stands behind {before.label}, which waits for all items; put {before.label} "
-                "behind it"
+                f"{path}: step {behind.label} comes after {before.label}, which waits for all items; put "
+                f"{before.label} after {behind.label}"
             )
     content: list[object] = [{entry.name: entry.options} for entry in entries]
     return Recipe(name=path.stem, source=source, num_numbered=num, steps=steps, filters=filters, content=content)
@@ -193,14 +193,16 @@ def _filters(entry: _RecipeEntry, modules: Iterable[str]) -> FilterRules:
 
 def _step(entry: _RecipeEntry) -> RecipeStep:
     if entry.name == _QUALITY:
-        raise ConfigError(f"{entry.place}: quality filters all trajectories, so that it stands last")
+        raise ConfigError(f"{entry.place}: quality filters all trajectories, so it must be the last entry")
     if entry.name in _SOURCES:
-        raise ConfigError(f"{entry.place}: {entry.name} names the items, and stands first alone")
+        raise ConfigError(f"{entry.place}: {entry.name} is an item source and may only be the first entry")
     try:
         encode_json(entry.options)  # type: ignore[arg-type]  # raises for YAML values that JSON lacks
         step = get_step(entry.name, entry.options)  # type: ignore[arg-type]
     except BadRowError as error:
-        raise ConfigError(f"{entry.place}: an option of {entry.name} is no plain value ({error})") from error
+        raise ConfigError(
+            f"{entry.place}: an option of {entry.name} cannot be written as JSON ({error}); put it in quotes"
+        ) from error
     except ConfigError as error:
         raise ConfigError(f"{entry.place}: {error}") from error
     return RecipeStep(label=entry.label, options=entry.options, step=step)  # type: ignore[arg-type]

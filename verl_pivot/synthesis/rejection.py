@@ -122,9 +122,10 @@ def fewest_calls(options: FewestCallsOptions) -> ChooseStep:
         for draft in sorted(drafts, key=_num_calls):
             actions = "" if draft.trajectory is None else _actions(draft.trajectory)
             if actions in kept:
-                left.append(draft.rejected("same_actions", f"the calls are those of {kept[actions]}"))
+                left.append(draft.rejected("same_actions", f"made the same calls as {kept[actions]}"))
             elif len(kept) == options.max_per_task:
-                left.append(draft.rejected("over_limit", f"{len(kept)} of the task with as few calls are kept"))
+                detail = f"{len(kept)} trajectories of the task with no more calls are kept"
+                left.append(draft.rejected("over_limit", detail))
             else:
                 kept[actions] = draft.id
                 left.append(draft)

@@ -87,7 +87,7 @@ class WorkshopPlayer:
         return await first_turn(ask, read_answer)
 
     async def take_step(self, messages: Sequence[Message], max_tokens: int, *, sample: int) -> PlayerTurn:
-        raise ConfigError("synthesis plays conversations with calls of tools, not those in a notebook")
+        raise ConfigError("synthesis cannot play conversations in a notebook, only conversations with tool calls")
 
     async def close(self) -> None:
         """Do nothing: the run closes its writers."""
@@ -129,8 +129,8 @@ async def play_task(
         raise UserCodeError(f"task {name}: {outcome.detail}")
     if outcome.by == "nobody" and outcome.reason == "not_scored":
         raise ConfigError(
-            f"task {name}: nothing decides the outcome of a rollout; give --tools an environment with `score`, or the "
-            f"step {workshop.step} a reward_function such as verl.utils.reward_score:default_compute_score"
+            f"task {name}: nothing decides the outcome of a rollout; give an environment with `score` as --tools, or "
+            f"set reward_function of step {workshop.step}, such as verl.utils.reward_score:default_compute_score"
         )
     return ended[0]
 

@@ -91,13 +91,13 @@ def check_loop(recipe: Recipe, writers: Mapping[str, WriterSettings]) -> WriterS
     """
     if recipe.source is not ItemSource.TRAJECTORIES:
         raise ConfigError(
-            f"--rounds gives what a round made to the next one, and {recipe.name} works on {recipe.source}: use a "
-            "method that works on trajectories, such as closed_loop"
+            f"--rounds passes the trajectories of each round to the next one, but {recipe.name} works on "
+            f"{recipe.source}: use a method that works on trajectories, such as closed_loop"
         )
     policy = writers.get(POLICY)
     if policy is None or policy.model is None or policy.openai is not None:
         raise ConfigError(
-            f"--rounds serves the policy of each training itself: name it in --writers, as `{POLICY}: {{model: "
-            "CHECKPOINT}` without openai"
+            f"--rounds starts the servers of the policy itself: name its checkpoint in --writers, as `{POLICY}: "
+            "{model: CHECKPOINT}` without openai"
         )
     return policy

@@ -46,7 +46,7 @@ def read_form(form: type[AnswerFormT], answer: ChatAnswer) -> AnswerFormT | Malf
     text = answer.text.rpartition(_THINKING_END)[2].strip()
     blocks = _FENCED.findall(text)
     if len(blocks) > 1:
-        return Malformed(reason="several_answers", detail=f"{len(blocks)} fenced blocks")
+        return Malformed(reason="several_answers", detail=f"{len(blocks)} fenced blocks instead of one")
     try:
         return form.model_validate(decode_json(blocks[0] if blocks else text, what="the answer"))
     except BadRowError as error:

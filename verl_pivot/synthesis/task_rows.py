@@ -36,8 +36,8 @@ def write_tasks(lines: Path, out: Path) -> None:
                 writer.write_table(pyarrow.Table.from_pylist(rows, schema=schema))
     except pyarrow.ArrowException as error:
         raise DataError(
-            f"{out.name} cannot be written, since the tasks do not share the types of their columns: {error}; make the "
-            "column a text in each row of --tasks"
+            f"{out.name} cannot be written because a column has different types in different tasks: {error}; make the "
+            "column text in each row of --tasks"
         ) from error
 
 

@@ -30,7 +30,7 @@ class ToolChainOptions(GraphOptions):
     @model_validator(mode="after")
     def _check_length(self) -> Self:
         if self.min_length > self.max_length:
-            raise ValueError(f"min_length must not exceed max_length, which is {self.max_length}")
+            raise ValueError(f"min_length must not exceed max_length={self.max_length}, got {self.min_length}")
         if len({*self.writers}) < len(self.writers):
             raise ValueError(f"writers must differ, got {list(self.writers)}")
         return self
@@ -54,7 +54,7 @@ class ToolChainStep:
         chain = draw_chain(self._graph, rng, length)
         assert chain is not None, "a graph without edges is refused when the step is prepared"
         if len(chain.calls) < options.min_length:
-            detail = f"no new tool follows {chain.calls[-1].tool}, call {len(chain.calls)} of {length}"
+            detail = f"no other tool can follow {chain.calls[-1].tool}, which is call {len(chain.calls)} of {length}"
             return [draft.rejected("chain_too_short", detail)]
         tools = drawn_tools(self._graph, chain, rng, options.num_other_tools)
         return [

@@ -197,7 +197,7 @@ def path_problem(path: ToolPath, graph: ToolGraph) -> str | None:
             if (link.result, link.argument) not in {(edge.result, edge.argument) for edge in edges}:
                 return f"call {number}: {calls[link.call].tool} does not give {call.tool} its {link.argument}"
         if number and not call.links and not call.is_implied:
-            return f"call {number}, {call.tool}, takes nothing from an earlier one"
+            return f"call {number}, {call.tool}, takes no value from an earlier call"
     return next((problem for turn, first in _numbered(path) if (problem := _turn_problem(turn, first, graph))), None)
 
 
@@ -215,10 +215,10 @@ def _turn_problem(turn: PathTurn, first: int, graph: ToolGraph) -> str | None:
     for position, call in enumerate(turn.calls):
         taken = {link.call for later in turn.calls[position + 1 :] for link in later.links}
         if call.is_implied and first + position not in taken:
-            return f"call {first + position}, {call.tool}, is implied, and no later call takes anything from it"
+            return f"call {first + position}, {call.tool}, is implied, but no later call takes a value from it"
     last = turn.calls[-1]
     if turn.withheld is not None and turn.withheld not in _said_arguments(graph, last):
-        return f"{last.tool}.{turn.withheld} is withheld, and is not required of the user"
+        return f"{last.tool}.{turn.withheld} is withheld, but the user need not give it"
     return None
 
 

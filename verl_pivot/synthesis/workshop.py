@@ -82,7 +82,7 @@ class Workshop:
         found = self.writers.get(role) or self.writers.get(WRITER)
         if found is None:
             raise ConfigError(
-                f"step {self.step} asks the {role}, and no model was named: give --openai URL, or name the {role} in "
+                f"step {self.step} needs a model for the role {role}: give --openai URL, or name a model for {role} in "
                 "the file of --writers"
             )
         return found
@@ -97,7 +97,7 @@ class Workshop:
             ConfigError: If the command has no tools.
         """
         if self.inputs.toolset is None:
-            raise ConfigError(f"step {self.step} {purpose}: give --tools, a tools file or an environment")
+            raise ConfigError(f"step {self.step} {purpose}: give a tools file or an environment with --tools")
         return self.inputs.toolset
 
     async def answer(self, question: WriterQuestion, role: str = WRITER) -> ChatAnswer:

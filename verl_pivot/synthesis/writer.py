@@ -150,7 +150,7 @@ class ProgramWriter:
         self.name = name
         self._function = load_object(name, "program")
         if not callable(self._function):
-            raise ConfigError(f"program {name} is no function, but {self._function!r:.80}")
+            raise ConfigError(f"program {name} is not a function, but {self._function!r:.80}")
 
     def __reduce__(self) -> tuple[type["ProgramWriter"], tuple[str]]:
         """Pickle the writer by its name, because another process cannot import the user's file as a module."""
@@ -162,8 +162,8 @@ class ProgramWriter:
     async def answer(self, question: WriterQuestion) -> ChatAnswer:
         if question.logprobs:
             raise ConfigError(
-                f"program {self.name} gives no logprobs; name a model for its role, or ask for none, as "
-                "greedy_probe.logprobs=false does"
+                f"program {self.name} returns no logprobs; use a model for its role, or request no logprobs, as with "
+                "greedy_probe.logprobs=false"
             )
         try:
             given = self._function(question)

@@ -42,11 +42,11 @@ class WriterSettings(Options):
         if self.program is not None and (self.openai is not None or self.model is not None):
             raise ValueError("program and a model were both given; give one of them")
         if self.program is None and self.openai is None and self.model is None:
-            raise ValueError("nobody is named: give openai, model or program")
+            raise ValueError("no writer is given: give openai, model or program")
         if self.server_flags and (self.openai is not None or self.program is not None):
             raise ValueError("server_flags are for a server that is started here: leave openai and program out")
         if self.program is not None and self.answer_format != "text":
-            raise ValueError("answer_format is for a model; a program is told the form by the last message")
+            raise ValueError("answer_format is for models: leave it out; the last message tells a program the form")
         return self
 
     def serving(self, model: Path) -> Self:

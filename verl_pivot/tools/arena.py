@@ -143,7 +143,7 @@ class Arena(Environment):
             ValueError: If the row's metadata has no arena, or one that breaks its format.
         """
         if ARENA not in metadata:
-            raise ValueError(f"the row's metadata has no {ARENA!r}, as `verl-pivot synthesize arenas` writes it")
+            raise ValueError(f"the row's metadata has no {ARENA!r}; `verl-pivot synthesize arenas` writes it")
         self._tools = {tool.name: tool for tool in _TOOLS.validate_python(metadata[ARENA])}
         self._solved: set[str] = set()
         self._num_calls = 0

@@ -172,7 +172,7 @@ class Environment:
         Raises:
             ToolError: If the call cannot be done, through the policy's fault.
         """
-        raise ToolFailureError(f"environment {type(self).__name__} lists `tools` and has no method `call` to run them")
+        raise ToolFailureError(f"environment {type(self).__name__} lists `tools` but has no method `call` to run them")
 
     async def score(self, answer: Message | None) -> Verdict | float | None:
         """The outcome of the rollout, or a number in [0, 1] as its score; None leaves it to the reward manager.

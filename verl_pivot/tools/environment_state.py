@@ -136,13 +136,13 @@ class StateVerifier:
                 else:
                     return ActionEffect(observations, environment.state())
         await self._expert_effect(turn)
-        return refuse(Reason.RUNTIME_ERROR, f"the environment fails at this action and not at the expert's: {failed}")
+        return refuse(Reason.RUNTIME_ERROR, f"the environment fails at this action but not at the expert's: {failed}")
 
     def _compare(self, effect: ActionEffect, expert: ActionEffect) -> Verdict:
         if (failed := _first_error(effect)) is not None:
             return refuse(Reason.RUNTIME_ERROR, failed)
         if self._options.compare_results and (wrong := _first_other(effect, expert)) is not None:
-            return refuse(Reason.WRONG_OUTPUT, f"{wrong[:200]} is no result of the expert's calls")
+            return refuse(Reason.WRONG_OUTPUT, f"{wrong[:200]} is not a result of the expert's calls")
         if not equal(effect.state, expert.state):
             return refuse(Reason.WRONG_STATE, encode_json(effect.state))
         return Verdict.accept()
@@ -164,9 +164,11 @@ class StateVerifier:
         if expert.score is None:
             return expert
         if expert.score != 1.0:
-            return broken_expert(f"the environment does not take the expert's message: {expert.reason} {expert.detail}")
+            shown = f"{expert.reason} {expert.detail}"
+            return broken_expert(f"the environment does not accept the expert's message: {shown}")
         verdict = await self._score(action, turn)
-        return verdict or undecided(Reason.NOBODY_DECIDED, "the environment decides on the expert's message alone")
+        detail = "the environment decides on the expert's message, but not on this one"
+        return verdict or undecided(Reason.NOBODY_DECIDED, detail)
 
     async def _score(self, message: Message, turn: Turn) -> Verdict | None:
         async with self._copy(turn) as environment:
@@ -212,7 +214,7 @@ class StateVerifier:
             observations = await _run([answered.call], environment)
             recorded = None if answered.result is None else answered.result.content
             if self._options.check_replay and (recorded is None or not is_same_result(observations[0].text, recorded)):
-                shown = f"{answered.call.name} gives {observations[0].text[:150]!r}, and {(recorded or '')[:150]!r}"
+                shown = f"{answered.call.name} gives {observations[0].text[:150]!r}, but {(recorded or '')[:150]!r}"
                 return broken_expert(f"the recorded calls cannot be run again: {shown} is recorded")
         return None
 

@@ -103,10 +103,10 @@ class EnvironmentKind:
             policy: Time limit of its calls, unless it has limits of its own.
 
         Raises:
-            ConfigError: If it is no subclass of Environment, or a method's signature cannot become a schema.
+            ConfigError: If it is not a subclass of Environment, or a method's signature cannot become a schema.
         """
         if not isinstance(environment, type) or not issubclass(environment, Environment):
-            raise ConfigError(f"{name} is no subclass of verl_pivot.tools.contract.Environment")
+            raise ConfigError(f"{name} is not a subclass of verl_pivot.tools.contract.Environment")
         owner = f"environment {environment.__name__}"
         signatures = [read_signature(method, owner=owner, is_method=True) for method in tool_methods(environment)]
         limit = CallPolicy(timeout_seconds=None) if environment.has_own_limits else policy

@@ -36,7 +36,7 @@ async def decoded_body(request: web.Request, form: type[BodyT]) -> BodyT:
     try:
         return msgspec.json.decode(await request.read(), type=form)
     except (msgspec.DecodeError, RecursionError) as error:
-        raise UnanswerableRequestError(f"the body is no request of {request.path}: {error}") from error
+        raise UnanswerableRequestError(f"the body is not a valid request to {request.path}: {error}") from error
 
 
 def json_answer(value: Any) -> web.Response:

@@ -36,7 +36,9 @@ class LookEnvironment(Environment):
             raise ConfigError("the row's metadata has no key render, which holds the options of the verifier render")
         options = validated(RenderOptions, metadata["render"], "metadata.render")
         if options.argument is not None:
-            raise ConfigError("metadata.render.argument does nothing: the page is the argument html of the tool look")
+            raise ConfigError(
+                "metadata.render.argument does nothing, since the page is the argument html of look: leave it out"
+            )
         self._verifier = RenderVerifier(options)
         self._task = str(metadata.get("task", ""))
         self._best = BestRevision()

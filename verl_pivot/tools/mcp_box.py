@@ -36,13 +36,14 @@ def boxed(
     found = _probed()
     if found.tier > Tier.T3:
         causes = "; ".join(f"{obstacle.what}: {obstacle.remedy}" for obstacle in found.obstacles)
-        raise ConfigError(f"this machine has no sandbox for it ({causes}); or write `sandbox: false`, if you trust it")
+        remedy = "if you trust the server, write `sandbox: false`"
+        raise ConfigError(f"this machine has no sandbox for an MCP server ({causes}); {remedy}")
     arguments = [_absolute(word) for word in words[1:]]
     named = [Path(_named(word).path) for word in arguments]
     seen = {*_installation(Path(words[0])), *(path for path in named if path.is_absolute() and path.exists())}
     seen |= {Path(os.path.abspath(path.expanduser())) for path in show}
     if refused := seen.intersection(_OWN):
-        raise ConfigError(f"the sandbox has a {min(refused)} of its own; show folders below it, or `sandbox: false`")
+        raise ConfigError(f"the sandbox has its own {min(refused)}; show folders below it, or write `sandbox: false`")
     outermost = [path for path in seen if seen.isdisjoint(path.parents)]
     return server_command(
         [words[0], *map(fill, arguments)],

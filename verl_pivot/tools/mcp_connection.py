@@ -43,7 +43,7 @@ class McpConnection:
     def describe(self) -> str:
         """What is known about the server besides its messages, to describe a failure."""
         if self._process.exit_code and self._entry.sandbox and not self._has_started:
-            hint = "in its sandbox it reads its installation, what `command` names, and what `show` adds"
+            hint = "in its sandbox it can read only its installation and the paths in `command` and `show`"
             return f"{self._process.describe()}; {hint}"
         return self._process.describe() or self._http.broken
 
@@ -102,7 +102,7 @@ class McpConnection:
             mode: Literal["legacy", "auto"] = "legacy" if entry.needs_own_http_session else "auto"
             async with Client(transport, mode=mode, cache=None) as client:
                 if entry.needs_own_http_session and not self._http.has_session_id:
-                    raise ConfigError("it gives no trajectory a session of its own; write `session: shared`")
+                    raise ConfigError("the server opened no HTTP session for this trajectory; write `session: shared`")
                 yield client
 
 

@@ -105,7 +105,9 @@ class McpEntry(Options):
         if self.mcp.url is not None and of_process:
             raise ValueError(f"{min(of_process)} does nothing for a server at a url; leave it out")
         if self.folder_from is not None and not any(FOLDER in word for word in (*self._words, *self.variables)):
-            raise ValueError(f"folder_from does nothing without {FOLDER} in `command`; write it where the path belongs")
+            raise ValueError(
+                f"folder_from does nothing without {FOLDER} in `command`; write {FOLDER} where the path belongs"
+            )
         of_sandbox = {"network", "show"} & self.model_fields_set
         if not self.sandbox and of_sandbox:
             raise ValueError(f"{min(of_sandbox)} does nothing with `sandbox: false`; leave it out")
@@ -122,9 +124,9 @@ class McpEntry(Options):
         for text in self._texts:
             check_places(text)
         if self.folder_from is not None and FOLDER in str(self.folder_from):
-            raise ValueError(f"folder_from must not have the place {FOLDER}, which it fills itself")
+            raise ValueError(f"folder_from must not have the placeholder {FOLDER}, whose content it gives")
         if self.folder_from is not None and not split_at_place(str(self.folder_from)).path:
-            raise ValueError("folder_from must begin with a folder, below which rows name theirs")
+            raise ValueError("folder_from must begin with a folder; rows can only name folders below it")
         return self
 
     @model_validator(mode="after")
@@ -132,17 +134,19 @@ class McpEntry(Options):
         names = row_names(self._texts)
         if names and self.session is SessionRule.SHARED:
             raise ValueError(
-                f"{_shown(names)} differs from row to row, and `session: shared` serves all; leave one out"
+                f"{_shown(names)} differs from row to row, but `session: shared` serves all rows; leave one out"
             )
         if names and self.started_ahead:
             raise ValueError(f"{_shown(names)} is not known before a trajectory begins; leave started_ahead out")
         if missing := names - self.listed_with.keys():
             raise ValueError(
-                f"{_shown(missing)} has no value to list the server's tools with, when the file is read; write "
+                f"{_shown(missing)} has no value when the file is read and the server's tools are listed; write "
                 f"`listed_with: {{{min(missing)}: ...}}`"
             )
         if unused := self.listed_with.keys() - names:
-            raise ValueError(f"listed_with.{min(unused)} does nothing without a place {_shown(unused)}; leave it out")
+            raise ValueError(
+                f"listed_with.{min(unused)} does nothing without the placeholder {_shown(unused)}; leave it out"
+            )
         return self
 
     @property
@@ -199,7 +203,7 @@ class McpEntry(Options):
         base = Path(split_at_place(str(self.folder_from)).path).resolve()
         folder = Path(filled(str(self.folder_from), metadata)).resolve()
         if base not in folder.parents or not folder.is_dir():
-            raise DataError(f"folder_from names {str(folder)!r}, which is no folder below {base}")
+            raise DataError(f"folder_from names {str(folder)!r}, which is not a folder below {base}")
         return folder
 
     @property
@@ -219,11 +223,11 @@ class McpEntry(Options):
         """
         for name in (*self.inherited_variables, *self.headers.values()):
             if name not in os.environ:
-                raise ConfigError(f"the environment variable {name} is not set; set it where the launch begins")
+                raise ConfigError(f"the environment variable {name} is not set; set it before the launch")
         if self.mcp.command is not None and shutil.which(self.mcp.command[0]) is None:
-            raise ConfigError(f"the program {self.mcp.command[0]!r} was not found; install it, or give its whole path")
+            raise ConfigError(f"the program {self.mcp.command[0]!r} was not found; install it, or give its full path")
         if self.folder_from is not None and not (base := Path(split_at_place(str(self.folder_from)).path)).is_dir():
-            raise ConfigError(f"folder_from: {base} is no folder")
+            raise ConfigError(f"folder_from: {base} is not a folder")
         for path in self.show:
             if not path.expanduser().exists():
                 raise ConfigError(f"show: {path} does not exist")

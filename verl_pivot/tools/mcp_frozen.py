@@ -47,18 +47,19 @@ def check_frozen(tools_file: str, index: int, label: str, tools: Sequence[Offere
     path = frozen_path(tools_file)
     if not path.is_file():
         return
-    remedy = f"`verl-pivot mcp freeze {tools_file}` freezes anew"
+    remedy = f"run `verl-pivot mcp freeze {tools_file}` again"
     try:
         servers = [as_object(each, "a frozen server") for each in as_list(decode_json(path.read_text()), "the file")]
     except (DataError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} holds no frozen tools ({error}); {remedy}") from error
     if index >= len(servers) or servers[index].get("server") != label:
-        raise ConfigError(f"MCP server {label} is not the one that {path} has frozen at its place; {remedy}")
+        raise ConfigError(f"MCP server {label} is not the one that {path} has for this entry; {remedy}")
     frozen = _by_name(servers[index].get("tools"))
     offered = _by_name([asdict(tool) for tool in tools])
     names = (*offered, *frozen)
     if different := next((name for name in names if frozen.get(name) != offered.get(name)), None):
-        raise ConfigError(f"MCP server {label} offers its tool {different!r} otherwise than {path} has it; {remedy}")
+        change = f"tool {different!r} was changed, added or removed after {path} was written"
+        raise ConfigError(f"MCP server {label}: {change}; {remedy}")
 
 
 def _by_name(tools: Json) -> dict[str, Json]:

@@ -32,7 +32,7 @@ class _BoundedStream(httpx2.AsyncByteStream):
         async for chunk in self._stream:
             left -= len(chunk)
             if left < 0:
-                self._session.broken = f"it answered with more than {self._max_bytes} bytes"
+                self._session.broken = f"it answered with more than {self._max_bytes} bytes (max_message_mib)"
                 raise httpx2.ReadError(self._session.broken)
             yield chunk
 
@@ -48,7 +48,7 @@ class _BoundedTransport(httpx2.AsyncHTTPTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         response = await super().handle_async_request(request)
         if response.headers.get("content-encoding", "identity") != "identity":
-            self._session.broken = "it compressed its answer, which was not asked for"
+            self._session.broken = "it compressed its answer, though the request did not allow it"
             raise httpx2.ReadError(self._session.broken)
         self._session.has_session_id |= _SESSION_HEADER in response.headers
         if request.method == "POST":  # the stream of a GET lives as long as the session; its events have a limit

@@ -52,7 +52,7 @@ class ServerOutput:
         if self.exit_code is not None and not self.broken:
             parts.append(f"its process ended with exit code {self.exit_code}")
         if self.num_skipped:
-            parts.append(f"it printed {self.num_skipped} lines that are no messages, the first {self.first_skipped!r}")
+            parts.append(f"it printed {self.num_skipped} lines that are not messages, the first {self.first_skipped!r}")
         if last := self.stderr.decode(errors="replace").strip():
             parts.append(f"its stderr ends with {last.splitlines()[-1]!r}")
         return "; ".join(part for part in parts if part)
@@ -170,7 +170,7 @@ async def _read_messages(process: ChildProcess, received: Any, max_bytes: int, o
                 try:
                     line = await process.stdout.readline()
                 except ValueError:  # a line over the limit
-                    output.broken = f"it printed a line of more than {max_bytes} bytes"
+                    output.broken = f"it printed a line of more than {max_bytes} bytes (max_message_mib)"
                     break
                 if not line:
                     break
@@ -178,7 +178,7 @@ async def _read_messages(process: ChildProcess, received: Any, max_bytes: int, o
                 is_answer = message is not None and isinstance(message.message, JSONRPCResponse | JSONRPCError)
                 since_answer = 0 if is_answer else since_answer + len(line)
                 if since_answer > max_bytes:
-                    output.broken = f"it printed more than {max_bytes} bytes without an answer"
+                    output.broken = f"it printed more than {max_bytes} bytes without an answer (max_message_mib)"
                 if output.broken:
                     break
                 if message is not None:
@@ -198,7 +198,7 @@ def _message(line: bytes, output: ServerOutput) -> SessionMessage | None:
         output.first_skipped = line[:_TAIL_BYTES].decode(errors="replace").strip()
     output.num_skipped += 1
     if output.num_skipped > _MOST_SKIPPED:
-        output.broken = f"it printed more than {_MOST_SKIPPED} lines on stdout that are no messages"
+        output.broken = f"it printed more than {_MOST_SKIPPED} lines on stdout that are not messages"
     return None
 
 

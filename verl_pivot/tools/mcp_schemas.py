@@ -58,8 +58,8 @@ def offered_tools(listed: Sequence[ListedTool], *, only: Sequence[str] = (), pre
     chosen = [tool for tool in listed if not only or tool.name in only]
     if len(chosen) > MOST_TOOLS:
         raise ConfigError(
-            f"it offers {len(chosen)} tools, and all of them would stand in every prompt; name at most {MOST_TOOLS} of "
-            "them: `only: [...]`"
+            f"it offers {len(chosen)} tools, which would all be in every prompt; name at most {MOST_TOOLS} of them "
+            "with `only: [...]`"
         )
     tools = [_offered(tool, prefix) for tool in chosen]
     taken: dict[str, str] = {}
@@ -77,7 +77,8 @@ def _offered(tool: ListedTool, prefix: str) -> OfferedTool:
     name = _ILLEGAL.sub("_", prefix + tool.name)
     if not 0 < len(name) <= _LONGEST_NAME:
         raise ConfigError(
-            f"its tool {tool.name!r:.80} needs a name of 1 to {_LONGEST_NAME} characters, {prefix!r} included"
+            f"the name of its tool {tool.name!r:.80} must have 1 to {_LONGEST_NAME} characters, the prefix {prefix!r} "
+            "included"
         )
     description = tool.description or tool.title or ""
     function: JsonObject = {"name": name, "description": description, "parameters": tool.input_schema}

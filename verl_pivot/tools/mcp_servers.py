@@ -72,7 +72,9 @@ class McpServer:
     def _same_tools(self, listed: list[ListedTool]) -> list[OfferedTool]:
         tools = offered_tools(listed, only=self.entry.only, prefix=self.entry.prefix)
         if tools != self.offered:
-            raise ConfigError("it offers other tools now than when they were listed, and the prompt must not change")
+            raise ConfigError(
+                "its tools have changed since they were listed at the launch, but the prompt must stay the same"
+            )
         return tools
 
     @asynccontextmanager
@@ -153,7 +155,7 @@ class SessionHolder:
     def _usable(self, own_writes: int) -> McpSession:
         if self._is_lost(own_writes):
             raise ToolFailureError(
-                f"MCP server {self._server.entry.label} ended, and with it what the trajectory had done there"
+                f"MCP server {self._server.entry.label} ended, and what the trajectory had changed there is lost"
             )
         if self._session is None or self._session.is_retired:
             self.start()

@@ -35,7 +35,7 @@ def check_places(text: str) -> None:
     for found in _LIKE_PLACE.findall(text):
         if not _PLACE.fullmatch(found):
             raise ValueError(
-                f"there is no place {found}; places are {FOLDER} and {{metadata.NAME}}, a value of the row"
+                f"unknown placeholder {found}; known are {FOLDER} and {{metadata.NAME}}, a value of the row"
             )
 
 
@@ -75,7 +75,7 @@ def filled_word(text: str, metadata: JsonObject, *, folder: str) -> str:
     if word.startswith("-") and not text.startswith("-") and not _NEGATIVE_NUMBER.fullmatch(word):
         raise DataError(
             f"the value of {text} must not begin with a dash, since the program would take it for an option; in the "
-            f"tools file write it into the word of its own option, as in --option={text}"
+            f"tools file write option and value as one argument, as in --option={text}"
         )
     return word
 
@@ -92,7 +92,7 @@ def filled_url(text: str, metadata: JsonObject) -> str:
 def _part(name: str, metadata: JsonObject) -> str:
     value = _value(name, metadata)
     if value in (".", ".."):
-        raise DataError(f"metadata.{name} must be no {value!r} in an address")
+        raise DataError(f"metadata.{name} must not be {value!r} in an address")
     return value
 
 
@@ -101,15 +101,15 @@ def _value(name: str, metadata: JsonObject) -> str:
     if value is None:
         known = ", ".join(metadata) or "nothing"
         raise DataError(
-            f"the row lacks metadata.{name}, for which the tools file has a place; its metadata holds {known}"
+            f"the row lacks metadata.{name}, for which the tools file has a placeholder; its metadata holds {known}"
         )
     text = encode_json(value)  # refuses what UTF-8 cannot hold
     text = value if isinstance(value, str) else text
     if "\0" in text:
-        raise DataError(f"metadata.{name} holds a null character, which no argument of a program can have")
+        raise DataError(f"metadata.{name} holds a null character, which an argument of a program cannot have")
     if (num_bytes := len(text.encode())) > _MAX_BYTES:
         raise DataError(
-            f"metadata.{name} has {num_bytes} bytes, and an argument of a program at most {_MAX_BYTES}; put it into a "
+            f"metadata.{name} has {num_bytes} bytes, but an argument of a program at most {_MAX_BYTES}; put it into a "
             "file of the row's folder, which `folder_from` names"
         )
     return text

@@ -162,7 +162,7 @@ async def draw_scenarios(
             f"{count} {reason}, such as {draw.first_refused[reason]}" for reason, count in draw.refused.items()
         )
         raise VerifierError(
-            f"the model thought out {len(draw.scenarios)} of {number} scenarios in {draw.num_questions} questions "
+            f"the model wrote {len(draw.scenarios)} of {number} scenarios in {draw.num_questions} questions "
             f"(refused: {shown or 'none'}): lower the number, allow more questions, or ask another model"
         )
     return draw

@@ -66,7 +66,7 @@ class SearchToolOptions(Options):
         if self.index is not None and of_service:
             raise ValueError(f"{min(of_service)} does nothing with `index`; leave it out")
         if self.url is not None and self.url.rstrip("/").endswith((RETRIEVE, SEARCH, BATCH_SEARCH)):
-            raise ValueError(f"give the address without the path, got {self.url}; `protocol` says the path")
+            raise ValueError(f"give the address without the path, got {self.url}; `protocol` sets the path")
         return self
 
 

@@ -59,7 +59,7 @@ class SearchClient:
 
     async def _find_all(self, queries: list[str]) -> list[list[str]]:
         if_other = {
-            "what": f"answers no documents of protocol {self._protocol}",
+            "what": f"sent an answer that is not in the format of protocol {self._protocol}",
             "remedy": "; see `protocol` in the tools file",
         }
         if self._protocol is SearchProtocol.SEARCH_R1:
@@ -72,6 +72,6 @@ class SearchClient:
         if len(found) != len(queries) or max(map(len, found)) > self._num_documents:
             raise self._service.failure(
                 f"answered {len(queries)} queries with {len(found)} lists of up to {max(map(len, found), default=0)} "
-                f"documents, though {self._num_documents} were asked for"
+                f"documents, but {self._num_documents} were requested for each"
             )
         return [[document.contents for document in documents] for documents in found]

@@ -61,9 +61,9 @@ class TextEncoder:
             model = AutoModel.from_pretrained(facts.folder, local_files_only=True)
         except (OSError, ValueError) as error:
             first_line = str(error).partition("\n")[0]
-            raise ConfigError(f"{facts.folder} is no folder of a Hugging Face encoder: {first_line}") from error
+            raise ConfigError(f"{facts.folder} is not the folder of a Hugging Face encoder: {first_line}") from error
         if model.config.is_encoder_decoder:
-            raise ConfigError(f"{facts.folder} holds an encoder with a decoder; give a model that encodes alone")
+            raise ConfigError(f"{facts.folder} holds a model with a decoder; give a model with only an encoder")
         self._device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._model = model.to(self._device, torch.float32).eval()
         positions = getattr(model.config, "max_position_embeddings", _MAX_TOKENS)  # models with relative ones lack it

@@ -124,7 +124,7 @@ def read_facts(folder: Path) -> IndexFacts:
         version = msgspec.json.decode(text, type=_Version).version
         if version != VERSION:
             raise ConfigError(
-                f"{folder} holds a search index of version {version}, and this verl-pivot reads version {VERSION}: "
+                f"{folder} holds a search index of version {version}, but this verl-pivot reads version {VERSION}: "
                 f"make it again with `verl-pivot index DOCUMENTS --out {folder}`"
             )
         return msgspec.json.decode(text, type=IndexFacts)

@@ -69,7 +69,7 @@ class SearchIndex:
         sizes = {self.facts.num_documents, len(self._documents)}
         sizes |= set() if self._vectors is None else {self._vectors.num_documents}
         if len(sizes) > 1:
-            raise damaged(folder, f"its parts are of {' and '.join(map(str, sorted(sizes)))} documents")
+            raise damaged(folder, f"its parts are for {' and '.join(map(str, sorted(sizes)))} documents")
 
     def is_empty(self, query: str) -> bool:
         """Whether a query has nothing to look for: no word, or if an encoder reads it, no visible character."""
@@ -152,7 +152,7 @@ class _EncodedQueries:
         got = self.vectors(["a"]).shape[1]
         if got != num_dimensions:
             raise ConfigError(
-                f"the encoder {self._folder} gives vectors of {got} dimensions, and those of {folder} have "
+                f"the encoder {self._folder} gives vectors of {got} dimensions, but those of {folder} have "
                 f"{num_dimensions}: make the index again with --encoder {self._folder}"
             )
 

@@ -97,14 +97,16 @@ class SearchService:
         """
         if len(queries) > _MAX_QUERIES:
             raise UnanswerableRequestError(
-                f"a request may have {_MAX_QUERIES} queries, and this one has {len(queries)}"
+                f"a request may have at most {_MAX_QUERIES} queries, but this one has {len(queries)}"
             )
         if not 1 <= num_documents <= MAX_DOCUMENTS:
             raise UnanswerableRequestError(
-                f"a query finds 1 to {MAX_DOCUMENTS} documents, and {num_documents} are asked for"
+                f"a query can ask for 1 to {MAX_DOCUMENTS} documents, but this one asks for {num_documents}"
             )
         if (longest := max(map(len, queries), default=0)) > MAX_QUERY_CHARACTERS:
-            raise UnanswerableRequestError(f"a query may have {MAX_QUERY_CHARACTERS} characters, and one has {longest}")
+            raise UnanswerableRequestError(
+                f"a query may have at most {MAX_QUERY_CHARACTERS} characters, but one has {longest}"
+            )
         return await self._batches.ask(_Asked(queries, num_documents))
 
     async def _find_all(self, requests: list[_Asked]) -> list[list[list[FoundDocument]]]:

@@ -63,7 +63,7 @@ def write_index(
         ConfigError: If the folder exists and is no index, the encoder cannot be used, or FAISS is not installed.
     """
     if folder.exists() and not is_index(folder):
-        raise ConfigError(f"{folder} exists and holds no search index: give another --out")
+        raise ConfigError(f"{folder} exists but holds no search index: give another --out")
     left_out: list[str] = []
     corpus = list(_read(documents, on_done, left_out))
     words = words_of([each.contents for each in corpus])

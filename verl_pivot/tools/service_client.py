@@ -54,7 +54,7 @@ class ServiceClient:
             path: Path of the request.
             body: A value that JSON can hold.
             form: Type of the answer.
-            what: Message for an answer of another form, such as "answers no documents of protocol research".
+            what: Message for an answer of another form, such as "sent an answer that is not in verl-tool's format".
             remedy: Advice for that case, at the end of the message.
 
         Raises:

@@ -59,7 +59,7 @@ class SqlTool:
             files, scripts = [self._file(options.folder, database)], []
         else:
             raise ToolFailureError(
-                "tool sql: the row needs metadata.script; or it needs metadata.database, and the tool's entry `folder`"
+                "tool sql: the row needs metadata.script, or metadata.database and `folder` in the tool's entry"
             )
         return query_program(
             query, dialect=options.dialect, databases=files, scripts=scripts,

@@ -116,7 +116,7 @@ class _PlayedActions:
             if found.error is not None:
                 raise self._service.failure(f"failed: {str(found.error)[:_MAX_DETAIL]}")
             if found.image is not None or found.audio is not None:
-                raise self._service.failure("answered with an image or a sound, and observations here are texts")
+                raise self._service.failure("answered with an image or a sound, but an observation must be text")
             found = found.obs
         end = StopReason.ENDED_BY_TOOL if answer.dones[0] else None
         return Observation(found, None if answer.valids[0] else ErrorKind.REFUSED, end=end)
@@ -129,11 +129,12 @@ class _PlayedActions:
             async with asyncio.timeout(_FINISH_SECONDS):
                 await self._ask("", is_over=True)
         except (ToolFailureError, TimeoutError) as error:  # the trajectory is complete, and stays as it is
-            logger.warning("the state of trajectory %s may stay in its tool server: %s", self._id, error)
+            logger.warning("the tool server may keep the state of trajectory %s: %s", self._id, error)
 
     async def _ask(self, action: str, *, is_over: bool) -> ObservedAnswer:
         body = ActionBody(
             trajectory_ids=[self._id], actions=[action], extra_fields=[self._metadata], finish=[is_over],
             is_last_step=[is_over],
         )  # fmt: skip
-        return await self._service.ask(self._path, body, ObservedAnswer, what="answers no observation of verl-tool")
+        what = "sent an answer that is not in verl-tool's format"
+        return await self._service.ask(self._path, body, ObservedAnswer, what=what)

@@ -60,7 +60,7 @@ def read_entries(path: str) -> list[object]:
     except OSError as error:
         raise ConfigError(
             f"the tools file {path} cannot be read{place_of(Path(path))}: {error.strerror}; give its path, on a "
-            "cluster an absolute one that every node has (pivot.rollout.tools in training)"
+            "cluster an absolute path that exists on every node (pivot.rollout.tools in training)"
         ) from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error

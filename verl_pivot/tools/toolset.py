@@ -34,8 +34,8 @@ OpenEnvironment: TypeAlias = Callable[[JsonObject, Mapping[str, Any]], OpenedEnv
 
 ROW_COLUMNS = {
     "metadata": "JSON object: what environments are made from, `Workspace.metadata` of functions, and the values of "
-    "places such as `{metadata.seed}` in entries of MCP servers; `sandbox_root` in it names the root file system of "
-    "the row's session",
+    "placeholders such as `{metadata.seed}` in entries of MCP servers; `sandbox_root` in it names the root file system "
+    "of the row's session",
     "tools": "JSON list of schemas of tools that only this row has, in OpenAI's form",
     "recording": 'JSON list of `{"name", "arguments", "result"}`, from which `- rows: replay` answers',
 }
@@ -120,7 +120,7 @@ class Toolset:
 
     def _add_source(self, framework: str, options: JsonObject) -> None:
         if self._source is not None:
-            raise ConfigError("the environment of another entry gives the reward already; name one of the two")
+            raise ConfigError("the environment of another entry already gives the reward; leave one of the two out")
         self._source = source = make_source(framework, options)
         for schema in source.tools:
             self._claim(name_of(schema))
@@ -165,8 +165,8 @@ class Toolset:
         """
         if self._source is not None and self._source.pays_by_turn:
             raise ConfigError(
-                f"{self._place}: `reward: turns` has no effect beside pivot.{section}, which gives turns rewards of "
-                "its own; write `reward: sum`"
+                f"{self._place}: `reward: turns` has no effect with pivot.{section}, which gives turns its own "
+                "rewards; write `reward: sum`"
             )
 
     def check_search(self, *, by_progress: bool) -> None:
@@ -187,15 +187,16 @@ class Toolset:
         ]
         if others:
             raise ConfigError(
-                f"{self._place} has {others[0]}, and pivot.tree_search needs tools of which each branch can have its "
-                "own: environment classes, those of Gymnasium, and functions"
+                f"{self._place} has {others[0]}, which cannot be copied for each branch of pivot.tree_search; use only "
+                "environment classes, environments of Gymnasium, and functions"
             )
         if source is not None or any(kind.gives_progress if by_progress else kind.gives_score for kind in self._kinds):
             return
         method = "progress" if by_progress else "score"
+        scored_by, other = ("progress", "outcome") if by_progress else ("outcome", "progress")
         raise ConfigError(
-            f"{self._place} has no environment with a method `{method}`, by which pivot.tree_search.scored_by="
-            f"{'progress' if by_progress else 'outcome'} chooses: write one, or set the other of progress and outcome"
+            f"{self._place} has no environment with a method `{method}`, which pivot.tree_search.scored_by="
+            f"{scored_by} needs: write one, or set scored_by={other}"
         )
 
     @property
@@ -264,7 +265,7 @@ class Toolset:
             return
         if self._row_backend is None:
             raise DataError(
-                f"the row brings tool {name_of(unknown[0])!r}, and no entry of {self._place} can run it: add the tool "
+                f"the row brings tool {name_of(unknown[0])!r}, but no entry of {self._place} can run it: add the tool "
                 "there, or `- rows: replay` for recorded results"
             )
         make = self._row_backend(row)

@@ -81,23 +81,21 @@ class CodeOptions(Options):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if [bool(self.tests), bool(self.asserts), bool(self.test_file)].count(True) != 1:
-            raise ValueError("give either tests, asserts or a test_file")
+            raise ValueError("give exactly one of tests, asserts and test_file")
         if self.tests and not any(output.strip() for test in self.tests for output in test.outputs):
-            raise ValueError("no test expects any output, so that an empty program would pass")
+            raise ValueError("no test expects any output, so an empty program would pass; give one with output")
         if self.checker and not self.tests:
-            raise ValueError("a checker is for tests, which give it inputs")
+            raise ValueError("checker works only with tests; leave it out, or give tests")
         if not self.tests and self.language != "python":
-            raise ValueError(f"asserts are for python, and the language is {self.language!r}; give tests")
+            raise ValueError(f"asserts and test_file need language 'python', got {self.language!r}; give tests instead")
         try:
             checks = [parse_assert(text, self.entry_point) for text in self.all_asserts]
         except RecursionError as error:
             raise ValueError(
-                "the tests are nested too deeply, or use too many values of the program in a row"
+                "the tests are nested too deeply, or chain too many calls or operators; split them into shorter asserts"
             ) from error
         if checks and all(isinstance(check, RaiseCheck) for check in checks):
-            raise ValueError(
-                "all that is tested is errors, so that a program which only raises would pass; test a value"
-            )
+            raise ValueError("every test expects an error, so a program that only raises would pass; also test a value")
         return self
 
     @property
@@ -158,8 +156,9 @@ class CodeVerifier:
             return refuse(Reason.WRONG_OUTPUT, f"{result.stdout[:200]!r}: {checked.stderr.strip()[-200:]}")
         (control,) = await execute([self._checker(test, test.outputs[0])])
         if control.exit_code == 0:
-            return refuse(REASONS.get(checked.status, Reason.WRONG_OUTPUT), f"the checker fails: {checked.status}")
-        return broken_expert(f"the checker fails: {control.status}: {control.stderr.strip()[-300:]}")
+            reason = REASONS.get(checked.status, Reason.WRONG_OUTPUT)
+            return refuse(reason, f"the checker failed on this output: {checked.status}")
+        return broken_expert(f"the checker failed on right output: {control.status}: {control.stderr.strip()[-300:]}")
 
     def _checker(self, test: IoTest, output: str) -> Program:
         files = {"input.txt": test.stdin, "output.txt": output, "expected.txt": test.outputs[0]}
@@ -228,8 +227,8 @@ def _checked_outcomes(checks: Sequence[Check], result: Result) -> list[Verdict]:
     """Outcomes of the asserts, from the values that the program's interpreter wrote."""
     values = read_values(result.files.get(_VALUES, b""), sum(len(check.expressions) for check in checks))
     if values is None:
-        why = result.file_errors.get(_VALUES, "it wrote something else")
-        return [refuse(Reason.WRONG_OUTPUT, f"no values of the tests: {why}")] * len(checks)
+        why = result.file_errors.get(_VALUES, "the program's output file has another format")
+        return [refuse(Reason.WRONG_OUTPUT, f"the values of the asserts cannot be read: {why}")] * len(checks)
     coming = iter(values)
     return [_checked_outcome(check, [next(coming) for _ in check.expressions]) for check in checks]
 
@@ -237,7 +236,8 @@ def _checked_outcomes(checks: Sequence[Check], result: Result) -> list[Verdict]:
 def _checked_outcome(check: Check, values: Sequence[Evaluated]) -> Verdict:
     if isinstance(check, RaiseCheck):
         problem = check.problem(values[0])
-        return Verdict.accept() if problem is None else refuse(problem, f"no {check.kinds[0]}: {_shown(values[0])}")
+        detail = f"expected {check.kinds[0]}, got {_shown(values[0])}"
+        return Verdict.accept() if problem is None else refuse(problem, detail)
     for expression, evaluated in zip(check.expressions, values, strict=True):
         if evaluated.problem is not None:
             return refuse(evaluated.problem, f"{expression}: {evaluated.detail}")

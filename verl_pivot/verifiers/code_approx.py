@@ -18,7 +18,7 @@ class Approx:
 
     def __init__(self, expected: Any, rel: Any = None, abs: Any = None, nan_ok: Any = False) -> None:
         if any(each is not None and not (isinstance(each, int | float) and each >= 0) for each in (rel, abs)):
-            raise ValueError("a tolerance below 0, or that is no number")
+            raise ValueError("a tolerance that is below 0 or not a number")
         self._expected = expected
         self._rel = _REL if rel is None and abs is None else (rel or 0.0)
         self._abs = _ABS if abs is None else abs

@@ -70,7 +70,7 @@ def parse_assert(text: str, entry_point: str = "") -> AssertCheck | RaiseCheck:
     try:
         *before, statement = ast.parse(text.strip()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"{text[:200]!r} is not one assert") from error
+        raise ValueError(f"{text[:200]!r} is not valid Python that ends with an assert") from error
     setup = _read_setup(before, statement, text)
     splitter = _Splitter(text, entry_point, setup)
     test = statement.test if isinstance(statement, ast.Assert) else ast.Constant(value=None)
@@ -83,14 +83,14 @@ def parse_assert(text: str, entry_point: str = "") -> AssertCheck | RaiseCheck:
         splitter.check_atom(atom)
     test = ast.fix_missing_locations(splitter.visit(test))
     if not splitter.expressions:
-        raise ValueError(f"{text[:200]!r} is no assert that evaluates anything of the program")
+        raise ValueError(f"{text[:200]!r} is not an assert that uses a function or variable of the program")
     code = _compiled(test, text)
     check = AssertCheck(
         setup=setup.text, expressions=tuple(splitter.expressions), code=code, functions=splitter.functions
     )
     probes = (*_PROBES, *constants, *_calculated(test, splitter.functions))
     if all(check.holds([probe] * len(check.expressions)) for probe in probes):
-        raise ValueError(f"{text[:200]!r} is true of every value; compare the call with what it must give")
+        raise ValueError(f"{text[:200]!r} is true of every value; compare the call with its expected value")
     return check
 
 
@@ -108,7 +108,7 @@ def _raise_check(test: ast.Call, text: str, splitter: "_Splitter") -> RaiseCheck
     except ValueError as error:
         raise refused(text, str(error)) from error
     if splitter.is_outside(raised.call):
-        raise refused(text, "expects an error of what is not the program's")
+        raise refused(text, "expects an error of a call that does not belong to the program")
     splitter.check_program(raised.call)
     return RaiseCheck(
         setup=splitter.setup.text,
@@ -221,9 +221,13 @@ class _Splitter(ast.NodeTransformer):
         loose = {name for call in self.setup.loose for name in subjects(call)}
         names = {*subjects(whole), *loose}
         if len(names) > 1 and loose - {self._entry_point}:
-            raise refused(self._text, f"has statements that give constants to {' and '.join(sorted(names))}")
+            raise refused(
+                self._text,
+                f"calls {' and '.join(sorted(names))} in the assert or before it; a constant passed to one of them may "
+                "be the expected value and would enter the sandbox",
+            )
         if self.setup.text and not names_in(whole) - (_NOT_THE_PROGRAMS - {self._entry_point}):
-            raise self._refused("value that is not the program's and")
+            raise self._refused("value that does not belong to the program and")
         check_inputs(whole, self._entry_point, self._text)
 
     def is_outside(self, call: ast.Call) -> bool:
@@ -256,7 +260,7 @@ class _Splitter(ast.NodeTransformer):
         """
         names = sorted({self._name_of_value(each) for each in self._programs(atom)})
         if len(names) > 1:
-            raise self._refused(f"comparison of {' and '.join(names)}, which are all the program's,")
+            raise self._refused(f"comparison of {' and '.join(names)}, which all belong to the program,")
 
     def _name_of_value(self, node: ast.expr) -> str:
         whole = self.setup.inlined(node)
@@ -276,4 +280,4 @@ class _Splitter(ast.NodeTransformer):
             yield from self._programs(each)
 
     def _refused(self, what: str) -> ValueError:
-        return refused(self._text, f"has a {what} that cannot be checked outside; write call == value")
+        return refused(self._text, f"has a {what} that cannot be checked outside the sandbox; write call == value")

@@ -63,14 +63,14 @@ def read_raise(test: ast.Call) -> Raise:
             raise ValueError("is not written as raises(call, kind, match=pattern)")
     kinds = tuple(_kind_name(each) for each in (kind.elts if isinstance(kind, ast.Tuple) else [kind]))
     if not kinds or _VAGUE & set(kinds):
-        raise ValueError("expects an error of a kind that an empty program raises; name another kind")
+        raise ValueError("expects an error class that an empty program also raises; name a more specific class")
     return Raise(call, kinds, pattern)
 
 
 def _kind_name(kind: ast.expr) -> str:
     name = kind.attr if isinstance(kind, ast.Attribute) else kind.id if isinstance(kind, ast.Name) else ""
     if not name:
-        raise ValueError(f"names no kind of error by {ast.unparse(kind)[:80]!r}")
+        raise ValueError(f"needs the name of an error class, got {ast.unparse(kind)[:80]!r}")
     return name
 
 

@@ -22,7 +22,7 @@ def check_inputs(expression: ast.expr, entry_point: str, text: str) -> None:
     """
     for node in ast.walk(expression):
         if isinstance(node, ast.Call) and not isinstance(node.func, ast.Name | ast.Attribute):
-            raise refused(text, "calls something that has no name; write call == value")
+            raise refused(text, "calls an expression that has no name; write call == value")
         if isinstance(node, ast.Subscript) and any(map(is_function, ast.walk(node.slice))):
             raise refused(text, "has a call within an index; write call == value")
     if entry_point and isinstance(expression, ast.Call) and entry_point in (name_of(expression), _root(expression)):
@@ -34,8 +34,8 @@ def check_inputs(expression: ast.expr, entry_point: str, text: str) -> None:
             names = " and ".join(sorted({name_of(each) for each in owners.values()}))
             raise refused(
                 text,
-                f"gives constants to {names}, which could be what is expected and would enter the sandbox; compare one "
-                "call with a value, or name the function under test as `entry_point`",
+                f"passes constants to {names}; one of them may be the expected value and would enter the sandbox: "
+                "compare one call with a value, or name the function under test as `entry_point`",
             )
 
 

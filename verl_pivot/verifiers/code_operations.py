@@ -32,14 +32,14 @@ def power(base: Any, exponent: Any) -> Any:
     if isinstance(base, int) and isinstance(exponent, int) and _bits(base) * abs(exponent) > _MAX_BITS:
         raise ValueError("a power of too many digits")
     if not isinstance(base, int | float | complex) or not isinstance(exponent, int | float | complex):
-        raise TypeError("a power of something else than numbers")
+        raise TypeError("a power of values that are not numbers")
     return base**exponent
 
 
 def remainder(first: Any, second: Any) -> Any:
     """first % second; a text on the left is refused, since formatting it can fill the memory."""
     if isinstance(first, str | bytes | bytearray):
-        raise TypeError("formatting of a text")
+        raise TypeError("% on a text is not allowed")
     return first % second
 
 
@@ -56,7 +56,7 @@ def _round(number: Any, digits: Any = None) -> Any:
 def _sum(values: Any, start: Any = 0) -> Any:
     items = [start, *values]
     if not all(isinstance(item, int | float | complex | Decimal | Fraction) for item in items):
-        raise TypeError("a sum of something else than numbers")
+        raise TypeError("a sum of values that are not numbers")
     if sum(isinstance(item, Fraction) for item in items) > _MAX_FRACTIONS:
         raise ValueError(f"a sum of more than {_MAX_FRACTIONS} fractions")
     return sum(items)
@@ -64,7 +64,7 @@ def _sum(values: Any, start: Any = 0) -> Any:
 
 def _bytes(values: Any = b"") -> bytes:
     if isinstance(values, int):
-        raise TypeError("bytes of a number, which would be as many")
+        raise TypeError("bytes(n) of a number n is not allowed")
     return bytes(values)
 
 
@@ -74,7 +74,7 @@ def _decimal(value: Any = 0) -> Decimal:
 
 def _fraction(numerator: Any = 0, denominator: Any = None) -> Fraction:
     if isinstance(numerator, str) and not numerator.replace("/", "").strip().isdigit():
-        raise ValueError("a fraction of a text other than digits")
+        raise ValueError("a fraction of a text that is not a number in digits")
     return Fraction(numerator, denominator)
 
 

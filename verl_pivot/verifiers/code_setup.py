@@ -70,7 +70,7 @@ def read_setup(statements: Sequence[ast.stmt], asserted: set[str]) -> Setup:
             case ast.Assign(targets=[(ast.Attribute() | ast.Subscript()) as target], value=value):
                 owner, whole = _owner(target), _made(inliner.inlined(target), inliner.inlined(value))
                 if owner not in chains:
-                    raise ValueError(f"assigns to {ast.unparse(target)!r}, which is not the test's")
+                    raise ValueError(f"assigns to {ast.unparse(target)!r}, which the test does not define")
                 chains[owner] = whole
             case (
                 ast.Expr(value=ast.Call() as call)
@@ -81,11 +81,15 @@ def read_setup(statements: Sequence[ast.stmt], asserted: set[str]) -> Setup:
                 chains.update(changed)
                 loose += [] if used else [inliner.inlined(call)]
             case _:
-                raise ValueError(f"has {ast.unparse(statement)[:100]!r} before it")
+                raise ValueError(
+                    f"has {ast.unparse(statement)[:100]!r} before the assert; only assignments, calls and imports may "
+                    "stand there"
+                )
         unused -= used
     if unused := unused - asserted:
         raise ValueError(
-            f"assigns {', '.join(sorted(unused))}, which may be what is expected and would enter the sandbox"
+            f"assigns constants to {', '.join(sorted(unused))} without using them; they may be expected values and "
+            "would enter the sandbox"
         )
     return Setup(text="\n".join(map(ast.unparse, statements)), chains=chains, loose=tuple(loose))
 
@@ -172,7 +176,7 @@ def _owner(target: ast.expr) -> str:
 def _check_builtin(call: ast.Call, chains: Mapping[str, ast.expr]) -> None:
     name = call.func.id if isinstance(call.func, ast.Name) else ""
     if name in dir(builtins) and name not in chains:
-        raise ValueError(f"calls {name} before it")
+        raise ValueError(f"calls the builtin {name} before the assert")
 
 
 class _Inliner(ast.NodeTransformer):
@@ -192,5 +196,5 @@ class _Inliner(ast.NodeTransformer):
         chain = self._chains[node.id]
         self._num_nodes += sum(1 for _ in ast.walk(chain))
         if self._num_nodes > _MAX_NODES:
-            raise ValueError(f"has statements before it that refer to each other more than {_MAX_NODES} times")
+            raise ValueError(f"has statements before the assert that expand to more than {_MAX_NODES} syntax nodes")
         return copy.deepcopy(chain)

@@ -217,7 +217,7 @@ class TestBody:
         """
         function = self._file.fixtures.get(name)
         if function is None:
-            raise ValueError(f"the tests take {name}, which nothing gives; write asserts")
+            raise ValueError(f"the tests need the fixture {name}, which is not defined; write asserts")
         if self._depth >= _MAX_DEPTH:
             raise unreadable(function)
         self._depth += 1

@@ -36,7 +36,7 @@ class TestFile:
         self.num_statements += statements
         self.num_nodes += nodes
         if self.num_statements > _MAX_STATEMENTS or self.num_nodes > _MAX_NODES:
-            raise ValueError("the tests are too large when loops and functions are written out")
+            raise ValueError("the tests are too large after loops and helper functions are unrolled; shorten them")
 
     def new_name(self, name: str) -> str:
         """`name` if it is free, or else `name` with a number."""

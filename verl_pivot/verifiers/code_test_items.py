@@ -57,4 +57,6 @@ def _tuple(*each: ast.expr) -> ast.expr:
 
 def unreadable(node: ast.AST) -> ValueError:
     """Error for a part of the tests that cannot be checked outside the sandbox."""
-    return ValueError(f"the tests have {ast.unparse(node)[:100]!r}, which cannot be checked outside; write asserts")
+    return ValueError(
+        f"the tests have {ast.unparse(node)[:100]!r}, which cannot be checked outside the sandbox; write asserts"
+    )

@@ -32,7 +32,7 @@ def asserts_of(source: str, entry_point: str) -> tuple[str, ...]:
     try:
         module = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ValueError(f"the tests are no Python: {error}") from error
+        raise ValueError(f"the tests are not valid Python: {error}") from error
     file = TestFile(entry_point=entry_point, taken=_names_of_functions(module))
     tests = [_read_definition(statement, file) for statement in module.body]
     body = TestBody(file, {})
@@ -42,7 +42,7 @@ def asserts_of(source: str, entry_point: str) -> tuple[str, ...]:
         for before, function in found:
             _read_test(before, function, body)
     if not file.asserts:
-        raise ValueError("the tests hold no assert")
+        raise ValueError("the tests contain no assert")
     return tuple(file.asserts)
 
 
@@ -84,7 +84,7 @@ def _is_test(function: ast.FunctionDef, file: TestFile) -> bool:
     """Whether a function is a test; helper functions and fixtures are stored in `file`."""
     if function.name == "check":
         if not file.entry_point:
-            raise ValueError("check(candidate) needs `entry_point`, the name of the function that it gets")
+            raise ValueError("check(candidate) needs `entry_point`, the name of the function under test")
         return True
     if any(ast.unparse(each) in ("pytest.fixture", "fixture", "pytest.fixture()") for each in function.decorator_list):
         file.fixtures[function.name] = function

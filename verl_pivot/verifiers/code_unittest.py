@@ -39,7 +39,7 @@ def assert_of_unittest(call: ast.Call) -> ast.expr | None:
     form = _almost_equal(arguments, named) if name == "assertAlmostEqual" else _METHODS[name]
     is_known = name == "assertAlmostEqual" or not named
     if form is None or not is_known or len(arguments) < form.count("{}"):
-        raise ValueError(f"the tests have {ast.unparse(call)[:100]!r}, with arguments that the method does not take")
+        raise ValueError(f"the tests have {ast.unparse(call)[:100]!r}, whose arguments the method does not take")
     return ast.parse(form.format(*arguments), mode="eval").body
 
 

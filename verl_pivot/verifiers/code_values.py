@@ -51,7 +51,7 @@ def read_values(content: bytes, num_expressions: int) -> list[Evaluated] | None:
 
 
 def _too_large(size: object) -> Evaluated:
-    return Evaluated(problem=Reason.OUTPUT_LIMIT, detail=f"values of {size} bytes; at most {MAX_BYTES} are compared")
+    return Evaluated(problem=Reason.OUTPUT_LIMIT, detail=f"the values have {size} bytes; the limit is {MAX_BYTES}")
 
 
 def _evaluated(answer: object) -> Evaluated:
@@ -60,7 +60,7 @@ def _evaluated(answer: object) -> Evaluated:
             try:
                 return Evaluated(value=_decoded(coded))
             except _FAILURES as error:
-                return Evaluated(problem=Reason.WRONG_OUTPUT, detail=f"no plain value: {error}"[:300])
+                return Evaluated(problem=Reason.WRONG_OUTPUT, detail=f"not a plain value: {error}"[:300])
         case {"error": str(error), "kinds": list(kinds)} if len(kinds) <= _MAX_KINDS:
             names = tuple(map(str, kinds))
             return Evaluated(problem=Reason.RUNTIME_ERROR, detail=error[:300], error_kinds=names)
@@ -69,8 +69,8 @@ def _evaluated(answer: object) -> Evaluated:
         case {"large": size}:
             return _too_large(size)
         case {"strange": what}:
-            return Evaluated(problem=Reason.WRONG_OUTPUT, detail=f"no plain value: {what}"[:300])
-    return Evaluated(problem=Reason.WRONG_OUTPUT, detail="the program wrote something else than a value")
+            return Evaluated(problem=Reason.WRONG_OUTPUT, detail=f"not a plain value: {what}"[:300])
+    return Evaluated(problem=Reason.WRONG_OUTPUT, detail="the value in the program's output file has an unknown format")
 
 
 def check_hashes(items: Iterable[Hashable]) -> None:
@@ -115,7 +115,7 @@ def _mapping(make: Callable[[Any], Mapping[Any, Any]]) -> Callable[[Any], Any]:
 
 def _decoded_list(content: Any) -> list[Any]:
     if not isinstance(content, list):
-        raise TypeError(f"{str(content)[:80]} is no list")
+        raise TypeError(f"{str(content)[:80]} is not a list")
     return [_decoded(each) for each in content]
 
 

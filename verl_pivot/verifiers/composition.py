@@ -41,7 +41,7 @@ class VerifierPart(Options):
     @classmethod
     def _check_nesting(cls, options: dict[str, Any]) -> dict[str, Any]:
         if _nesting(options) > _MOST_NESTED:
-            raise ValueError(f"verifiers may stand {_MOST_NESTED} deep within each other, not deeper")
+            raise ValueError(f"verifiers may be nested at most {_MOST_NESTED} levels deep")
         return options
 
 
@@ -57,7 +57,7 @@ class FirstDecidedPart(VerifierPart):
     def _check(self) -> Self:
         for name, decides in (("min_accepted", "acceptance"), ("max_refused", "refusal")):
             if name in self.model_fields_set and self.decides != decides:
-                raise ValueError(f"{name} does nothing where decides is {self.decides!r}; set decides to {decides!r}")
+                raise ValueError(f"{name} has no effect if decides is {self.decides!r}; set decides to {decides!r}")
         return self
 
 
@@ -90,7 +90,7 @@ class WeightedOptions(Options):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.rule != "mean" and any("weight" in part.model_fields_set for part in self.verifiers):
-            raise ValueError(f"rule {self.rule!r} takes no weights")
+            raise ValueError(f"rule {self.rule!r} takes no weights; leave weight out, or set rule to 'mean'")
         return self
 
 

@@ -106,15 +106,15 @@ class ConstraintsOptions(Options):
     @classmethod
     def _check_words(cls, phrases: PhrasesT) -> PhrasesT:
         if not all(map(texts.num_words, phrases)):
-            raise ValueError(f"must be words, got {list(phrases)}")
+            raise ValueError(f"must be words or phrases with a letter or digit, got {list(phrases)}")
         return phrases
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len({each.casefold().strip() for each in self.choices}) < len(self.choices) or "" in self.choices:
-            raise ValueError("choices must differ in more than case and space, and none may be empty")
+            raise ValueError("choices must not be empty, and must differ in more than case and surrounding spaces")
         if self.choice is not None and self.choice not in self.choices:
-            raise ValueError(f"choice {self.choice!r} is none of the choices {list(self.choices)}")
+            raise ValueError(f"choice {self.choice!r} is not among the choices {list(self.choices)}")
         if not self.model_dump(exclude={"place", "score", "choice"}, exclude_defaults=True):
             raise ValueError("needs at least one constraint, such as words, keywords, pattern, json_schema or choices")
         return self
@@ -137,7 +137,7 @@ class ConstraintsVerifier:
         if options.choices and choice is None:
             choice = self._choice_of(turn.expert)
             if choice is None:
-                return broken_expert("the expert's action names none of the choices, or several")
+                return broken_expert("the expert's action must name one choice; or set the option choice")
         if action.tool_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE, action.tool_calls[0].name)
         text = extract_answer(action.content, options.place)
@@ -156,7 +156,7 @@ class ConstraintsVerifier:
         try:
             problems = list(_problems(text, self._options, choice))
         except (Unresolvable, RecursionError) as error:
-            return broken_expert(f"json_schema refers to what it does not hold, or to itself without end: {error}")
+            return broken_expert(f"json_schema has an unresolvable or endlessly recursive $ref: {error}")
         found = [problem for problem in problems if problem is not None]
         if self._options.score == "share":
             return graded(1.0 - len(found) / len(problems), "; ".join(found))
@@ -170,7 +170,7 @@ def _problems(text: str, options: ConstraintsOptions, choice: str | None) -> Ite
     if options.pattern is not None:
         yield _unless(contains_match(_whole(options.pattern), text), f"does not match {options.pattern!r}")
     if choice is not None:
-        yield _unless(texts.chosen(text, options.choices) == choice, "another choice, several or none")
+        yield _unless(texts.chosen(text, options.choices) == choice, "names another choice, several choices or none")
     for name, count in _COUNTS.items():
         wanted = getattr(options, name)
         if wanted is not None:
@@ -193,11 +193,11 @@ _COUNTS: dict[str, Callable[[str], int]] = {
 def _word_problems(text: str, options: ConstraintsOptions) -> Iterator[str | None]:
     for phrase, wanted in options.occurrences.items():
         number, most = texts.num_occurrences(text, phrase), texts.num_in_any_dress(text, phrase)
-        yield _unless(wanted.holds(number) and wanted.holds(most), f"{phrase!r} stands {most} times")
+        yield _unless(wanted.holds(number) and wanted.holds(most), f"{phrase!r} occurs {most} times")
     for phrase in options.keywords:
-        yield _unless(texts.num_occurrences(text, phrase) > 0, f"without {phrase!r}")
+        yield _unless(texts.num_occurrences(text, phrase) > 0, f"does not contain {phrase!r}")
     for phrase in options.forbidden_words:
-        yield _unless(texts.num_in_any_dress(text, phrase) == 0, f"with {phrase!r}")
+        yield _unless(texts.num_in_any_dress(text, phrase) == 0, f"contains {phrase!r}")
 
 
 def _shape_problems(text: str, options: ConstraintsOptions) -> Iterator[str | None]:
@@ -208,9 +208,9 @@ def _shape_problems(text: str, options: ConstraintsOptions) -> Iterator[str | No
     if options.letter_case is not None:
         yield _unless(texts.is_in_case(text, options.letter_case), f"not all in {options.letter_case} case")
     if options.has_no_commas:
-        yield _unless(not texts.has_comma(text), "with a comma")
+        yield _unless(not texts.has_comma(text), "contains a comma")
     if options.has_title:
-        yield _unless(texts.has_title(text), "without a <<title>>")
+        yield _unless(texts.has_title(text), "does not contain a <<title>>")
     if options.is_quoted:
         yield _unless(texts.is_quoted(text), "not in double quotes")
 
@@ -219,13 +219,13 @@ def _json_problem(text: str, schema: dict[str, Any]) -> str | None:
     try:
         value: Json = json.loads(text, object_pairs_hook=object_of_unique_names, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        return f"no JSON: {error}"
+        return f"not valid JSON: {error}"
     if is_too_deep(value):
         return "nested too deeply"
     try:
         return schema_problem(schema, value)
     except OverflowError:
-        return "a number that no float holds"
+        return "a number is too large for a float"
 
 
 def _refuse_constant(name: str) -> Json:

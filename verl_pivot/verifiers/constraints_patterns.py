@@ -37,7 +37,7 @@ def compiled_pattern(pattern: str) -> SchemaValidator:
     except SchemaError as error:
         problem = str(error).strip().splitlines()[-1].removeprefix("error: ")
         raise ValueError(
-            f"{pattern!r:.200} is no regular expression without lookaround and backreferences: {problem}"
+            f"{pattern!r:.200} is not a regular expression without lookaround and backreferences: {problem}"
         ) from error
 
 
@@ -59,7 +59,7 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     try:
         Draft202012Validator.check_schema(schema)
     except jsonschema.SchemaError as error:
-        raise ValueError(f"no JSON schema: {error.json_path}: {error.message[:300]}") from error
+        raise ValueError(f"not a valid JSON schema: {error.json_path}: {error.message[:300]}") from error
     for pattern in _patterns(schema):
         compiled_pattern(pattern)
 
@@ -110,7 +110,7 @@ def _unique_items(validator: Validator, is_unique: bool, value: Any, schema: Any
     if is_unique and validator.is_type(value, "array"):
         keys = [json.dumps(_canonical(each), sort_keys=True) for each in value]
         if len(set(keys)) < len(keys):
-            yield SchemaMismatchError("an item stands twice")
+            yield SchemaMismatchError("an item occurs twice")
 
 
 def _canonical(value: Json) -> Json:

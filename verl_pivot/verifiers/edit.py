@@ -54,9 +54,9 @@ class EditVerifier:
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         if len(turn.expert.tool_calls) != 1 or is_too_deep(turn.expert.tool_calls[0].arguments):
-            return broken_expert("the expert's action is not one call")
+            return broken_expert("the expert's action is not exactly one call, or its arguments are nested too deeply")
         if not equal(turn.expert.tool_calls[0].arguments, turn.expert.tool_calls[0].arguments):
-            return broken_expert("the expert's arguments hold NaN, which equals nothing")
+            return broken_expert("the expert's arguments contain NaN, which does not equal itself")
         expert = turn.expert.tool_calls[0]
         if len(action.tool_calls) != 1:
             reason = Reason.WRONG_NUMBER_OF_CALLS if action.tool_calls else Reason.MESSAGE_INSTEAD_OF_CALL
@@ -85,9 +85,9 @@ class EditVerifier:
         if expert_texts is None:
             return broken_expert(f"the expert's edit cannot be applied: {problem}")
         if all(text == self._files.get(path) for path, text in expert_texts.items()):
-            return broken_expert("the expert's edit changes nothing; every other edit that changes nothing equals it")
+            return broken_expert("the expert's edit changes nothing; every edit without effect would be accepted")
         if edit is None or not has_same_words(call.arguments, expert.arguments):
-            return refuse(Reason.WRONG_TYPE, "no editor would take these arguments")
+            return refuse(Reason.WRONG_TYPE, "the editor does not take these arguments")
         if not isinstance(edit, WritingCommand):
             return refuse(Reason.WRONG_VALUE, f"{edit.command} {edit.path}"[:200])
         return self._compare(edit, expert_texts)
@@ -103,7 +103,7 @@ class EditVerifier:
             if text is not None and len(text) > MAX_CHARS and text != expert_text:
                 return refuse(Reason.TOO_LONG, f"{len(text)} characters")
             if not _is_same_file(path, self._files.get(path, ""), expert_text, text):
-                return refuse(Reason.WRONG_OUTPUT, f"{path} differs from the file that the expert leaves")
+                return refuse(Reason.WRONG_OUTPUT, f"{path} differs from the file after the expert's edit")
         return Verdict.accept()
 
 

@@ -195,7 +195,7 @@ def _edited(
         replaces_all = isinstance(each, _Replacement) and each.replace_all
         count = text.count(each.old_str) if each.old_str else 0
         if count == 0 or (count > 1 and not replaces_all):
-            raise PatchError(f"old_str is there {count} times")
+            raise PatchError(f"old_str occurs {count} times in the file")
         if len(text) + count * (len(each.new_str) - len(each.old_str)) > MAX_CHARS:
             raise PatchError(f"the file would have more than {MAX_CHARS} characters")
         text = text.replace(each.old_str, each.new_str)
@@ -209,7 +209,7 @@ def _inserted(edit: InsertCommand, text: str) -> str:
     if not lines[-1]:
         lines.pop()
     if edit.insert_line > len(lines):
-        raise PatchError(f"the file has {len(lines)} lines")
+        raise PatchError(f"insert_line is {edit.insert_line}, but the file has only {len(lines)} lines")
     if edit.insert_line == len(lines) and lines and not lines[-1].endswith("\n"):
         lines[-1] += "\n"
     new = edit.new_str if edit.new_str.endswith("\n") else f"{edit.new_str}\n"

@@ -77,7 +77,7 @@ def _known_path(path: str, files: Mapping[str, str]) -> str:
 
 def _read_begin_patch(lines: list[str]) -> list[_FilePatch]:
     if lines[-1].strip() != _END:
-        raise PatchError(f"the patch does not end in {_END}")
+        raise PatchError(f"the patch does not end with {_END}")
     parts: list[_FilePatch] = []
     kinds = {"*** Add File: ": "add", "*** Update File: ": "update", "*** Delete File: ": "delete"}
     for line in lines[1:-1]:
@@ -127,19 +127,19 @@ def _kind_of_heading(line: str, kind: str) -> str:
     if line in _KIND_OF_MODE:
         return _KIND_OF_MODE[line]
     if _OTHER_CHANGES.match(line) and not _INDEX.fullmatch(line):
-        raise PatchError(f"changes more than the text of a file: {line[:100]!r}")
+        raise PatchError(f"the patch changes more than the text of a file: {line[:100]!r}")
     return kind
 
 
 def _check_all_named(kind: str) -> None:
     """Refuse a heading that creates or deletes a file whose lines do not follow."""
     if kind:
-        raise PatchError("a file is created or deleted without its lines")
+        raise PatchError("the patch creates or deletes a file without giving its lines")
 
 
 def _last(parts: list[_FilePatch]) -> _FilePatch:
     if not parts:
-        raise PatchError("a hunk stands before the name of its file")
+        raise PatchError("a hunk comes before the name of its file")
     return parts[-1]
 
 
@@ -148,7 +148,7 @@ def _named_file(before: str, behind: str, kind: str) -> _FilePatch:
     if found == "update" and before != behind:
         raise PatchError("the patch renames a file")
     if kind not in ("", found):
-        raise PatchError(f"the headings of {before} and its lines say different things")
+        raise PatchError(f"the mode line of {before} contradicts its --- and +++ lines")
     return _FilePatch(before if found == "delete" else behind, found)
 
 
@@ -178,7 +178,7 @@ def _apply(part: _FilePatch, text: str | None) -> str | None:
     lines = text.split("\n")
     ends = {line.endswith("\r") for line in lines[:-1]}
     if len(ends) > 1:
-        raise PatchError(f"{part.path} has line ends of two kinds")
+        raise PatchError(f"{part.path} mixes two kinds of line ends")
     if True in ends:
         lines = _without_returns(lines)
         part.hunks = [
@@ -218,5 +218,5 @@ def _place(hunk: _Hunk, lines: list[str], position: int, shift: int) -> int:
 def _only(places: Iterable[int], line: str) -> int:
     found = list(places)
     if len(found) != 1:
-        raise PatchError(f"the lines from {line[:100]!r} on are there {len(found)} times")
+        raise PatchError(f"the hunk's lines from {line[:100]!r} on occur {len(found)} times in the file")
     return found[0]

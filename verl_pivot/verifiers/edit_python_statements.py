@@ -100,7 +100,7 @@ def tree_key(text: str, indent: str) -> bytes:
 
 def _logical_lines(text: str) -> Iterator[_LogicalLine]:
     if "\0" in text or _LONG_NUMBER.search(text):
-        raise ValueError("a program holds no null character, and Python reads no number of so many digits")
+        raise ValueError("the text has a null character, or a number of too many digits")
     depth, tokens = 0, list[tokenize.TokenInfo]()
     for token in tokenize.generate_tokens(io.StringIO(text, newline=None).readline):
         if token.type in _DEPTHS:
@@ -114,7 +114,7 @@ def _logical_lines(text: str) -> Iterator[_LogicalLine]:
 
 def _line(depth: int, tokens: list[tokenize.TokenInfo]) -> _LogicalLine:
     if not tokens or any(token.type == tokenize.ERRORTOKEN for token in tokens):
-        raise SyntaxError("a line holds no token, or what is none")
+        raise SyntaxError("a line has no token, or an invalid one")
     return _LogicalLine(
         tokens[0].start[0] - 1, depth, tokens[0].string, "".join(f"\0{token.string}" for token in tokens)
     )
@@ -130,7 +130,7 @@ def _grouped(lines: tuple[_LogicalLine, ...], end_row: int) -> tuple[Statement, 
                 starts.append(number)
             is_decorated = line.first == "@"
     if lines and starts[:1] != [0]:
-        raise SyntaxError(f"{lines[0].first!r} continues no statement")
+        raise SyntaxError(f"{lines[0].first!r} does not continue a statement")
     ends = [*starts, len(lines)][1:]
     end_rows = [*(lines[start].row for start in starts), end_row][1:]
     return tuple(Statement(lines[start:end], row) for start, end, row in zip(starts, ends, end_rows, strict=True))

@@ -39,7 +39,7 @@ def extract_program(
         return refuse(Reason.NO_ANSWER)
     if len(found) > MAX_CHARS:
         return refuse(Reason.TOO_LONG, f"{len(found)} characters")
-    return refuse(Reason.WRONG_TYPE, "half a character (a lone surrogate)") if _LONE_SURROGATE.search(found) else found
+    return refuse(Reason.WRONG_TYPE, "the text contains a lone surrogate") if _LONE_SURROGATE.search(found) else found
 
 
 def extract_argument(action: Message, argument: ToolArgument) -> str | Verdict:

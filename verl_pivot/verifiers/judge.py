@@ -75,14 +75,15 @@ class JudgeOptions(Options):
     def _check(self) -> Self:
         if bool(self.items) != (self.kind == "checklist"):
             raise ValueError(
-                f"kind 'checklist' needs items, and no other kind takes them; got {self.kind!r} with {len(self.items)}"
+                f"kind 'checklist' needs items, and no other kind takes them; got {self.kind!r} with "
+                f"{len(self.items)} items"
             )
         if (self.certificate is not None) != (self.kind == "certificate"):
             raise ValueError(
                 f"kind 'certificate' needs the key certificate, and no other kind takes it; got {self.kind!r}"
             )
         if self.kind == "certificate" and "criterion" in self.model_fields_set:
-            raise ValueError("kind 'certificate' takes no criterion: its tests, or what differs, say what is the same")
+            raise ValueError("kind 'certificate' takes no criterion: its tests, or the places that differ, decide")
         return self
 
     def endpoint(self) -> Endpoint:
@@ -164,7 +165,7 @@ class JudgeVerifier:
         checked = await ask(self._options.endpoint(), prompts.checklist(state, sampled, items), prompts.Checklist)
         states = {item.number: item.state for item in checked.items}
         if sorted(states) != list(range(1, len(items) + 1)) or len(checked.items) != len(items):
-            raise UnansweredQuestionError(f"the judge answered for items {sorted(states)} of {len(items)}")
+            raise UnansweredQuestionError(f"the judge answered for items {sorted(states)}, not all {len(items)}")
         score = sum(_ITEM_SCORES[state] for state in states.values()) / len(items)
         return graded(score, ", ".join(states[number] for number in sorted(states)))
 
@@ -186,7 +187,7 @@ def _problem_of_row(state: str, expert: str) -> str | None:
         return "the expert's action has neither a call nor text"
     if len(expert) > MAX_CHARS:
         return f"the expert's action has {len(expert)} characters, more than the {MAX_CHARS} that a judge is shown"
-    return None if _is_unicode(state) and _is_unicode(expert) else "the row holds half a character (a lone surrogate)"
+    return None if _is_unicode(state) and _is_unicode(expert) else "the row contains a lone surrogate"
 
 
 def _is_unicode(text: str) -> bool:

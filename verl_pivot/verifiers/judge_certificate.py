@@ -35,7 +35,7 @@ class TracedTest(Options):
 
 
 class TracedPlace(Options):
-    """What one place at which the versions differ changes for whoever runs them."""
+    """Whether the versions do the same at one place where they differ."""
 
     place: int
     premises: list[int]
@@ -77,7 +77,7 @@ def problem_of(certificate: Certificate, comparison: CodeComparison) -> str | No
     """
     premises = {premise.number: premise for premise in certificate.premises}
     if not premises or len(premises) < len(certificate.premises):
-        return "it has no premises" if not premises else "two premises have one number"
+        return "it has no premises" if not premises else "two premises have the same number"
     if len(premises) > _MAX_PREMISES:
         return f"it has {len(premises)} premises, more than {_MAX_PREMISES}"
     quoted: dict[int, Span] = {}
@@ -120,10 +120,10 @@ def _problem_of_traces(certificate: Certificate, comparison: CodeComparison, quo
     numbers = [_number(trace) for trace in certificate.traces]
     wanted = list(range(1, (comparison.num_tests or len(comparison.places)) + 1))
     if sorted(numbers) != wanted:
-        return f"it traces {word}s {sorted(numbers)}, and there are {len(wanted)}, each to be traced once"
+        return f"it traces {word}s {sorted(numbers)}, but must trace each of the {len(wanted)} {word}s once"
     for trace in certificate.traces:
         if not trace.premises or not quoted.keys() >= {*trace.premises}:
-            return f"the trace of {word} {_number(trace)} cites {trace.premises}, not premises that there are"
+            return f"the trace of {word} {_number(trace)} cites {trace.premises}, but must cite existing premises"
         if not LETTER.search(trace.steps):
             return f"the trace of {word} {_number(trace)} has no steps"
     cited = {number for trace in certificate.traces for number in trace.premises}
@@ -140,7 +140,7 @@ def _problem_of_places(certificate: Certificate, comparison: CodeComparison, quo
     for version in ("version 1", "version 2"):
         own = comparison.own_lines(version)
         if own and not any((span.file, line) in own for span in quoted.values() for line in range(*span[1:])):
-            return f"it quotes no line of {version} that the other lacks"
+            return f"it quotes no line that only {version} has"
     for trace in certificate.traces:
         if isinstance(trace, TracedPlace):
             spans = comparison.places[trace.place - 1]
@@ -170,5 +170,5 @@ def _problem_of_conclusion(certificate: Certificate, comparison: CodeComparison)
             return f"it says that test {failed} fails in version {comparison.passing_version}, which is known to pass"
         is_same = all(one == two for one, two in outcomes)
     if certificate.same is not is_same:
-        return f"its traces say that the versions are {'' if is_same else 'not '}the same, and its conclusion otherwise"
+        return f"its traces say that the versions are {'' if is_same else 'not '}the same, but its conclusion does not"
     return None

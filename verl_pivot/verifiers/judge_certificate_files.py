@@ -53,7 +53,7 @@ class CertificateOptions(Options):
         if self.row == "edit" and self.argument is not None:
             raise ValueError("row 'edit' takes no argument: the only call of the action is the edit")
         if len(self.tests) > _MAX_TESTS or not all(text.strip() for text in self.tests.values()):
-            raise ValueError(f"tests must be at most {_MAX_TESTS}, each with a text; got {len(self.tests)}")
+            raise ValueError(f"at most {_MAX_TESTS} tests are allowed, none of them empty; got {len(self.tests)}")
         return self
 
 

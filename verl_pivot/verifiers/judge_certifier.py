@@ -75,14 +75,14 @@ class Certifier:
         """Files after the action and after the expert's, or a verdict for which no judge is needed."""
         expert = texts_after(expert_action, self._options)
         if isinstance(expert, Verdict):
-            return broken_expert(f"the expert's action leaves nothing to compare: {expert.reason} {expert.detail}")
+            return broken_expert(f"the expert's action cannot be compared: {expert.reason} {expert.detail}")
         if expert == self._before:
-            return broken_expert("the expert's edit changes nothing; every other edit that changes nothing equals it")
+            return broken_expert("the expert's edit changes nothing; every edit without effect would be accepted")
         num_chars = len(state) + self._num_test_chars + _num_chars(expert)
         if num_chars > MAX_ROW_CHARS:
-            return broken_expert(f"the row has {num_chars} characters, more than the {MAX_ROW_CHARS} for a certificate")
+            return broken_expert(f"the row has {num_chars} characters, but a certificate allows {MAX_ROW_CHARS}")
         if not _is_unicode([state, expert, self._options.tests]):
-            return broken_expert("the row holds half a character (a lone surrogate)")
+            return broken_expert("the row contains a lone surrogate")
         sampled = texts_after(action, self._options)
         if isinstance(sampled, Verdict):
             return sampled
@@ -95,7 +95,8 @@ class Certifier:
         tests, size = self._options.tests, _num_chars(sampled) + _num_chars(expert)
         comparison = await run_off_loop(size, compared, sampled, expert, tests, passing_version=2)
         if len(comparison.places) > MAX_PLACES and not tests:
-            return refuse(Reason.TOO_LONG, f"differs from the expert's in {len(comparison.places)} places")
+            problem = f"differs from the expert's in {len(comparison.places)} places; the limit is {MAX_PLACES}"
+            return refuse(Reason.TOO_LONG, problem)
         first = await self._certificate(state, comparison)
         if not first.same:
             return refuse(Reason.WRONG_VALUE, first.reason)
@@ -122,10 +123,10 @@ def _refusal(sampled: Texts, expert: Texts, before: Texts, max_added_chars: int)
     if sampled == before:
         return refuse(Reason.WRONG_OUTPUT, "the edit changes nothing")
     if not any(text is not None and text.strip() for text in sampled.values()) and _num_chars(expert):
-        return refuse(Reason.NO_ANSWER, "no file has any text afterwards")
+        return refuse(Reason.NO_ANSWER, "all files are empty after the action")
     if (num_chars := _num_chars(sampled)) > _num_chars(expert) + max_added_chars:
         return refuse(Reason.TOO_LONG, f"{num_chars} characters")
-    return None if _is_unicode([sampled]) else refuse(Reason.WRONG_TYPE, "half a character (a lone surrogate)")
+    return None if _is_unicode([sampled]) else refuse(Reason.WRONG_TYPE, "the text contains a lone surrogate")
 
 
 def _num_chars(texts: Texts) -> int:

@@ -96,7 +96,7 @@ async def ask(
         except (ValueError, RecursionError) as error:
             problem = f"{text[:200]!r}: {error}"
     if unproven:
-        raise UnprovenAnswerError(f"judge {endpoint.model} proves nothing in {_MAX_ATTEMPTS} answers: {unproven}")
+        raise UnprovenAnswerError(f"judge {endpoint.model} gave no valid proof in {_MAX_ATTEMPTS} answers: {unproven}")
     raise UnansweredQuestionError(
         f"judge {endpoint.model} at {endpoint.base_url} does not answer in the form asked for with answer_format="
         f"{endpoint.answer_format}: {problem}"
@@ -131,7 +131,7 @@ class _EndpointConnection:
             endpoint.model,
             key,
             Retries(num_attempts=endpoint.max_retries + 1, timeout_seconds=endpoint.timeout_seconds),
-            remedy="see that base_url and model in the judge's options are those of the endpoint",
+            remedy="check base_url and model in the judge's options",
             cache=None if endpoint.cache_dir is None else AnswerCache(Path(endpoint.cache_dir)),
             max_concurrency=endpoint.max_concurrency,
             before_request=self._wait_for_start,

@@ -9,7 +9,7 @@ usage: Counter[tuple[str, str]] = Counter()
 def usage_lines() -> list[str]:
     """One line of text for each model that was asked."""
     return [
-        f"judge {model}: {usage[model, 'requests']} requests, {usage[model, 'prompt_tokens']} tokens read, "
-        f"{usage[model, 'completion_tokens']} written"
+        f"judge {model}: {usage[model, 'requests']} requests, {usage[model, 'prompt_tokens']} prompt tokens, "
+        f"{usage[model, 'completion_tokens']} completion tokens"
         for model in sorted({model for model, _ in usage})
     ]

@@ -58,10 +58,10 @@ class MathVerifier:
         options = self._options
         expert_text = self._answer_of(turn.expert.content) if options.answer is None else _row_answer(options.answer)
         if isinstance(expert_text, Verdict) or (turn.expert.tool_calls and options.answer is None):
-            return broken_expert("there is no answer, or several, to compare with")
+            return broken_expert("the row must give one right answer, in the expert's action or in the option answer")
         expert = _read_kept(expert_text)
         if expert is None or expert.letters in _NO_ANSWERS:
-            return broken_expert(f"the right answer {expert_text[:100]!r} is no formula with or without a unit")
+            return broken_expert(f"the right answer {expert_text[:100]!r} is not a formula, with or without a unit")
         if action.tool_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE)
         text = self._answer_of(action.content)
@@ -69,7 +69,7 @@ class MathVerifier:
             return text
         answer = read_math_answer(text)
         if answer is None:
-            return refuse(Reason.WRONG_VALUE, f"words behind the formula: {text[:200]}")
+            return refuse(Reason.WRONG_VALUE, f"the words after the formula are not a unit: {text[:200]}")
         needed = needed_equalities(answer, expert)
         if isinstance(needed, Mismatch):
             return refuse(Reason.WRONG_VALUE, f"{needed.what}: {text[:200]}")
@@ -117,7 +117,7 @@ async def _problem_of_expert(pair: FormulaPair) -> str:
 
 async def _find_problem(pair: FormulaPair) -> str:
     result = await (await math_batches.get()).ask(None, pair)
-    return "no formula" if not result.get("has_expert", True) else str(result.get("ended", ""))
+    return "math-verify cannot parse it" if not result.get("has_expert", True) else str(result.get("ended", ""))
 
 
 def _row_answer(answer: str) -> str | Verdict:
@@ -142,7 +142,7 @@ def _verdict(result: PairResult, answer: str) -> Verdict:
     if "ended" in result:
         return refuse(Reason(result["ended"]), answer[:200])
     if not result["has_expert"]:
-        return broken_expert("the right answer is no formula")
+        return broken_expert("math-verify cannot parse the right answer")
     if not result["has_answer"]:
         return refuse(Reason.NO_ANSWER, answer[:200])
     if result["same"]:

@@ -44,8 +44,8 @@ def _difference(answer: MathAnswer, expert: MathAnswer) -> str | None:
         "another unit": bool(answer.unit and expert.unit) and answer.unit != expert.unit,
         "another base": answer.bases != expert.bases,
         "other brackets": (answer.brackets or expert.brackets) != "" and _kind(answer) != _kind(expert),
-        "a question again": not answer.unevaluated <= expert.unevaluated,
-        "letters of another case": not swapped.isdisjoint(answer.variables),
+        "an expression that is not evaluated": not answer.unevaluated <= expert.unevaluated,
+        "letters in another case": not swapped.isdisjoint(answer.variables),
     }
     return next((what for what, is_found in found.items() if is_found), None)
 

@@ -62,7 +62,7 @@ class QaVerifier:
             return broken_expert("the expert makes a call")
         is_clear = options.answers or len({each and each.compared for each in accepted_words}) == 1
         if not is_clear or not all(accepted_words):
-            return broken_expert(f"nothing, or several things, are left of {accepted} to compare")
+            return broken_expert(f"the accepted answers {accepted} are missing, empty or different after normalisation")
         if action.tool_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE, action.tool_calls[0].name)
         answers = extract_answers(action.content, options.place)

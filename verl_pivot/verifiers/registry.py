@@ -55,8 +55,8 @@ _verifiers: Registry[Verifier] = Registry(
         "process_score": "verl_pivot.rewards.process_score",
         "state": "verl_pivot.tools.environment_state",
     },
-    remedy="A verifier of your own is registered by the module that defines it: name that module with "
-    "--verifier-module, or with pivot.verifier_modules in training",
+    remedy="For a verifier of your own, name the module that registers it with --verifier-module, or in training with "
+    "pivot.verifier_modules",
 )
 _MAX_CHARS_KEPT = 64 * 1024**2
 """Most characters that the options of all cached verifiers may have: each row may have its own files or databases."""

@@ -91,12 +91,12 @@ class Assertion(Options):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.claims:
-            raise ValueError(f"the assertion on {self.selector!r} claims nothing; give it visible, count, text, ...")
+            raise ValueError(f"the assertion on {self.selector!r} makes no claim; give visible, count, text, ...")
         if self.count == 0 and len(self.claims) > 1:
-            raise ValueError(f"the assertion on {self.selector!r} has count 0, which no other key goes with")
+            raise ValueError(f"the assertion on {self.selector!r} has count 0, and then takes no other key")
         for name, value in (("colour", self.colour), ("background", self.background)):
             if value is not None and not _HEX.fullmatch(value):
-                raise ValueError(f"{name} must be as #rrggbb, got {value!r}")
+                raise ValueError(f"{name} must have the form #rrggbb, got {value!r}")
         return self
 
     @property

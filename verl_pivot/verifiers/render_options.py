@@ -60,14 +60,14 @@ class RenderOptions(Options):
         parts = {"assertions": self.assertions, "likeness": self.reference, "judge": self.judge}
         given = [name for name, part in parts.items() if part]
         if not given:
-            raise ValueError("give assertions, a reference or a judge; a page that is only valid is not right")
+            raise ValueError("give assertions, a reference or a judge; that a page is valid does not make it right")
         idle = [name for name in self.weights.model_fields_set if name not in given]
         if idle:
-            raise ValueError(f"the weight of {idle[0]} does nothing, since the row has no such part")
+            raise ValueError(f"the weight of {idle[0]} has no effect, since the row does not give that part")
         if not any(getattr(self.weights, name) for name in given):
-            raise ValueError("all weights are 0")
+            raise ValueError("all weights are 0; set one of them above 0")
         if self.judge is not None and self.judge.kind != "rubric":
-            raise ValueError(f"the judge of a page has kind 'rubric', got {self.judge.kind!r}")
+            raise ValueError(f"the judge of a page must have kind 'rubric', got {self.judge.kind!r}")
         if list(self.seconds) != sorted(set(self.seconds)):
             raise ValueError(f"seconds must ascend, got {list(self.seconds)}")
         if self.reference:
@@ -85,7 +85,7 @@ class RenderOptions(Options):
         try:
             return read_picture(base64.b64decode(self.reference, validate=True))
         except binascii.Error as error:
-            raise ValueError(f"the reference is no base64: {error}") from error
+            raise ValueError(f"the reference is not valid base64: {error}") from error
         except ValueError as error:
             raise ValueError(f"the reference {error}") from error
 

@@ -79,7 +79,7 @@ async def rendered(html: str, request: RenderRequest) -> Rendering | Verdict:
         except BrowserError:
             if attempt == _MAX_ATTEMPTS - 1:
                 raise
-    raise BrowserError("browsers died between two tries of a page that was not done in time")
+    raise BrowserError("the browser died between two attempts to render a page that was not done in time")
 
 
 async def _check_speed(request: RenderRequest) -> None:

@@ -29,10 +29,10 @@ def read_picture(png: bytes) -> NDArray[np.uint8]:
         with warnings.catch_warnings(), Image.open(io.BytesIO(png), formats=("PNG", "JPEG")) as image:
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             if image.width * image.height > _MAX_PIXELS:
-                raise ValueError(f"a picture has at most {_MAX_PIXELS} pixels, got {image.width} x {image.height}")
+                raise ValueError(f"has {image.width} x {image.height} pixels; at most {_MAX_PIXELS} are allowed")
             return np.asarray(image.convert("RGB"), dtype=np.uint8)
     except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
-        raise ValueError(f"is no PNG or JPEG picture: {error}") from error
+        raise ValueError(f"is not a PNG or JPEG picture: {error}") from error
 
 
 def num_drawn_pixels(picture: NDArray[np.uint8]) -> int:
@@ -60,7 +60,9 @@ def structural_similarity(one: NDArray[np.uint8], two: NDArray[np.uint8]) -> flo
         ValueError: If their sizes differ, or a side is shorter than the window.
     """
     if one.shape != two.shape or min(one.shape[:2]) < _WINDOW:
-        raise ValueError(f"pictures of one size, at least {_WINDOW} pixels each way, got {one.shape} and {two.shape}")
+        raise ValueError(
+            f"pictures must have equal shapes and sides of at least {_WINDOW} pixels, got {one.shape} and {two.shape}"
+        )
     x, y = one @ _LUMA, two @ _LUMA
     size = _WINDOW * _WINDOW
     mean_x, mean_y = _mean(x), _mean(y)

@@ -54,7 +54,7 @@ async def score_message(action: Message, turn: Turn) -> Verdict:
         kind = VerifierError if isinstance(error, OSError) else UserCodeError
         raise kind(f"verifier {turn.verifier!r} raised {named(error)} at turn {turn.id} ({place_of(error)})") from error
     if not inspect.isawaitable(coming):
-        raise UserCodeError(f"verifier {turn.verifier!r} cannot be awaited; write `async def` before it")
+        raise UserCodeError(f"verifier {turn.verifier!r} is not async; define it with `async def`")
     if not isinstance(verdict, Verdict):
         raise UserCodeError(
             f"verifier {turn.verifier!r} returned {verdict!r:.80} at turn {turn.id}; return Verdict.accept(), "

@@ -53,8 +53,9 @@ def open_corpus(path: Path) -> Corpus:
             left_out.append(number)
         else:
             texts.append(text)
-    problem = f"{path}, line {left_out[0]}, is no document; {len(left_out)} such lines are left out" if left_out else ""
-    if problem:
+    problem = ""
+    if left_out:
+        problem = f"{path}, line {left_out[0]}, has no document with a text; {len(left_out)} such lines are left out"
         logger.warning(problem)
     tokens = bm25s.tokenize(texts, stopwords="en", show_progress=False) if texts else None
     if tokens is None or not any(len(ids) for ids in tokens.ids):

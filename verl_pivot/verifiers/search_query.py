@@ -42,9 +42,9 @@ class SearchQueryOptions(Options):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.mode == "documents") != (self.corpus is not None):
-            raise ValueError("mode 'documents' needs a corpus, and mode 'words' takes none")
+            raise ValueError("mode 'documents' needs a corpus, and mode 'words' takes no corpus")
         if self.corpus is not None and not self.corpus.is_file():
-            raise ValueError(f"corpus {self.corpus} is no file")
+            raise ValueError(f"corpus {self.corpus} is not a file")
         return self
 
 

@@ -141,11 +141,11 @@ def difference(query: Query, expert: Query) -> str | None:
     found = {
         "other numbers": query.numbers != expert.numbers,
         "another currency": bool(query.currencies and expert.currencies and query.currencies != expert.currencies),
-        "a negation more or less": num_negations(query.text) != num_negations(expert.text),
+        "a negation added or removed": num_negations(query.text) != num_negations(expert.text),
         "other words of direction or order": query.directions != expert.directions,
-        "a word in another's place": bool(words - expert_words and expert_words - words),
+        "a word replaced by another": bool(words - expert_words and expert_words - words),
         "other names": not (query.names <= _stems(expert) and expert.names <= _stems(query)),
-        "another order of names": _shared_names(query, expert) != _shared_names(expert, query),
+        "names in another order": _shared_names(query, expert) != _shared_names(expert, query),
     }
     return next((name for name, is_found in found.items() if is_found), None)
 

@@ -63,7 +63,7 @@ class ShellEffects(NamedTuple):
             return broken_expert(str(error))
         runs = _read(result)
         if runs is None:
-            return broken_expert(f"the expert's command: {result.status}: {result.stderr.strip()[-300:]}")
+            return broken_expert(f"the expert's command failed: {result.status}: {result.stderr.strip()[-300:]}")
         if problem := _problem(runs):
             return broken_expert(problem)
         first = runs[0]
@@ -109,14 +109,14 @@ def _problem(runs: list[list[Effect]]) -> str:
     """Reason why no command can be compared with the expert's effects; empty if one can."""
     first = runs[0][0]
     if "ended" in first:
-        return f"the expert's command: {first['ended']}"
+        return f"the expert's command was stopped: {first['ended']}"
     complaint = first["complaint"].strip()[-300:]
     if first["exit_code"] in _NO_TOOL or ": command not found" in first["complaint"]:
         return f"the expert's command needs a tool that the sandbox does not have: {complaint}"
     if not first["changes"] and not first["printed"]:
         return f"the expert's command prints nothing and changes nothing: {complaint}"
     if any(_compared(one) != _compared(other) for one, other in zip(*runs, strict=True)):
-        return "the expert's command does something else when it is run again"
+        return "the expert's command has another effect when it is run again"
     return ""
 
 
@@ -133,7 +133,8 @@ def _compare(result: Result, expert: _ExpertEffects) -> Verdict:
         return refuse(REASONS[result.status], result.stderr[-300:])
     runs = _read(result)
     if runs is None or len(runs) != 1 or len(runs[0]) != len(expert):
-        return refuse(Reason.OUTPUT_LIMIT, "; ".join(result.file_errors.values()) or "it wrote something else")
+        why = "; ".join(result.file_errors.values()) or f"the output file {_EFFECTS} has another format"
+        return refuse(Reason.OUTPUT_LIMIT, why)
     for number, (effect, expert_effect) in enumerate(zip(runs[0], expert, strict=True)):
         if expert_effect is None or _compared(effect) == _compared(expert_effect):
             continue

@@ -128,7 +128,7 @@ class SqlVerifier:
         except (sqlglot.errors.SqlglotError, RecursionError, AttributeError, TypeError, ValueError) as error:
             return broken_expert(f"the expert's query cannot be read: {error}")
         if clock := clock_in(parsed):
-            return broken_expert(f"the expert's query gives other rows at another time: it has {clock}")
+            return broken_expert(f"the expert's query depends on the current time: it has {clock}")
         order = order_of(parsed, self._options.dialect)
         queries = [query] if order is None or order.query is None else [query, order.query]
         try:
@@ -140,11 +140,12 @@ class SqlVerifier:
 
     def _read_expert(self, result: Result, is_ordered: bool, order: SqlOrder | None) -> _ExpertAnswer:
         if result.status in (Status.TIMEOUT, Status.CPU_LIMIT):
-            return undecided(Reason.EXPERT_TIME_LIMIT, f"more than {self._options.wall_seconds:g} s")
+            problem = f"the expert's query takes more than {self._options.wall_seconds:g} s"
+            return undecided(Reason.EXPERT_TIME_LIMIT, problem)
         answers = read_answers(result)
         if answers is None:
             why = "; ".join(result.file_errors.values()) or result.stderr.strip()[-300:]
-            return broken_expert(f"the databases cannot be made, or the rows be read: {result.status}: {why}")
+            return broken_expert(f"the databases cannot be made, or the rows cannot be read: {result.status}: {why}")
         if problem := _problem_of_rows(answers[0], self._options.num_perturbed + 1):
             return broken_expert(problem)
         sorted_answers: Sequence[dict[str, Any]] = answers[1] if len(answers) > 1 else [{}] * len(answers[0])
@@ -159,7 +160,7 @@ class SqlVerifier:
         if missing:
             return f"no such database: {missing[0]}"
         size = sum(path.stat().st_size for path in self._options.databases)
-        return f"databases of {size} bytes; at most {MAX_FILE_BYTES} can be sent" if size > MAX_FILE_BYTES else ""
+        return f"the databases have {size} bytes; the limit is {MAX_FILE_BYTES} bytes" if size > MAX_FILE_BYTES else ""
 
 
 def sql_program(options: SqlOptions, queries: Sequence[str], *, is_expert: bool = False) -> Program:
@@ -233,7 +234,7 @@ def _problem_of_rows(answers: Answers, num_variants: int) -> str:
     if not all(answer.get("is_stable", True) for answer in answers):
         return "the expert's query gives other rows when it is run again"
     if not any(answer.get("rows") for answer in answers):
-        return "the expert's query gives no row on any database; every query without rows equals it"
+        return "the expert's query gives no row on any database; every query without rows would be accepted"
     return ""
 
 

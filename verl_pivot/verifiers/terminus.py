@@ -100,7 +100,7 @@ class TerminusVerifier:
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         expert = _parse_expert(turn.expert.content)
         if expert is None or turn.expert.tool_calls:
-            return broken_expert("the expert's action is no batch of Terminus")
+            return broken_expert("the expert's action is not a batch in a format of Terminus")
         if action.tool_calls:
             return refuse(Reason.CALL_INSTEAD_OF_MESSAGE, action.tool_calls[0].name)
         batch = _parse_batch(action.content, type(expert))
@@ -136,9 +136,9 @@ def _is_complete(batch: Batch) -> bool:
 async def _by_form(batch: Batch, expert: Batch, screen: str) -> Verdict:
     commands, expert_commands = _typing_commands(batch), _typing_commands(expert)
     if len(commands) != len(expert_commands):
-        return refuse(Reason.WRONG_NUMBER_OF_CALLS, f"{len(commands)} commands, the expert's {len(expert_commands)}")
+        return refuse(Reason.WRONG_NUMBER_OF_CALLS, f"{len(commands)} commands, the expert has {len(expert_commands)}")
     if (seconds := _total_seconds(batch)) > _total_seconds(expert) + _MAX_EXTRA_SECONDS:
-        return refuse(Reason.TIME_LIMIT, f"waits {seconds:g} s, the expert {_total_seconds(expert):g} s")
+        return refuse(Reason.TIME_LIMIT, f"waits {seconds:g} s, the expert waits {_total_seconds(expert):g} s")
     is_read_by_bash = shows_prompt(screen)
     for command, expert_command in zip(commands, expert_commands, strict=True):
         verdict = await _compare(command, expert_command, is_read_by_bash=is_read_by_bash)
@@ -151,7 +151,8 @@ async def _by_form(batch: Batch, expert: Batch, screen: str) -> Verdict:
 async def _compare(command: Command, expert: Command, *, is_read_by_bash: bool) -> Verdict:
     line, expert_line = command.keystrokes, expert.keystrokes
     if not _waits_alike(command, expert):
-        return refuse(Reason.WRONG_VALUE, f"waits in another way: {command}")
+        problem = "differs from the expert's command in is_blocking, or times out too early"
+        return refuse(Reason.WRONG_VALUE, f"{problem}: {command}")
     if line == expert_line:
         return Verdict.accept()
     # Keys that do not end a line are not executed. Of several lines, the first may start a program that reads the rest.

@@ -110,9 +110,9 @@ class ToolCallVerifier:
     def _accepted_values(self, action: Message, turn: Turn) -> Verdict:
         calls, accepted = action.tool_calls, self._options.accepted
         if any(map(tool_call_bfcl.is_broken, accepted)):
-            return broken_expert("`accepted` must hold {tool: {argument: [value, ...]}} for each call, no list empty")
+            return broken_expert("`accepted` must hold {tool: {argument: [value, ...]}} per call, without empty lists")
         if turn.expert.tool_calls and not accepted:
-            return broken_expert("`accepted` is empty, and the expert calls a tool")
+            return broken_expert("`accepted` is empty, but the expert calls a tool")
         if (verdict := _call_against_message(action, accepted)) is not None:
             return verdict
         if len(calls) != len(accepted):
@@ -139,7 +139,7 @@ def _broken(expert: Message) -> Verdict | None:
     if _is_empty(expert):
         return broken_expert("the expert's action has neither a call nor text")
     if not all(equal(call.arguments, call.arguments) for call in expert.tool_calls):
-        return broken_expert("the expert's arguments hold NaN, which equals nothing")
+        return broken_expert("the expert's arguments contain NaN, which does not equal itself")
     return None
 
 

@@ -29,7 +29,7 @@ class ArgumentVerifiers:
         self._parts = {}
         for argument, part in parts.items():
             if part.name == "tool_call":
-                raise ConfigError(f"verifiers.{argument}: tool_call accepts any text; name a verifier of texts")
+                raise ConfigError(f"verifiers.{argument}: tool_call accepts any text; name a text verifier")
             options = parsed_options(part.name, part.options)
             takes_call = options is not None and "argument" in type(options).model_fields
             given = {**part.options, "argument": str(argument)} if takes_call else part.options
@@ -69,7 +69,7 @@ class ArgumentVerifiers:
         verifier, takes_call = self._parts[argument]
         shown, expert_shown = (_shown(each, name, takes_call) for each in (call, expert))
         if expert_shown is None:
-            return broken_expert(f"{argument} is no text")
+            return broken_expert(f"the expert's {argument} is not a text")
         if shown is None:
             return refuse(Reason.WRONG_TYPE, str(argument))
         return await verifier(shown, replace(turn, expert=expert_shown))

@@ -165,7 +165,7 @@ class _Comparison:
             if len(expert) > _MAX_MATCHED:
                 actual, expert = _without_shared(actual, expert)
             if len(expert) > _MAX_MATCHED:
-                return Difference(Reason.WRONG_VALUE, f"{path}: {len(expert)} items are not the expert's")
+                return Difference(Reason.WRONG_VALUE, f"{path}: {len(expert)} items differ from the expert's")
             partners = match_all(expert, actual, lambda one, other: not self._items(other, one, items, path))
             if None not in partners:
                 return None

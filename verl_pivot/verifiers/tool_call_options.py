@@ -18,7 +18,7 @@ def _read_action(value: object) -> object:
     try:
         action = parse_message(value)  # type: ignore[arg-type]  # checked by parse_message
     except BadRowError as error:
-        raise ValueError(f"is no message: {error}") from error
+        raise ValueError(f"is not a message: {error}") from error
     if action.role is not Role.ASSISTANT:
         raise ValueError(f"must be a message of the assistant, got role {action.role.value!r}")
     return value
@@ -75,7 +75,7 @@ class ToolCallOptions(Options):
             if mode != self.mode and (foreign := self.model_fields_set.intersection(names)):
                 raise ValueError(f"{min(foreign)} is an option of mode {mode!r}, not of {self.mode!r}")
         if self.other_experts and self.mode == "accepted_values":
-            raise ValueError("other_experts do nothing in mode 'accepted_values'; list their values in `accepted`")
+            raise ValueError("other_experts have no effect in mode 'accepted_values'; list their values in `accepted`")
         return self
 
     def rules(self) -> EqualityRules:

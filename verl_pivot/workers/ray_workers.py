@@ -116,7 +116,7 @@ class RayWorkerCluster(Generic[TaskT, ResultT]):
         """What a node without a worker lacks, for the message."""
         if self._gpus_per_worker is None:
             return "CPUs"
-        return f"{self._gpus_per_worker} GPUs for a server; name --endpoint"
+        return f"{self._gpus_per_worker} GPUs for a server; give --endpoint"
 
     def _num_workers(self, resources: Mapping[str, float]) -> int:
         """Workers of a node; none on a node without CPUs, as head nodes often are."""

@@ -177,8 +177,8 @@ class WorkerPool(Generic[TaskT, ResultT]):
                 finally:
                     place.num_in_flight -= 1
         raise EngineError(
-            f"{name} was with {MAX_ATTEMPTS} workers when each of them died (the last time: {problem}): leave it out, "
-            "or give the nodes more memory"
+            f"{MAX_ATTEMPTS} workers in a row died while they worked on {name} (the last time: {problem}): leave it "
+            "out, or give the nodes more memory"
         )
 
     async def close(self) -> None:

@@ -92,7 +92,7 @@ def test_bwrap_is_looked_for_in_trusted_folders_alone(tmp_path: Path, monkeypatc
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
 
-    with pytest.raises(ConfigError, match="bwrap is in none of /nowhere: sudo apt-get install -y bubblewrap"):
+    with pytest.raises(ConfigError, match="bwrap was not found in /nowhere: sudo apt-get install -y bubblewrap"):
         find_bwrap([Path("/nowhere")])
 
 
@@ -255,7 +255,7 @@ def fake_python(folder: Path, base: str, prefix: str) -> str:
 
 
 def test_a_python_below_tmp_is_refused_with_the_remedy(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"Python lies in /tmp/python, which a sandbox hides .* install it elsewhere"):
+    with pytest.raises(ConfigError, match=r"in /tmp/python, which the sandbox covers .* install it elsewhere"):
         PythonView.of(fake_python(tmp_path, "/tmp/python", "/tmp/python"))
 
 
@@ -265,7 +265,7 @@ def test_an_environment_whose_python_leads_elsewhere_is_refused_with_the_remedy(
     real = fake_python(tmp_path / "elsewhere", "/opt/python", str(tmp_path / "bin"))
     (tmp_path / "bin" / "python").symlink_to(real)
 
-    with pytest.raises(ConfigError, match=rf"leads to {real}, which lies neither .* `/opt/python/bin/python3 -m venv`"):
+    with pytest.raises(ConfigError, match=rf"links to {real}, which is neither .* `/opt/python/bin/python3 -m venv`"):
         PythonView.of(str(tmp_path / "bin" / "python"))
 
 

@@ -147,7 +147,7 @@ def test_the_restart_keeps_arguments_options_and_descriptors_and_no_variable_tha
 @pytest.mark.parametrize(
     ("user", "message"),
     [
-        ("root", "user 'root' is root, and the sandbox may not run as root"),
+        ("root", "user 'root' is root, but the sandbox must not run as root"),
         ("no-such", "user 'no-such' does not exist"),
     ],
 )
@@ -168,7 +168,7 @@ def test_root_that_may_not_mount_is_told_what_to_do(tmp_path: Path) -> None:
     done = run_command([*container, *command_as("nobody", ["true"], show=[closed / "needed"])])
 
     assert done.returncode == 1
-    assert "this root may not mount (CAP_SYS_ADMIN): put the Python environment where all may read it" in done.stderr
+    assert "root cannot mount here without CAP_SYS_ADMIN: put the Python environment where all users" in done.stderr
 
 
 @needs_root

@@ -71,7 +71,7 @@ def test_the_tier_is_what_the_machine_allows(observed: Observed, tier: Tier) -> 
     [
         (replace(failed(PROC, proc_is_the_cause=True), container="docker"), "`--security-opt systempaths=unconfined`"),
         (replace(failed(PROC, proc_is_the_cause=True), container="kubernetes"), "procMount: Unmasked"),
-        (failed(PROC, proc_is_the_cause=True), "mount /proc without parts of it covered"),
+        (failed(PROC, proc_is_the_cause=True), "mount /proc without covered parts"),
         (replace(failed(UID_MAP), sysctls=UBUNTU), "`sudo apparmor_parser -r /etc/apparmor.d/bwrap`"),
         (replace(failed(LOOPBACK), sysctls=UBUNTU), "flags=(unconfined) { userns, }` to /etc/apparmor.d/bwrap"),
         (replace(failed(NO_USERNS), sysctls={"kernel.unprivileged_userns_clone": "0"}), "unprivileged_userns_clone=1"),
@@ -84,7 +84,7 @@ def test_the_tier_is_what_the_machine_allows(observed: Observed, tier: Tier) -> 
         (replace(failed(SLAVE), container="kubernetes"), "appArmorProfile.type: Unconfined"),
         (replace(MACHINE, bwrap=None, version=None, with_proc=None), "sudo apt-get install -y bubblewrap"),
         (replace(MACHINE, is_setuid=True, with_proc=None), "sudo chmod u-s /usr/bin/bwrap"),
-        (replace(MACHINE, has_cgroups=False), "start the service by root"),
+        (replace(MACHINE, has_cgroups=False), "start the service as root"),
         (failed("verl-pivot: nobody cannot reach /home/ada/python: put it in /opt\n"), "put it in /opt"),
         (failed("bwrap: something new\n"), "run `bwrap --unshare-all --ro-bind / / true`"),
     ],
@@ -105,7 +105,7 @@ def test_a_tier_below_the_one_asked_for_is_refused_with_cause_and_remedy() -> No
     found = Probe(tier=Tier.T3, summary="", obstacles=(Obstacle(what="parts of /proc are covered", remedy="uncover"),))
 
     require_tier(found, "T3")
-    with pytest.raises(ConfigError, match=r"needs tier T2, and this machine offers T3\. parts of /proc .*: uncover"):
+    with pytest.raises(ConfigError, match=r"tier T2, but this machine offers only T3\. parts of /proc .*: uncover"):
         require_tier(found, "T2")
 
 
@@ -147,7 +147,7 @@ def test_a_really_covered_proc_gives_tier_3() -> None:
 def test_really_forbidden_user_namespaces_give_tier_4() -> None:
     said = asked_inside("--unshare-user", "--uid", "1000", "--disable-userns")
 
-    assert said.startswith("T4 no further user namespace can be made")
+    assert said.startswith("T4 no more user namespaces can be created")
 
 
 @needs_sandbox

@@ -170,7 +170,7 @@ open("large", "wb").truncate(9 << 20)
         "link": "a symbolic link",
         "folder/passwd": "Not a directory",
         "fifo": "not a regular file",
-        "large": f"{9 << 20} bytes, and {(8 << 20) - 7} are left for all files together",
+        "large": f"{9 << 20} bytes, but only {(8 << 20) - 7} are left for all files together",
         "none": "No such file or directory",
         "out": "not a regular file",
     }
@@ -180,7 +180,7 @@ open("large", "wb").truncate(9 << 20)
 @pytest.mark.parametrize(
     ("program", "message"),
     [
-        (Program(code="", files={"main.py": b""}), "files may not name 'main.py', which holds the code"),
+        (Program(code="", files={"main.py": b""}), "the name 'main.py' is used for the code"),
         (Program(code="", files={"a": b"", "a/b": b""}), "files name 'a' both as a file and as a folder"),
         (Program(code="", files={"a": bytes(2 * MIB)}, limits=Limits(tmp_bytes=MIB)), "more than limits.tmp_bytes"),
         (Program(code="", language="cobol"), "unknown language 'cobol'"),
@@ -283,7 +283,7 @@ async def test_a_child_that_is_not_yet_bound_to_die_with_bubblewrap_is_ended_wit
 @needs_sandbox
 async def test_sessions_are_refused_with_the_remedy() -> None:
     async with bwrap_backend() as backend:
-        with pytest.raises(SandboxRequestError, match="has no sessions: use the backend zygote"):
+        with pytest.raises(SandboxRequestError, match="does not support sessions: use the backend zygote"):
             await backend.open_session(
                 "a",
                 limits=Limits(),

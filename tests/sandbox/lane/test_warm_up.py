@@ -118,7 +118,7 @@ def reasons_of(warm_up: str) -> list[str]:
         ("x = bytearray(3 << 30)", "failed: it raised MemoryError: "),
         (
             "import threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start()",
-            "failed: it left a thread running, which no fork would have",
+            "failed: it left a thread running; threads do not survive the fork of a program",
         ),
         ("import subprocess; subprocess.Popen(['sleep', '5'])", "failed: it left a process running"),
         ("import os; os._exit(0)", "ended the interpreter"),
@@ -127,14 +127,14 @@ def reasons_of(warm_up: str) -> list[str]:
     ],
 )
 def test_a_warm_up_that_fails_is_named_with_the_reason(warm_up: str, reason: str) -> None:
-    assert reasons_of(warm_up) == [f"a zygote does not start: the warm-up 'json' {reason}; {REMEDY}"]
+    assert reasons_of(warm_up) == [f"a zygote did not start: the warm-up 'json' {reason}; {REMEDY}"]
 
 
 def test_a_warm_up_that_takes_too_long_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(zygote_handle, "WARM_UP_SECONDS", 0.2)
 
     assert reasons_of("import time; time.sleep(1000)") == [
-        "a zygote does not start: the warm-up 'json' did not end within 0.2 s; " + REMEDY
+        "a zygote did not start: the warm-up 'json' did not end within 0.2 s; " + REMEDY
     ]
 
 

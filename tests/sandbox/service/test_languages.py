@@ -88,14 +88,14 @@ def test_the_zygotes_that_a_language_may_name_are_those_of_a_lane() -> None:
             "python: {zygote: numpy}",
             r"python\.zygote: Input should be 'auto', 'bare', 'standard' or 'full', got 'numpy'",
         ),
-        ("c: {warm: {math: import math}}", r"c: warm is for a language with a zygote"),
-        ("python: {warm: {math: 'x ='}}", r"python\.warm\.math: is no Python: invalid syntax, line 1"),
+        ("c: {warm: {math: import math}}", r"c: warm needs a zygote"),
+        ("python: {warm: {math: 'x ='}}", r"python\.warm\.math: is not valid Python: invalid syntax, line 1"),
         ("python: {warm: {a b: import a}}", r"python\.warm\..*String should match pattern"),
         ("python: {warm: {no_such: import no_such}}", r"yaml: warm\.no_such: no such package is installed"),
-        ("python: {warm: {math: 'x = \"" + "y" * 40_000 + "\"'}}", r"all warm-ups take 4\d+ bytes, of 32768 at most"),
+        ("python: {warm: {math: 'x = \"" + "y" * 40_000 + "\"'}}", r"together have 4\d+ bytes, more than 32768"),
         (
             "other: {file: a.py, run: [python, a.py], zygote: full, warm: {datetime: import datetime}}",
-            r"other\.warm\.datetime: another language has another warm-up; keep one",
+            r"other\.warm\.datetime: another language has a different one; keep one",
         ),
         ("Go!: {file: main.go, run: [go]}", r"Go!: String should match pattern"),
         ("- go", "must map names of languages to their fields"),
@@ -118,9 +118,9 @@ def test_a_language_that_is_not_installed_is_refused_with_what_is(tmp_path: Path
     )
 
     assert languages.missing == {"zig": "zig-of-nowhere"}
-    with pytest.raises(SandboxRequestError, match=r"'zig' cannot run here, where zig-of-nowhere is missing: .* python"):
+    with pytest.raises(SandboxRequestError, match=r"'zig' cannot run here, since zig-of-nowhere is missing: .* python"):
         languages.get("zig")
-    with pytest.raises(SandboxRequestError, match="unknown language 'cobol': use python, or name it in languages_file"):
+    with pytest.raises(SandboxRequestError, match="language 'cobol': use python, or define it in languages_file"):
         languages.get("cobol")
 
 

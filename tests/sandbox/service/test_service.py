@@ -148,7 +148,8 @@ async def test_one_id_twice_in_a_batch_is_refused() -> None:
         lines = await ask(service, item("twice"), item("once", "print once"), item("twice"))
 
     assert kinds(lines) == {"once": "ok", "twice": "invalid_request"}
-    assert lines["twice"]["failure"]["message"] == "id 'twice' occurs 2 times in one batch; give each request its own"
+    message = "id 'twice' occurs 2 times in one batch; give each request its own id"
+    assert lines["twice"]["failure"]["message"] == message
     assert [program.code for program in backend.started] == ["print once"]
 
 
@@ -326,7 +327,7 @@ async def test_a_deadline_that_the_queue_outlasts_is_refused_at_once() -> None:
         long.cancel()
 
     assert kinds(lines) == {"hurried": "overloaded"}
-    assert "beyond the deadline" in lines["hurried"]["failure"]["message"]
+    assert "would pass the deadline" in lines["hurried"]["failure"]["message"]
     assert bounds_hit(service) == {"deadline": 1}
     assert lines["hurried"]["failure"]["retry_after_seconds"] > 0.0
 
@@ -385,7 +386,7 @@ async def test_an_id_used_for_another_program_is_refused() -> None:
         await ask(service, item("a", "print 1"))
         lines = await ask(service, item("a", "print 2"))
 
-    assert lines["a"]["failure"]["message"] == "id 'a' was used for another program; give each request its own"
+    assert lines["a"]["failure"]["message"] == "id 'a' was used for another program; give each request its own id"
 
 
 async def test_a_connection_that_closes_takes_its_work_with_it() -> None:

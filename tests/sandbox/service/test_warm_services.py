@@ -48,7 +48,7 @@ async def test_programs_and_sessions_find_what_a_warm_up_has_loaded(tmp_path: Pa
     ],
 )
 def test_a_service_whose_warm_up_fails_does_not_start(tmp_path: Path, warm_up: str, reason: str) -> None:
-    with pytest.raises(RuntimeError, match=f"a zygote does not start: the warm-up 'colorsys' {reason}") as caught:
+    with pytest.raises(RuntimeError, match=f"a zygote did not start: the warm-up 'colorsys' {reason}") as caught:
         start_service(Kind.ZYGOTE, *languages(tmp_path, f'python: {{warm: {{colorsys: "{warm_up}"}}}}'), lanes=1)
 
     assert "Traceback" not in str(caught.value)

@@ -18,10 +18,10 @@ async function answered(address, request = {}) {
   try {
     answer = await fetch(`api/${address}`, { ...request, headers: { "X-Inspect-Token": token } });
   } catch {
-    throw new Error("verl-pivot inspect does not answer any more: start it again, and open the address that it prints");
+    throw new Error("verl-pivot inspect no longer answers: start it again, and open the address that it prints");
   }
   const body = await answer.json().catch(() => ({})); // what is refused before our code sees it is no JSON
-  if (!answer.ok) throw new Error(body.detail ?? `the server answers ${answer.status}`);
+  if (!answer.ok) throw new Error(body.detail ?? `the server answered with status ${answer.status}`);
   return body;
 }
 

@@ -18,19 +18,19 @@ const SECONDS_BETWEEN_LOOKS = 1;
 const KEYS = [
   ["j, k", "next and previous rollout, in the list and in a trajectory"],
   ["n, p", "next and previous group"],
-  ["[, ]", "rollouts of the step before and after; of a prompt through training the step on the right"],
-  ["{, }", "of a prompt through training the step on the left"],
+  ["[, ]", "rollouts of the previous and next step; in the view through training, the step on the right"],
+  ["{, }", "in the view through training, the step on the left"],
   ["Enter", "open the rollout"],
   ["Esc", "back to the list"],
-  ["x", "mark the rollout, or take its mark away"],
-  ["c", "compare the two marked ones"],
-  ["w", "mark the verdict as wrong, or take that mark away"],
+  ["x", "mark the rollout, or remove the mark"],
+  ["c", "compare the two marked rollouts"],
+  ["w", "mark the verdict as wrong, or remove that mark"],
   ["m", "tokens and mask of a rollout"],
   ["h", "the rollout's pivot or prompt through training"],
-  ["/", "look for words"],
-  ["r, l", "the run, the list of rollouts"],
-  ["Home, End, Page Up, Page Down", "in the list"],
-  ["?", "these keys"],
+  ["/", "search for words"],
+  ["r, l", "go to the run, to the list of rollouts"],
+  ["Home, End, Page Up, Page Down", "move in the list"],
+  ["?", "show these keys"],
 ];
 
 let info = null;

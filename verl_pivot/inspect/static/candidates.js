@@ -10,8 +10,8 @@ const KEYS = [
   ["n, p", "next and previous trajectory"],
   ["Enter", "open the turn"],
   ["Esc", "back to the list"],
-  ["/", "look for a part of an id"],
-  ["?", "these keys"],
+  ["/", "search for a part of an id"],
+  ["?", "show these keys"],
 ];
 const MARKS = { "always right": "●", mixed: "◐", "always wrong": "○", undecided: "?", overlong: "…" };
 const DECISIONS = ["kept", "not kept", "dropped"];
@@ -68,7 +68,7 @@ function listView(params) {
     filterForm(params),
     el("p", { class: "count", role: "status" }, counts()),
     el("div", { class: "strips" }, listed.found.map((each) => trajectoryRow(each, params))),
-    rest > 0 ? el("button", { type: "button", class: "more", on: { click: () => more(params).catch(tell) } }, `${number(rest)} trajectories more`) : null,
+    rest > 0 ? el("button", { type: "button", class: "more", on: { click: () => more(params).catch(tell) } }, `${number(rest)} more trajectories`) : null,
   ].filter(Boolean);
   const cells = () => [...main.querySelectorAll(".strip a")];
   const step = (direction, isSame) => {
@@ -222,7 +222,7 @@ async function turnView(params) {
     strip(trajectory, params, Number(params.turn)),
     state
       ? el("details", { class: "prompt", open: true }, el("summary", {}, `State, ${number(state.length)} messages`), state.map(messageBox))
-      : el("p", { class: "count" }, "The state is in no file that was given: give the trajectories too."),
+      : el("p", { class: "count" }, "The given files do not contain the state: give the trajectories too."),
     tools?.length ? fold(`Tools, ${number(tools.length)}`, json(tools)) : null,
     expert ? el("section", { class: "expert", "aria-label": "Expert" }, el("h2", {}, "Expert's action"), messageBox(expert)) : null,
     expert ? fold(`Verifier ${visible(verifier.verifier)}`, json(verifier.options)) : null,

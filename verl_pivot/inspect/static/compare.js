@@ -14,11 +14,11 @@ export async function showComparison(main, params) {
   const isOnePrompt = first.row.prompt_id !== null && first.row.prompt_id === second.row.prompt_id;
   const isTextless = [...first.turns, ...second.turns].some((turn) => !turn.has_text);
   const sentence = isTextless
-    ? "pivot.record left texts out, so that it is not known where they differ."
+    ? "pivot.record left texts out, so it is unknown where the rollouts differ."
     : same === numTurns
       ? "All turns are the same."
       : `${same === 0 ? "They differ from the first turn on" : same === 1 ? "The first turn is the same" : `Turns 1 to ${same} are the same`}; ${
-          isOnePrompt ? "both have the same prompt." : "their prompts are not known to be the same."
+          isOnePrompt ? "both have the same prompt." : "it is not known whether their prompts are the same."
         }`;
   const rows = [];
   for (let at = same; at < numTurns; at += 1) {

@@ -48,7 +48,7 @@ export function longText(text, { label, mark = null } = {}) {
     const hidden = Math.max(0, text.length - TAIL - shown);
     if (hidden === 0) return box.replaceChildren(visible(text));
     const button = el("button", { type: "button", class: "fold", on: { click: () => more(button) } });
-    button.textContent = `${hidden.toLocaleString("en")} characters more`;
+    button.textContent = `${hidden.toLocaleString("en")} more characters`;
     box.replaceChildren(visible(text.slice(0, shown)), button, visible(text.slice(text.length - TAIL)));
     return button;
   };

@@ -49,7 +49,7 @@ class History {
   async draw() {
     const title = this.params.trajectory_id === undefined ? `Prompt ${this.params.prompt_id}` : `Pivot ${this.params.trajectory_id}, turn ${this.params.turn_index}`;
     if (!this.steps.length) {
-      return this.main.replaceChildren(el("h1", {}, visible(title)), el("p", { class: "empty" }, "No rollout of it was read."));
+      return this.main.replaceChildren(el("h1", {}, visible(title)), el("p", { class: "empty" }, "None of its rollouts has been read."));
     }
     const series = this.info.runs.map((_, run) =>
       this.outcomes.filter((each) => each.run === run && each.mean_score !== null).map((each) => [each.step, each.mean_score]),
@@ -60,7 +60,7 @@ class History {
       el("h1", {}, visible(title)),
       el("p", {}, `${number(total)} rollouts in ${number(this.steps.length)} steps of ${this.part}. `,
         this.parts.filter((part) => part !== this.part).map((part) => el("a", { href: address("history", { ...followed(this.params), part }) }, `In ${part} `)),
-        el("a", { href: address("rollouts", { ...followed(this.params), sort: "step" }) }, "All in a list")),
+        el("a", { href: address("rollouts", { ...followed(this.params), sort: "step" }) }, "All rollouts in a list")),
       el("div", { class: "curves" }, curve("mean score", series, this.info, (step) => this.choose("right", step))),
       el("p", { class: "count" }, "The keys [ and ] change the step on the right, { and } that on the left."),
       el("div", { class: "pair" }, this.sides),
@@ -85,7 +85,7 @@ class History {
     side.replaceChildren(
       el("h2", {}, "Step ", select, el("small", {}, ` ${number(ids.length)} rollouts, ${decided}`)),
       ...rows.map((row) => this.rollout(row)),
-      ids.length > rows.length ? el("p", { class: "count" }, `The first ${rows.length} of ${number(ids.length)}.`) : "",
+      ids.length > rows.length ? el("p", { class: "count" }, `The first ${rows.length} of ${number(ids.length)} rollouts.`) : "",
     );
   }
 
@@ -105,7 +105,7 @@ class History {
     box.append(
       el("p", {}, el("a", { href }, "Open this rollout")),
       ...turns.slice(0, 10).map((turn, at) => turnBox(turn, at, turns.length)),
-      turns.length > 10 ? longText(`${turns.length - 10} turns more`, { label: "More" }) : "",
+      turns.length > 10 ? longText(`${turns.length - 10} more turns`, { label: "More" }) : "",
     );
   }
 

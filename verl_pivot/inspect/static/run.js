@@ -49,7 +49,7 @@ class RunView {
       this.problems,
       ...(this.changes.isShown ? [this.changes.section] : []),
       el("form", { class: "filters", role: "search", on: { submit: (event) => event.preventDefault() } },
-        el("label", {}, "Metrics whose name holds", this.wanted)),
+        el("label", {}, "Metrics whose name contains", this.wanted)),
       this.shown,
       this.curves,
       settings(info) ?? "",
@@ -66,7 +66,7 @@ class RunView {
     const names = wanted ? all.filter((name) => name.toLowerCase().includes(wanted)) : first(all);
     const shown = names.slice(0, MOST_CURVES);
     this.shown.textContent = all.length
-      ? `${shown.length} of ${all.length} metrics${names.length > shown.length ? `; ${names.length} names hold this` : ""}`
+      ? `${shown.length} of ${all.length} metrics${names.length > shown.length ? `; ${names.length} names match` : ""}`
       : "There are no metrics yet: they are read from metrics.jsonl, the file of verl's file logger, or a console log.";
     const key = (this.asked = shown.join("\n"));
     const points = shown.length ? await get("metrics", { names: key }) : [];
@@ -88,7 +88,7 @@ class RunView {
           `. ${visible(run.path)}`)),
       el("p", {}, el("a", { href: "#/rollouts" }, `${number(info.num_rollouts)} rollouts`), ` in ${info.num_files === 1 ? "one dump" : `${number(info.num_files)} dumps`}`),
       ...disputeFiles().map(({ path, number: marks }) =>
-        el("p", { class: "disputes" }, `${marks === 1 ? "One verdict is" : `${number(marks)} verdicts are`} marked as wrong, in `, el("code", {}, visible(path)), `. Score them with another verifier or other options: `,
+        el("p", { class: "disputes" }, `${marks === 1 ? "One verdict is" : `${number(marks)} verdicts are`} marked as wrong, in `, el("code", {}, visible(path)), `. Score the marked rollouts with another verifier or other options: `,
           el("code", {}, visible(`verl-pivot score ${path} --trajectories pivots.parquet`)))),
     );
     this.problems.replaceChildren(...info.problems.map((each) => el("p", { class: "problem" }, visible(each))));

@@ -27,7 +27,7 @@ export function timeLine(turns, fields) {
     at += toolSeconds(turn);
   });
   if (waited > 0) {
-    bars.push({ lane: 2, name: "router", from: 0, took: Math.min(waited, total), what: `the router: ${number(waited)} s in all, part of the turns' time` });
+    bars.push({ lane: 2, name: "router", from: 0, took: Math.min(waited, total), what: `waiting for the router: ${number(waited)} s in total, included in the turns' time` });
   }
   const rows = turns.map((turn, index) => [
     `turn ${index + 1}`, number(turn.seconds), number(turn.tool_seconds),
@@ -98,7 +98,7 @@ function rowTokens(row, title) {
   return el(
     "section",
     { "aria-label": title },
-    el("p", {}, `${title}: ${number(total)} tokens, of which the policy sampled ${number(sampled)}, with a loss, and read ${number(total - sampled)}, without one.`),
+    el("p", {}, `${title}: ${number(total)} tokens, of which the policy sampled ${number(sampled)} (with a loss) and read ${number(total - sampled)} (masked).`),
     drawing(bars, total, [""]),
     el("div", { class: "scrolled", tabindex: "0", role: "group", "aria-label": "Stretches of tokens" },
       table(["tokens", "number", ""], stretches.map(({ from, to, turn, isSampled }) => [

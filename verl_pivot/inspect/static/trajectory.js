@@ -9,7 +9,7 @@ import { timeLine, tokenMap } from "./timeline.js";
 import { disputed, toggleDispute } from "./verdicts.js";
 
 const TURNS_AT_ONCE = 40;
-const NO_PROMPT = "The prompt is in no file: pivot.record may have left it out, and an earlier version did not write it.";
+const NO_PROMPT = "The files do not contain the prompt: pivot.record may have left it out, or an earlier version of verl-pivot did not write it.";
 
 export async function showRollout(main, params, info) {
   const view = new Trajectory(main, params);
@@ -65,7 +65,7 @@ class Trajectory {
 
   drawPosition() {
     const { row } = this.opened;
-    const of = this.at >= 0 ? `${number(this.at + 1)} in the list` : "not in the list that the filters leave";
+    const of = this.at >= 0 ? `${number(this.at + 1)} in the list` : "not in the filtered list";
     const mark = rollouts.isMarked(row) ? ", marked" : "";
     this.position.replaceChildren(
       `${visible(row.file_name)}, line ${row.line}; ${of}${mark}. `,
@@ -77,7 +77,7 @@ class Trajectory {
   drawVerdict() {
     const score = disputed(this.opened.row);
     const button = el("button", { type: "button", "aria-keyshortcuts": "w", "aria-pressed": String(score !== null), on: { click: () => this.dispute() } },
-      score === null ? "The verdict is wrong " : "Take the mark away ", el("kbd", {}, "w"));
+      score === null ? "Mark the verdict as wrong " : "Remove the mark ", el("kbd", {}, "w"));
     this.verdict.replaceChildren(...(score === null ? [] : [el("strong", {}, `Marked as wrong: it should have scored ${number(score)}.`), " "]), button);
   }
 
@@ -147,7 +147,7 @@ class Trajectory {
     this.more = el(
       "button",
       { type: "button", class: "more", on: { click: () => this.showTurns(turns) } },
-      `${Math.min(TURNS_AT_ONCE, turns.length - end)} of ${number(turns.length - end)} turns more`,
+      `${Math.min(TURNS_AT_ONCE, turns.length - end)} of ${number(turns.length - end)} more turns`,
     );
     this.turns.append(this.more);
     added[0]?.focus?.({ preventScroll: true });
@@ -278,10 +278,10 @@ export function turnBox(turn, index, numTurns, mark = null) {
 function notes(step) {
   if (!step) return [];
   return [
-    step.has_form === false ? "not in the form" : null,
+    step.has_form === false ? "not in the required form" : null,
     step.ran === false ? "did not run" : null,
-    step.is_trimmed ? "after a trim" : null,
-    step.was_restarted ? "ended its interpreter" : null,
+    step.is_trimmed ? "after the context was trimmed" : null,
+    step.was_restarted ? "interpreter restarted" : null,
   ];
 }
 

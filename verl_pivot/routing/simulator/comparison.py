@@ -151,7 +151,7 @@ def compare(
     least = bounds.seconds
     for each, outcome in outcomes.items():
         assert outcome.makespan_seconds >= least, (
-            f"{each} took {outcome.makespan_seconds} s, but the bound is {least} s"
+            f"{each} took {outcome.makespan_seconds} s, but the lower bound is {least} s"
         )
     return SeedResult(
         scenario=name,

@@ -211,7 +211,7 @@ class SimulatedEngine:
             self.next_time = self._now + seconds
             return
         if not self._running:
-            assert not self.queue, "an engine without work admits whatever fits it"
+            assert not self.queue, "an idle engine left requests in its queue"
             self.next_time = math.inf
             self._reservation = self.rates.reservation
             return

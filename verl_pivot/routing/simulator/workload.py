@@ -175,7 +175,7 @@ def with_options(scenario: Scenario, options: Sequence[str]) -> Scenario:
     for option in options:
         name, _, text = option.partition("=")
         if name not in types:
-            raise ConfigError(f"--set {option}: a scenario has no field {name!r}, only {', '.join(types)}")
+            raise ConfigError(f"--set {option}: unknown field {name!r}; scenarios have the fields {', '.join(types)}")
         try:
             chosen[name] = _BOOLS[text.lower()] if types[name] is bool else types[name](text)
         except (KeyError, ValueError) as error:

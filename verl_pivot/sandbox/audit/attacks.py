@@ -5,8 +5,8 @@ from verl_pivot.sandbox.audit.attack import Attack
 from verl_pivot.sandbox.bubblewrap.probe import Tier
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Status
 
-_REPORT = "report it: docs/sandbox.md says that it is stopped"
-_MACHINE = "a bug here is a way out: run the service in a microVM or under gVisor, and report it"
+_REPORT = "report it as a bug: docs/sandbox.md promises that the sandbox stops it"
+_MACHINE = "programs may be able to escape: run the service in a microVM or under gVisor, and report this bug"
 
 ATTACKS = (
     Attack(
@@ -42,7 +42,7 @@ ATTACKS = (
         name="take all terminals", layer="terminals of its own", code=programs.ALL_TERMINALS,
         honest=programs.HONEST_TERMINAL,
         limits=Limits(wall_seconds=4.0, memory_bytes=64 * MIB, num_open_files=1024), not_promised_by=("bwrap_exec",),
-        remedy="use the zygote backend, which bounds terminals per program",
+        remedy="use the zygote backend, which limits the terminals of each program",
     ),
     Attack(
         name="take others' ports and see their sockets", layer="network namespace", code=programs.PORTS,
@@ -55,26 +55,26 @@ ATTACKS = (
     Attack(
         name="use up descriptors in flight", layer="a user id of its own, where the service may give one",
         code=programs.DESCRIPTORS_IN_FLIGHT, honest=programs.HONEST_DESCRIPTORS, promised=None,
-        remedy="let root start the service, or give its user ids in /etc/subuid and /etc/subgid",
+        remedy="start the service as root, or give its user ids in /etc/subuid and /etc/subgid",
     ),
     Attack(
         name="hold more memory in many processes", layer="watchdog, control group",
         code=programs.TREE, promised=Tier.T2,
-        statuses=(Status.MEMORY_LIMIT,), remedy="get /proc into the sandbox: see the tiers",
+        statuses=(Status.MEMORY_LIMIT,), remedy="make /proc mountable in the sandbox: see the tiers in docs/sandbox.md",
     ),
     Attack(
         name="hold memory in page tables", layer="watchdog, control group", code=programs.PAGE_TABLES, promised=Tier.T2,
-        statuses=(Status.MEMORY_LIMIT,), remedy="get /proc into the sandbox: see the tiers",
+        statuses=(Status.MEMORY_LIMIT,), remedy="make /proc mountable in the sandbox: see the tiers in docs/sandbox.md",
     ),
     Attack(
         name="hold memory in shared maps", layer="control group", code=programs.SHARED_MAPS, promised=Tier.T1,
         statuses=(Status.OK, Status.MEMORY_LIMIT),
-        remedy="let root start the service, or `systemd-run --user --scope -p Delegate=yes`: tier T1",
+        remedy="start the service as root, or with `systemd-run --user --scope -p Delegate=yes`: tier T1",
     ),
     Attack(
         name="hold memory in socket buffers", layer="watchdog, control group", code=programs.BUFFERS, promised=Tier.T2,
         statuses=(Status.OK, Status.MEMORY_LIMIT, Status.SIGNALED, Status.ERROR),
-        remedy="get /proc into the sandbox: see the tiers",
+        remedy="make /proc mountable in the sandbox: see the tiers in docs/sandbox.md",
     ),
     Attack(
         name="start processes without end", layer="limits of a process", code=programs.FORKS,
@@ -82,7 +82,7 @@ ATTACKS = (
     ),
     Attack(
         name="fill the disk", layer="size of /tmp", code=programs.FILES, not_promised_by=("bwrap_exec",),
-        statuses=(Status.OK, Status.MEMORY_LIMIT), remedy="use the zygote backend, which bounds the number of files",
+        statuses=(Status.OK, Status.MEMORY_LIMIT), remedy="use the zygote backend, which limits the number of files",
     ),
     Attack(
         name="print without end", layer="the service's own bound",
@@ -103,12 +103,12 @@ ATTACKS = (
     Attack(
         name="exchange bits with another program", layer="none", code=programs.LOCKS,
         honest=programs.HOLDS_LOCK, promised=None,
-        remedy="none but machines of their own: programs that work together also see load and caches",
+        remedy="run the programs on separate machines: on one, they can also exchange bits through load and caches",
     ),
     Attack(
         name="learn where folders lie on the machine", layer="overlays, where the kernel mounts them",
         code=programs.MOUNTS,
-        promised=None, remedy="put the Python environment where its path tells nothing, such as /opt",
+        promised=None, remedy="move the Python environment to a path that reveals nothing, such as /opt",
     ),
 )  # fmt: skip
 """All attacks, including those that the sandbox does not promise to stop."""

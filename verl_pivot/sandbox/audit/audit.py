@@ -93,7 +93,7 @@ async def _try(sandbox: Sandbox, attack: Attack, beginning: str, *, is_promised:
         else:
             results = await sandbox.run_many(_programs(attack, beginning), deadline_seconds=DEADLINE_SECONDS)
             if results[0].status in _OUT_OF_TIME and results[0].status not in attack.statuses:
-                late = ("it ran out of time before it had tried: run the audit again on an idle machine",)
+                late = ("the attack ran out of time: run the audit again on an idle machine",)
                 return AuditFinding(attack=attack, outcome=AttackOutcome.UNTRIED, details=late)
             achieved = judge(attack, results[0], results[1:])
     except SandboxError as error:

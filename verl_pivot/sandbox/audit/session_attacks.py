@@ -2,7 +2,7 @@
 
 from verl_pivot.sandbox.audit.attack import Attack
 
-_REMEDY = "report it: docs/sandbox.md says that a cell can forge its own answer alone"
+_REMEDY = "report it as a bug: docs/sandbox.md promises that a cell can forge only its own answer"
 _ONLY_PROGRAMS = ("bwrap_exec",)
 _FORGE = """
 import os

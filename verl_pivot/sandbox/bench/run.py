@@ -73,7 +73,7 @@ class BenchReport:
         targets = [row.is_reached for row in self.rows if row.target is not None or row.value is None]
         text = f"{sum(map(bool, targets))} of {len(targets)} targets reached, on {len(self.cores)} cores"
         if self.busy_share > MAX_BUSY:
-            text += f", of which other processes took {self.busy_share:.0%}: not to be quoted"
+            text += f"; other processes used {self.busy_share:.0%} of them: do not quote these figures"
         return text
 
     def as_json(self) -> dict[str, object]:
@@ -107,7 +107,7 @@ def run_bench(sizes: BenchSizes, names: Sequence[str], *, seed: int, console: Co
     """
     unknown = sorted(set(names) - set(PARTS))
     if unknown:
-        raise ConfigError(f"there is no part {unknown[0]!r} of the bench; use {', '.join(PARTS)}")
+        raise ConfigError(f"unknown part {unknown[0]!r} of the bench; use {', '.join(PARTS)}")
     found = probe(PythonView.of())
     require_tier(found, Tier.T3)
     cores = _take_cores()

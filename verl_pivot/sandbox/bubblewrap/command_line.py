@@ -67,7 +67,7 @@ def find_bwrap(folders: Iterable[Path] = TRUSTED_FOLDERS) -> Path:
         path = folder / "bwrap"
         if os.access(path, os.X_OK):
             return path
-    raise ConfigError(f"bwrap is in none of {', '.join(map(str, folders))}: sudo apt-get install -y bubblewrap")
+    raise ConfigError(f"bwrap was not found in {', '.join(map(str, folders))}: sudo apt-get install -y bubblewrap")
 
 
 def parse_version(text: str) -> tuple[int, int, int]:

@@ -15,7 +15,7 @@ _SECCOMP_REMEDY = {
 _PROC_REMEDY = {
     "docker": "start the container with `--security-opt systempaths=unconfined`",
     "kubernetes": "set `securityContext.procMount: Unmasked` on the container, with `hostUsers: false` on the pod",
-    "": "mount /proc without parts of it covered, as `--security-opt systempaths=unconfined` does in Docker",
+    "": "mount /proc without covered parts, as `--security-opt systempaths=unconfined` does in Docker",
 }
 _APPARMOR_REMEDY = (
     "write `abi <abi/4.0>, profile bwrap /usr/bin/bwrap flags=(unconfined) { userns, }` to /etc/apparmor.d/bwrap, "
@@ -41,7 +41,7 @@ def explain(stderr: str, sysctls: Mapping[str, str], container: str) -> Obstacle
         sysctls: {name: value} of kernel settings that exist.
         container: "docker", "kubernetes" or "".
     """
-    message = stderr.strip().splitlines()[-1].removeprefix("bwrap: ") if stderr.strip() else "it said nothing"
+    message = stderr.strip().splitlines()[-1].removeprefix("bwrap: ") if stderr.strip() else "no error text"
     if message.startswith(MESSAGE_PREFIX):
         what, _, remedy = message.removeprefix(MESSAGE_PREFIX).partition(": ")
         return Obstacle(what=what, remedy=remedy)
@@ -99,12 +99,13 @@ def _refused(message: str, container: str) -> Obstacle | None:
         remedy = _SECCOMP_REMEDY.get(container, "allow user namespaces in the security policy of this machine")
         return Obstacle(what=f"user namespaces are not permitted ({message})", remedy=remedy)
     if "does not support user namespaces" in message:
-        return Obstacle(what=f"the kernel has no user namespaces ({message})", remedy="boot one with CONFIG_USER_NS=y")
+        what = f"the kernel has no user namespaces ({message})"
+        return Obstacle(what=what, remedy="boot a kernel with CONFIG_USER_NS=y")
     return None
 
 
 def _too_many(message: str) -> Obstacle:
     return Obstacle(
-        what=f"no further user namespace can be made ({message})",
+        what=f"no more user namespaces can be created ({message})",
         remedy="sudo sysctl -w user.max_user_namespaces=15000, and the same in /etc/sysctl.d to keep it",
     )

@@ -137,7 +137,7 @@ def become(user: str, *, show: Iterable[Path] = ()) -> None:
         os.setgid(account.pw_gid)
         os.setuid(account.pw_uid)
     except OSError as error:
-        raise ConfigError(f"this root may not become {user} ({error.strerror}): start as an ordinary user") from error
+        raise ConfigError(f"root cannot become {user} here ({error.strerror}): start as an ordinary user") from error
     give_up_capabilities()
     if not os.access(".", os.X_OK):
         os.chdir("/")
@@ -152,9 +152,9 @@ def account_of(user: str) -> pwd.struct_passwd:
     try:
         account = pwd.getpwnam(user)
     except KeyError as error:
-        raise ConfigError(f"user {user!r} does not exist: create it, or name another") from error
+        raise ConfigError(f"user {user!r} does not exist: create it, or give another user") from error
     if account.pw_uid == 0:
-        raise ConfigError(f"user {user!r} is root, and the sandbox may not run as root: name an ordinary user")
+        raise ConfigError(f"user {user!r} is root, but the sandbox must not run as root: give an ordinary user")
     return account
 
 
@@ -180,8 +180,8 @@ def _show(account: pwd.struct_passwd, needed: Iterable[Path]) -> None:
     except PermissionError as error:
         first, gate = next(iter(hidden.items()))
         raise ConfigError(
-            f"{account.pw_name} cannot reach {first} through {gate}, and this root may not mount (CAP_SYS_ADMIN): "
-            "put the Python environment where all may read it, such as /opt, or start as an ordinary user"
+            f"{account.pw_name} cannot reach {first} through {gate}, and root cannot mount here without CAP_SYS_ADMIN: "
+            "put the Python environment where all users can read it, such as /opt, or start as an ordinary user"
         ) from error
     _mount("none", Path("/"), None, _MS_REC | _MS_PRIVATE)
     for gate in set(hidden.values()):
@@ -218,7 +218,7 @@ def _mount(source: str, target: Path, kind: str | None, flags: int, options: str
     if _libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]) != 0:
         number = ctypes.get_errno()
         raise ConfigError(
-            f"cannot mount on {target}: {os.strerror(number)}: put the Python environment where all may read it, "
+            f"cannot mount on {target}: {os.strerror(number)}: put the Python environment where all users can read it, "
             "such as /opt, or start as an ordinary user"
         )
 

@@ -119,7 +119,7 @@ def require_tier(found: Probe, min_tier: str) -> None:
         raise ConfigError(f"min_tier must be T1, T2 or T3, got {min_tier!r}: below T3 there is no sandbox")
     if found.tier > min_tier:
         causes = "; ".join(f"{obstacle.what}: {obstacle.remedy}" for obstacle in found.obstacles)
-        raise ConfigError(f"the sandbox needs tier {min_tier}, and this machine offers {found.tier}. {causes}")
+        raise ConfigError(f"the sandbox needs tier {min_tier}, but this machine offers only {found.tier}. {causes}")
 
 
 def warn(found: Probe) -> None:
@@ -136,8 +136,8 @@ def judge(observed: Observed) -> Probe:
     if observed.with_proc.exit_code == 0 and observed.has_cgroups:
         return _result(observed, Tier.T1, ())
     if observed.with_proc.exit_code == 0:
-        what = "no control groups: a watchdog bounds the memory of programs, but not all of the kernel's"
-        remedy = "start the service by root, or by `systemd-run --user --scope -p Delegate=yes`"
+        what = "no control groups: a watchdog limits the memory of programs, but not all kernel memory that they use"
+        remedy = "start the service as root, or with `systemd-run --user --scope -p Delegate=yes`"
         return _result(observed, Tier.T2, (Obstacle(what=what, remedy=remedy),))
     obstacle = explain(observed.with_proc.stderr, observed.sysctls, observed.container)
     if observed.without_proc is not None and observed.without_proc.exit_code == 0:

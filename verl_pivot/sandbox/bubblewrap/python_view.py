@@ -58,7 +58,7 @@ def _view_of(executable: str) -> PythonView:
     for folder in bases:
         if any(is_below(folder, private) for private in _PRIVATE):
             raise ConfigError(
-                f"Python lies in {folder}, which a sandbox hides behind a folder of its own: "
+                f"Python is installed in {folder}, which the sandbox covers with its own folder: "
                 "install it elsewhere, for example in /opt or /usr/local"
             )
     if prefix == base:
@@ -91,8 +91,8 @@ def _check_links(executable: Path, prefix: Path, bases: tuple[Path, ...]) -> Non
     for link in _chain(executable):
         if not any(is_below(link, folder) for folder in (prefix, *bases, Path("/usr"))):
             raise ConfigError(
-                f"{executable} leads to {link}, which lies neither in the environment nor in {bases[0]}: "
-                f"make the environment anew with `{bases[0]}/bin/python3 -m venv`"
+                f"{executable} links to {link}, which is neither in the environment nor in {bases[0]}: "
+                f"create the environment again with `{bases[0]}/bin/python3 -m venv`"
             )
 
 

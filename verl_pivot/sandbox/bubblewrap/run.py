@@ -126,7 +126,7 @@ class BwrapRun:
                 self._pidfds.append(os.pidfd_open(pid))
                 self._shim_pid = pid
         if not self._shim_pid or self._go_fd < 0:
-            raise self._broken("it was killed at its start")
+            raise self._broken("it was killed while it started")
         be_ended_first(self._shim_pid)
         if self.group is not None:
             self.group.admit(self._shim_pid)
@@ -257,7 +257,7 @@ class BwrapRun:
     async def _next(self) -> str | None:
         """Read a line of the report; None if the shim is gone."""
         if self._report is None:
-            raise SandboxError("the sandbox is asked for a step before it is ready")
+            raise SandboxError("a step was requested before the sandbox was ready")
         line = await self._report.readline()
         return line[:-1].decode() if line.endswith(b"\n") else None
 
@@ -271,9 +271,9 @@ class BwrapRun:
                     await self.stderr.end()
                     raise self._broken(f"it ended before {events[0]!r}")
         except TimeoutError as error:
-            raise SandboxError(f"the sandbox did not say {events[0]!r} within {START_SECONDS:.0f} s") from error
+            raise SandboxError(f"the sandbox did not report {events[0]!r} within {START_SECONDS:.0f} s") from error
         if line is not None and line.partition(" ")[0] not in events:
-            raise SandboxError(f"the sandbox said {line[:100]!r} instead of {events[0]!r}")
+            raise SandboxError(f"the sandbox reported {line[:100]!r} instead of {events[0]!r}")
         return line
 
     def _broken(self, what: str) -> SandboxError:

@@ -173,7 +173,7 @@ def _read(fd: int, plan: "ShimPlan") -> bytes:
     if not stat.S_ISREG(found.st_mode):
         raise ValueError("not a regular file")
     if found.st_size > plan["max_fetch_bytes"]:
-        raise ValueError(f"{found.st_size} bytes, and {plan['max_fetch_bytes']} are left for all files together")
+        raise ValueError(f"{found.st_size} bytes, but only {plan['max_fetch_bytes']} are left for all files together")
     with open(fd, "rb", closefd=False) as stream:
         return stream.read(found.st_size)
 

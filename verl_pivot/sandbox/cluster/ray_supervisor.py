@@ -103,7 +103,7 @@ def start_supervisor(name: str, arguments: Sequence[str], token: str) -> None:
     if current != tuple(arguments):
         raise ConfigError(
             f"sandbox {name!r} runs with {' '.join(current) or 'no options'}, not {' '.join(arguments) or 'none'}: "
-            f"`verl-pivot sandbox stop --ray --name {name}` first, or choose another --name"
+            f"stop it first with `verl-pivot sandbox stop --ray --name {name}`, or choose another --name"
         )
     _answer(name, supervisor.try_again.remote())
 

@@ -58,15 +58,15 @@ def parse_host(text: str, *, reaches_own_machine: bool = False) -> ListedHost:
     name = None if match is None else host_name(match[3])
     if match is None or name is None:
         raise ConfigError(
-            f"egress: {text!r} is no host; write https://NAME, http://NAME:PORT, https://*.NAME, or "
-            "https://NAME=ADDRESS for a host whose address is not to be looked up"
+            f"egress: {text!r} is not a host; write https://NAME, http://NAME:PORT, https://*.NAME, or "
+            "https://NAME=ADDRESS for a host with a fixed address"
         )
     port = int(match[4] or DEFAULT_PORTS[match[1]])
     if not 0 < port <= _MAX_PORT:
-        raise ConfigError(f"egress: {text!r} has no port from 1 to {_MAX_PORT}")
+        raise ConfigError(f"egress: {text!r} needs a port from 1 to {_MAX_PORT}")
     address = None if match[5] is None else _pinned_address(match[5], text, reaches_own_machine=reaches_own_machine)
     if match[2] and address is not None:
-        raise ConfigError(f"egress: {text!r} gives many names one address; name each host")
+        raise ConfigError(f"egress: {text!r} has a wildcard, which cannot have a fixed address; list each host")
     destination = Destination(scheme=match[1], host=name, port=port)
     return ListedHost(destination=destination, has_subdomains=bool(match[2]), address=address)
 
@@ -88,8 +88,8 @@ def _pinned_address(text: str, entry: str, *, reaches_own_machine: bool) -> IPv4
     try:
         address = ip_address(text)
     except ValueError as error:
-        raise ConfigError(f"egress: {entry!r} has no address behind '=': {error}") from error
+        raise ConfigError(f"egress: {entry!r} needs an IP address after '=': {error}") from error
     is_of_no_host = address.is_loopback or address.is_link_local or address.is_unspecified or address.is_multicast
     if is_of_no_host and not reaches_own_machine:
-        raise ConfigError(f"egress: {entry!r} leads to {address}, which is an address of this machine or of no host")
+        raise ConfigError(f"egress: {entry!r} has the address {address}, which belongs to this machine or to no host")
     return address

@@ -122,7 +122,7 @@ class EgressProxy:
             async with asyncio.timeout(self.bounds.connect_seconds):
                 return await _open_first(await self._addresses(host, wanted, share), wanted.port)
         except TimeoutError as error:
-            raise Refused(504, f"{wanted.host} did not answer in {self.bounds.connect_seconds:.0f} s") from error
+            raise Refused(504, f"{wanted.host} did not answer within {self.bounds.connect_seconds:.0f} s") from error
         except OSError as error:
             raise Refused(502, f"{wanted.host} cannot be reached: {error.strerror or error}") from error
 
@@ -249,10 +249,10 @@ async def _open(address: str, port: int) -> Streams:
 async def _head(parser: h11.Connection, reader: asyncio.StreamReader) -> ProxyRequest:
     event = await _next_event(parser, reader)
     if not isinstance(event, h11.Request):
-        raise Refused(400, "this is no request in HTTP")
+        raise Refused(400, "this is not an HTTP request")
     request = read_request(event)
     if request.forwarded is None and not isinstance(await _next_event(parser, reader), h11.EndOfMessage):
-        raise Refused(400, "a request for a tunnel has no body")
+        raise Refused(400, "a CONNECT request must not have a body")
     return request
 
 
@@ -265,9 +265,9 @@ async def _next_event(parser: h11.Connection, reader: asyncio.StreamReader) -> h
             elif isinstance(event, h11.Event):
                 return event
             else:
-                raise Refused(400, "something follows the request")
+                raise Refused(400, "the request is followed by more data")
         except h11.RemoteProtocolError as error:
-            raise Refused(400, f"this is no request in HTTP: {error}") from error
+            raise Refused(400, f"this is not an HTTP request: {error}") from error
 
 
 async def _both(*directions: Awaitable[bool]) -> None:

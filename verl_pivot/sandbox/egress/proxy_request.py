@@ -44,7 +44,7 @@ def read_request(request: h11.Request) -> ProxyRequest:
         Refused: If it names no host, or names two.
     """
     if {b"content-length", b"transfer-encoding"} <= {name for name, _ in request.headers}:
-        raise Refused(400, "it gives its length in two ways")
+        raise Refused(400, "the request has both Content-Length and Transfer-Encoding")
     target = request.target.decode("ascii", "replace")
     hosts = [value.decode("latin-1") for name, value in request.headers if name == b"host"]
     if request.method == b"CONNECT":
@@ -53,7 +53,7 @@ def read_request(request: h11.Request) -> ProxyRequest:
         return ProxyRequest(destination=destination, forwarded=None)
     match = _URL.fullmatch(target)
     if match is None:
-        raise Refused(400, "this is a proxy: ask for http://HOST/PATH, or for a tunnel to HOST:PORT by CONNECT")
+        raise Refused(400, "this is a proxy: request http://HOST/PATH, or open a tunnel by CONNECT HOST:PORT")
     destination = _destination("http", match[1])
     _check_host(hosts, destination)
     return ProxyRequest(destination=destination, forwarded=_forwarded(request, destination, match[2] or "/"))
@@ -63,7 +63,7 @@ def _destination(scheme: str, authority: str) -> Destination:
     match = _AUTHORITY.fullmatch(authority)
     name = None if match is None else host_name(match[1])
     if match is None or name is None:
-        raise Refused(403, f"{authority[:300]!r} is no name of a host; addresses cannot be asked for")
+        raise Refused(403, f"{authority[:300]!r} is not a host name; IP addresses are not allowed")
     port = int(match[2] or DEFAULT_PORTS[scheme])
     return Destination(scheme=scheme, host=name, port=port)
 
@@ -79,7 +79,7 @@ def _check_host(hosts: list[str], destination: Destination) -> None:
         name = None if match is None else host_name(match[1])
         port = None if match is None or match[2] is None else int(match[2])
         if name != destination.host or port not in (None, destination.port):
-            raise Refused(400, f"its header Host names {header[:300]!r}, and its first line {destination.host!r}")
+            raise Refused(400, f"the header Host names {header[:300]!r}, but the request line {destination.host!r}")
 
 
 def _forwarded(request: h11.Request, destination: Destination, path: str) -> h11.Request:
@@ -97,4 +97,4 @@ def _forwarded(request: h11.Request, destination: Destination, path: str) -> h11
     try:
         return h11.Request(method=request.method, target=target.encode(), headers=headers)
     except h11.LocalProtocolError as error:
-        raise Refused(400, f"it cannot be sent on: {error}") from error
+        raise Refused(400, f"the request cannot be forwarded: {error}") from error

@@ -27,7 +27,7 @@ def restore(path: str) -> None:
     lost_line, _, body = content.removeprefix(MAGIC).partition(b"\n")
     python, state = marshal.loads(body)
     if python != PYTHON:
-        raise ValueError(f"it was made by {python}, and this session runs {PYTHON}")
+        raise ValueError(f"the snapshot was made by {python}, but this session runs {PYTHON}")
     lost = encode_lost({**json.loads(lost_line), **_Restoring(state).lost})
     with open(path, "wb") as file:
         file.write(lost)

@@ -55,7 +55,7 @@ def save(path: str, max_bytes: int) -> None:
         _, status = os.waitpid(child, 0)
         signal.signal(signal.SIGCHLD, handler)
     if status != 0:
-        raise RuntimeError(f"the process that writes it ended with wait status {status}")
+        raise RuntimeError(f"the process that writes the snapshot ended with wait status {status}")
 
 
 def _save_and_exit(path: str, max_bytes: int, num_threads: int) -> None:
@@ -63,7 +63,7 @@ def _save_and_exit(path: str, max_bytes: int, num_threads: int) -> None:
     try:
         saving = _Saving(max_bytes)
         if num_threads:
-            saving.lost["threads"] = f"a snapshot keeps none of {num_threads}"
+            saving.lost["threads"] = f"a snapshot does not keep running threads ({num_threads} were running)"
         content = saving.content()
         with open(path, "wb") as file:
             file.write(content)
@@ -135,7 +135,7 @@ class _Saving:
                 below = f"{value.__name__}."
                 self._imports[name] = [value.__name__, *(each for each in sys.modules if each.startswith(below))]
             else:
-                self.lost[name] = "a module that no import gives"
+                self.lost[name] = "a module that cannot be imported by its name"
             return
         data = self._pickled(name, value)
         if data is None:
@@ -143,7 +143,7 @@ class _Saving:
         if not data.startswith(f"c__main__\n{name}\n".encode(), 2):
             self._values[name] = (value, len(data))
         elif name not in self._places:
-            self.lost[name] = "no statement at the top of a cell defines it"
+            self.lost[name] = "not defined by a statement at the top level of a cell"
         else:
             self._defined[name] = self._places[name]
             if isinstance(value, type):
@@ -159,7 +159,7 @@ class _Saving:
             code = content.__code__ if isinstance(content, types.FunctionType) else None
             if code is not None and CELL.fullmatch(code.co_filename):
                 if code.co_filename != cell or code.co_firstlineno not in lines:
-                    self.lost[f"{name}.{attribute}"] = "a function that was put into the class later"
+                    self.lost[f"{name}.{attribute}"] = "a function that was added to the class after its definition"
             elif not (is_enum or attribute.startswith("__") or attribute == "_abc_impl" or hasattr(content, "__get__")):
                 data = self._pickled(f"{name}.{attribute}", content)
                 if data is not None:

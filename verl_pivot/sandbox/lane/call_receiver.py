@@ -120,13 +120,13 @@ class CallReceiver:
         if pid != self._pid:
             raise AnswerError("it came from another process")
         if self._number is not None or self._outgoing:
-            raise AnswerError("it came before the reply to the call before")
+            raise AnswerError("it came before the reply to the previous call")
         self._received += data
         fields = decode_answer(self._received, 2, MAX_CALL_BYTES, 2 * MAX_CALL_BYTES)
         if fields is None:
             return
         if len(self._received) > num_bytes_of(fields):
-            raise AnswerError("more than one came at once")
+            raise AnswerError("several calls came at once")
         self._received.clear()
         name, arguments = (_text(field) for field in fields)
         if name not in self._names:
@@ -137,7 +137,7 @@ class CallReceiver:
         self._num_calls += 1
         if self._num_calls > self._limits["max_calls"]:
             self._reply(
-                None, f"this cell has called functions {self._limits['max_calls']} times; one cell may not more"
+                None, f"this cell has called functions {self._limits['max_calls']} times, the limit for one cell"
             )
             return
         self._number, self._asked_at = next(_numbers), time.monotonic()
@@ -167,4 +167,4 @@ def _text(field: bytes | None) -> str:
     try:
         return (field or b"").decode()
     except UnicodeDecodeError as error:
-        raise AnswerError(f"it is no UTF-8: {error.reason}") from error
+        raise AnswerError(f"it is not valid UTF-8: {error.reason}") from error

@@ -50,9 +50,9 @@ class FilesReply:
         self._loop.forget(self._socket.fileno())
         self._socket.close()
         if ending.failure is not None or ending.status != 0:
-            return self._nothing(ending.failure or "it could not be moved: its helper was ended by the program")
+            return self._nothing(ending.failure or "it could not be copied: the program ended the helper process")
         if self._fields is None and self._fetched:
-            return self._nothing("it could not be read: its helper gave no answer")
+            return self._nothing("it could not be read: the helper process gave no answer")
         fields, num_names = self._fields or (), len(self._fetched)
         contents = zip(self._fetched, fields[:num_names], strict=True)
         reasons = zip(self._fetched, fields[num_names:], strict=True)

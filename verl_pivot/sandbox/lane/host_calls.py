@@ -36,7 +36,7 @@ class CallChannel:
         """Define the functions in `__main__`."""
         self._fd: int | None = None
         """Socket of the running cell's calls; None while no call can be made."""
-        self._why_not = "it can be called while a cell runs"
+        self._why_not = "it can be called only while a cell runs"
         self._own_process()
         if functions:
             import json  # here, before any cell could replace it
@@ -56,14 +56,14 @@ class CallChannel:
         """
         self._own_process()  # a branch is a process of its own
         self._fd = None
-        self._why_not = "this cell was run without an answer to its calls"
+        self._why_not = "this cell was run without a handler for function calls"
         for fd in fds:
             os.set_inheritable(fd, False)
             self._fd = fd
 
     def end(self) -> None:
         """End the cell, which can make no more calls."""
-        self._why_not = "it can be called while a cell runs"
+        self._why_not = "it can be called only while a cell runs"
         if _getpid() == self._pid:
             self._close()
 
@@ -92,7 +92,7 @@ class CallChannel:
         except (TypeError, ValueError, RecursionError) as error:
             raise TypeError(f"the arguments of {name}() must be JSON values: {error}") from None
         if len(data) > MAX_CALL_BYTES:
-            raise ValueError(f"the arguments of {name}() are {len(data)} bytes of JSON; the most is {MAX_CALL_BYTES}")
+            raise ValueError(f"the arguments of {name}() are {len(data)} bytes of JSON, more than {MAX_CALL_BYTES}")
         if self._fd is None:
             raise RuntimeError(f"{name}() cannot be called: {self._why_not}")
         value, problem = self._exchange(name, data)

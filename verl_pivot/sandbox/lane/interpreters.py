@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _REPORT_SECONDS = 10.0
 """Seconds within which a zygote reports how a process ended, counted from the first sign of the end."""
 KILL_REASONS = {
-    "timeout": "the cell did not end within its time and would not be interrupted",
-    "cpu_limit": "the cell used up its processor time and would not be interrupted",
+    "timeout": "the cell exceeded its time limit and could not be interrupted",
+    "cpu_limit": "the cell used up its CPU time and could not be interrupted",
     "memory_limit": "the session used more memory than its limit",
     "evicted": "the node ran out of memory",
-    "no_reply": "no reply came to a call of a function of the host",
-    "output_limit": "the cell wrote more output than may be read",
+    "no_reply": "a call of a host function got no reply",
+    "output_limit": "the cell wrote more output than is allowed",
 }
 """Limit for which an interpreter was killed -> the sentence that the user reads."""
 

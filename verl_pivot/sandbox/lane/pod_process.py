@@ -123,7 +123,7 @@ class PodProcess:
             text = os.read(self._report, 1024)
         except BlockingIOError:
             text = b""
-        return None if text == READY else text.decode("utf-8", "replace") or "it ended before it was ready"
+        return None if text == READY else text.decode("utf-8", "replace") or "the process ended before it was ready"
 
     def on_forked(self, pid: int) -> None:
         self._pid = pid

@@ -189,7 +189,7 @@ def _branch() -> str:
     if child == 0:
         return _leave_branch()
     _, status = os.waitpid(child, 0)
-    return "no process can be made within its limits" if status else ""
+    return "its limits do not allow another process" if status else ""
 
 
 def _leave_branch() -> str:

@@ -260,7 +260,7 @@ class Run:
             return
         fields = self._process_fields(ending, self.limits)
         if not names or self.pod is None:
-            errors = dict.fromkeys(names, "the program was ended, and its files with it")
+            errors = dict.fromkeys(names, "the program was killed, and its files are gone")
             self._answer(fields, compile_output, {"files": {}, "file_errors": errors})
             return
         limits: LimitFields = {**self.limits, "wall_seconds": FILES_SECONDS}

@@ -156,7 +156,7 @@ class Scheduler:
         try:
             process = self._spares.take(zygote, run.shape)
         except OSError as error:
-            run.fail(f"no process can be made: {error}")
+            run.fail(f"cannot create a process: {error}")
             return True
         self._running[run.number] = run
         self._foreground[run.number] = run

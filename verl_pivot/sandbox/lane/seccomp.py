@@ -84,8 +84,8 @@ def _filter(rules: Mapping[str, bytes], otherwise: bytes, machine: str) -> bytes
     """
     if machine not in _ARCHES:
         raise RuntimeError(
-            f"the sandbox knows the system calls of {' and '.join(MACHINES)}, and this machine is {machine}: "
-            "use a machine of those"
+            f"the sandbox supports only machines of type {' and '.join(MACHINES)}, and this one is {machine}: "
+            "use another machine"
         )
     place = MACHINES.index(machine)
     cases = [(range(number, number + 1), code) for name, code in rules.items()

@@ -134,7 +134,7 @@ class SessionRequests:
         if session is None and request["op"] == "reply":
             return
         if session is None:
-            answer({"kind": "lost", "reason": "its lane has no such session"})
+            answer({"kind": "lost", "reason": "the session does not exist any more on this node"})
         elif request["op"] == "close":
             del self._sessions[session.id]
             session.kill("it was closed")
@@ -152,12 +152,12 @@ class SessionRequests:
         while self._starts and self._zygote.is_ready:
             start = self._starts.popleft()
             if self._sessions.get(start.session.id) is not start.session:
-                start.answer({"kind": "failed", "reason": "it was closed before it began"})
+                start.answer({"kind": "failed", "reason": "the session was closed before it started"})
                 continue
             try:
                 process = self._spares.take(self._zygote, start.session.shape)
             except OSError as error:
-                start.answer({"kind": "failed", "reason": f"no process can be made: {error}"})
+                start.answer({"kind": "failed", "reason": f"cannot create a process: {error}"})
                 continue
             start.session.start(process, start.answer)
             self._spares.prepare(self._zygote, start.session.shape)
@@ -189,7 +189,7 @@ class SessionRequests:
     def _use(self, session: LaneSession, request: "UseRequest", answer: "OnAnswer", feed: OutputFeed | None) -> None:
         """Serve a request that needs the interpreter; a session that lost its interpreter gets a fresh one first."""
         if session.is_busy:
-            answer({"kind": "refused", "reason": "the session is busy with another cell: await that one first"})
+            answer({"kind": "refused", "reason": "the session is busy with another cell: await that cell first"})
         elif request["epoch"] != session.epoch:
             told = session.tell_loss(request["epoch"]) if request["op"] == "cell" else None
             answer(told or {"kind": "lost", "reason": session.last_reason})
@@ -221,7 +221,7 @@ class SessionRequests:
                 feed.follow(session.interpreter.outputs)
             session.run_cell(request, answer)
         elif session.terminal is not None and request["op"] == "fork":
-            answer({"kind": "refused", "reason": "a session with a terminal has no branches: open it without one"})
+            answer({"kind": "refused", "reason": "a session with a terminal cannot be forked: open it without one"})
         elif request["op"] == "fork":
             branch_id = request["branch"]
             self._sessions[branch_id] = session.fork(branch_id, partial(self._answer_fork, branch_id, answer))

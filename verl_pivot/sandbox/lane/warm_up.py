@@ -125,7 +125,7 @@ def _run(code: "CodeType", names: dict[str, object]) -> None:
     except BaseException as error:  # a warm-up may raise anything
         raise WarmUpError(f"it raised {type(error).__name__}: {error}") from error
     if _thread._count():
-        raise WarmUpError("it left a thread running, which no fork would have")
+        raise WarmUpError("it left a thread running; threads do not survive the fork of a program")
     if _has_children():
         raise WarmUpError("it left a process running")
 

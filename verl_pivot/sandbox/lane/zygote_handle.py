@@ -140,7 +140,9 @@ class ZygoteHandle:
             received = None
         if received is None and not self.is_ready:
             self._give_up(
-                f"{self._warming} ended the interpreter; {_REMEDY}" if self._warming else "its imports ended it"
+                f"{self._warming} ended the interpreter; {_REMEDY}"
+                if self._warming
+                else "the interpreter ended while it imported modules"
             )
         elif received is None:
             self.replace()
@@ -151,7 +153,7 @@ class ZygoteHandle:
     def _give_up(self, reason: str) -> None:
         """End a zygote that does not get ready, and report it."""
         self._end()
-        self._on_broken(f"a zygote does not start: {reason}")
+        self._on_broken(f"a zygote did not start: {reason}")
 
     def _on_report(self, report: "ZygoteReport") -> None:
         if report[0] == "warming":

@@ -36,7 +36,7 @@ def check_token(request: web.Request, authorization: bytes) -> None:
     """
     given = _as_bearer(request.headers.get("Authorization", "")).encode("utf-8", "surrogateescape")
     if not hmac.compare_digest(given, authorization):
-        message = "the header 'Authorization: Bearer TOKEN' is missing or holds another token than the service's"
+        message = "the header 'Authorization: Bearer TOKEN' is missing, or its token is not the service's"
         raise AdmissionError(401, FailureKind.INVALID_REQUEST, message)
 
 
@@ -70,7 +70,7 @@ async def read_body(request: web.Request, budget: ByteBudget, seconds: float) ->
         message = f"a body of {length} bytes is larger than {MAX_BODY_BYTES}; send fewer requests at a time"
         raise AdmissionError(413, FailureKind.TOO_LARGE, message, bound=ServiceBound.BODY_BYTES)
     if not budget.reserve(length):
-        message = f"the service holds {budget.used} bytes already, of {budget.limit} at most; try again later"
+        message = f"the service already holds {budget.used} of at most {budget.limit} bytes; try again later"
         raise AdmissionError(
             429, FailureKind.OVERLOADED, message, retry_after_seconds=1.0, bound=ServiceBound.MAX_BYTES
         )

@@ -133,9 +133,9 @@ class BwrapExecBackend:
             SandboxError: If bubblewrap or the shim failed.
         """
         if program.root:
-            raise SandboxRequestError("backend bwrap_exec has no roots: use the backend zygote")
+            raise SandboxRequestError("backend bwrap_exec does not support root file systems: use the backend zygote")
         if program.terminal is not None:
-            raise SandboxRequestError("backend bwrap_exec has no terminals: use the backend zygote")
+            raise SandboxRequestError("backend bwrap_exec does not support terminals: use the backend zygote")
         language = self._machine.languages.get(program.language)
         self._egress.check(program.network)
         async with self._slots:
@@ -147,7 +147,7 @@ class BwrapExecBackend:
         return result
 
     def type_in(self, on_output: OnOutput, text: str) -> None:
-        raise SandboxRequestError("backend bwrap_exec has no terminals: use the backend zygote")
+        raise SandboxRequestError("backend bwrap_exec does not support terminals: use the backend zygote")
 
     async def open_session(
         self,
@@ -359,7 +359,7 @@ def _lent(groups: GroupPool | None, program: Program, language: Language) -> Ite
     try:
         group = groups.take(memory_bytes=limit, num_processes=num_processes)
     except OSError as error:
-        raise SandboxError(f"no control group can be made: {error}") from error
+        raise SandboxError(f"cannot create a control group: {error}") from error
     try:
         yield group
     finally:
@@ -388,4 +388,4 @@ def _compile_status(ended: StepEnd, limits: Limits) -> Status:
 
 
 def _no_sessions() -> SandboxRequestError:
-    return SandboxRequestError("backend bwrap_exec has no sessions: use the backend zygote")
+    return SandboxRequestError("backend bwrap_exec does not support sessions: use the backend zygote")

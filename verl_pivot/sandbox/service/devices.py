@@ -21,23 +21,23 @@ def checked_devices(paths: Iterable[str]) -> tuple[Path, ...]:
     """
     devices = tuple(map(_usable, paths))
     if len(devices) > MAX_DEVICES:
-        raise ValueError(f"{len(devices)} devices are more than {MAX_DEVICES}: leave some out")
+        raise ValueError(f"at most {MAX_DEVICES} devices are allowed, got {len(devices)}: remove some")
     return devices
 
 
 def _usable(name: str) -> Path:
     path = Path(name)
     if os.path.normpath(name) != name or _DEV not in path.parents:
-        raise ValueError(f"{name} must be a path below /dev, as /dev/nvidia0")
+        raise ValueError(f"{name} must be a path below /dev, such as /dev/nvidia0")
     if any(own == path or own in path.parents for own in _OWN):
-        raise ValueError(f"{name} is what every sandbox has of its own: leave it out")
+        raise ValueError(f"every sandbox already has {name}: remove it from devices")
     if path.is_symlink() or not path.exists() or not stat.S_ISCHR(path.stat().st_mode):
         raise ValueError(
-            f"{name} is no character device of this machine: name one that `ls -l {name}` shows with a 'c'"
+            f"{name} is not a character device of this machine: give a path that `ls -l {name}` shows with a 'c'"
         )
     if not os.access(path, os.R_OK | os.W_OK):
         raise ValueError(
-            f"{name} may not be read and written by uid {os.geteuid()}, as which the service runs: let it, or start "
-            "the service as a user who may"
+            f"the service's user (uid {os.geteuid()}) cannot read and write {name}: give that user access, or run the "
+            "service as another user"
         )
     return path

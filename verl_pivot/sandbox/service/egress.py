@@ -147,7 +147,7 @@ class Egress:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
-            raise SandboxError("the proxy did not start; its message stands in the log of the service")
+            raise SandboxError("the proxy did not start; see its message in the log of the service")
         return process
 
 

@@ -86,12 +86,12 @@ class ExecutionTable:
         if earlier is None:
             self._admit(execution, outbox)
         elif earlier.fingerprint != execution.fingerprint:
-            message = f"id {execution.id!r} was used for another program; give each request its own"
+            message = f"id {execution.id!r} was used for another program; give each request its own id"
             self.refuse(execution.id, Failure(kind=FailureKind.INVALID_REQUEST, message=message), outbox)
         elif isinstance(earlier, KeptLine):
             outbox.put(earlier.line)
         elif earlier.stopped_for:
-            self.refuse(execution.id, _overloaded("an earlier try of this request is being stopped", 0.0), outbox)
+            self.refuse(execution.id, _overloaded("an earlier attempt of this request is being stopped", 0.0), outbox)
         else:
             earlier.outboxes.append(outbox)
 
@@ -154,17 +154,19 @@ class ExecutionTable:
         wait = self._rate.wait_seconds(ahead)
         if execution.arrived + wait > execution.deadline:
             return _overloaded(
-                f"{ahead} requests are ahead, about {wait:.1f} s, beyond the deadline", wait, ServiceBound.DEADLINE
+                f"{ahead} requests are ahead: the wait of about {wait:.1f} s would pass the deadline",
+                wait,
+                ServiceBound.DEADLINE,
             )
         if self.budget.used + execution.num_bytes > self.budget.limit:
             return _overloaded(
-                f"the service holds {self.budget.used} bytes already, of {self.budget.limit} at most",
+                f"the service already holds {self.budget.used} of at most {self.budget.limit} bytes",
                 wait,
                 ServiceBound.MAX_BYTES,
             )
         if len(self._queue) >= self._limits.max_queued and not self._make_room(execution.client):
             return _overloaded(
-                f"{len(self._queue)} requests wait already, at most {self._limits.max_queued} may",
+                f"the queue is full: {len(self._queue)} requests wait, at most {self._limits.max_queued} are allowed",
                 wait,
                 ServiceBound.MAX_QUEUED,
             )
@@ -252,7 +254,7 @@ class ExecutionTable:
             self._conclude(execution, why)
 
 
-_ABANDONED = Failure(kind=FailureKind.SANDBOX_ERROR, message="the backend gave the request up")
+_ABANDONED = Failure(kind=FailureKind.SANDBOX_ERROR, message="the backend cancelled the request without a reason")
 
 
 class _EncodedLine(NamedTuple):

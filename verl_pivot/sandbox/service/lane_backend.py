@@ -45,7 +45,7 @@ _RESTART_SECONDS = 60.0
 _MEMORY_SHARE = 0.5
 _ONE_USER = (
     "all programs of the sandbox share one user id, so one of them can use up large pipes and descriptors in flight: "
-    "a service that root starts gives each its own, and so does one whose user has some in /etc/subuid and /etc/subgid"
+    "to give each its own, start the service as root, or list ids of its user in /etc/subuid and /etc/subgid"
 )
 _PLACES = (
     "programs can read in /proc/self/mountinfo where /usr, Python and other folders that they see lie on this machine: "
@@ -245,7 +245,7 @@ class ZygoteBackend:
         if not self._egress.is_valid(self._tickets.get(session_id)):
             raise SessionLostError(PROXY_ENDED)
         if answer["session"]["epoch"] != epoch:
-            logger.warning("session %s lost its variables by its own cell: %s", session_id, answer["error"])
+            logger.warning("session %s lost its variables because of its own cell: %s", session_id, answer["error"])
         fetched = FetchedFiles()
         if fetch and answer["session"]["epoch"] == epoch:
             fetched = await self._move_files(session_id, epoch, {}, fetch)

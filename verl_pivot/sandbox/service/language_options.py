@@ -48,7 +48,7 @@ def _compiled(code: str) -> str:
     try:
         compile(code, "warm-up", "exec", dont_inherit=True)
     except SyntaxError as error:
-        raise ValueError(f"is no Python: {error.msg}, line {error.lineno}") from error
+        raise ValueError(f"is not valid Python: {error.msg}, line {error.lineno}") from error
     return code
 
 
@@ -79,16 +79,19 @@ class LanguageOptions(_StrictOptions):
     @model_validator(mode="after")
     def _check_warm(self) -> "LanguageOptions":
         if self.warm and self.zygote is None:
-            raise ValueError("warm is for a language with a zygote, which runs the warm-ups before it forks")
+            raise ValueError("warm needs a zygote, which runs the warm-ups before it forks: set zygote, or remove warm")
         return self
 
     @model_validator(mode="after")
     def _check_import_from(self) -> "LanguageOptions":
         if self.import_from and self.zygote is None:
-            raise ValueError("import_from is for Python; name the folder in a variable, as `run: [env, NODE_PATH=...]`")
+            raise ValueError(
+                "import_from works only for Python; for another language set a variable, as in "
+                "`run: [env, NODE_PATH=...]`"
+            )
         for path in self.import_from:
             if ":" in path or not any(is_below(Path(path), Path(place)) for place in self.folders.values()):
-                raise ValueError(f"import_from: {path} lies in none of the pod's paths in `folders`")
+                raise ValueError(f"import_from: {path} is not below a path that `folders` shows in the pod")
         return self
 
 

@@ -112,7 +112,7 @@ class LanguageTable:
         for name, language in self.available.items():
             if language.devices:
                 raise ConfigError(
-                    f"{name}.devices: only --backend bwrap_exec gives programs devices; start it, or remove them"
+                    f"{name}.devices: only --backend bwrap_exec gives programs devices; use it, or remove the devices"
                 )
 
     def get(self, name: str) -> Language:
@@ -126,9 +126,9 @@ class LanguageTable:
         known = ", ".join(self.available)
         if name in self.missing:
             raise UnsupportedLanguageError(
-                f"language {name!r} cannot run here, where {self.missing[name]} is missing: install it, or use {known}"
+                f"language {name!r} cannot run here, since {self.missing[name]} is missing: install it, or use {known}"
             )
-        raise UnsupportedLanguageError(f"unknown language {name!r}: use {known}, or name it in languages_file")
+        raise UnsupportedLanguageError(f"unknown language {name!r}: use {known}, or define it in languages_file")
 
 
 def load_languages(path: Path | None = None, *, python: PythonView) -> LanguageTable:
@@ -169,7 +169,7 @@ def load_languages(path: Path | None = None, *, python: PythonView) -> LanguageT
 def _session(languages: Mapping[str, LanguageOptions], file: Path) -> SessionOptions:
     for name, options in languages.items():
         if name != "python" and options.session != SessionOptions():
-            raise ConfigError(f"{file}: {name}.session: sessions are Python's; give it in `python`")
+            raise ConfigError(f"{file}: {name}.session: only Python has sessions; set this in `python`")
     return languages["python"].session if "python" in languages else SessionOptions()
 
 
@@ -211,12 +211,12 @@ def _warm_ups(languages: Mapping[str, LanguageOptions], file: Path) -> dict[str,
     for name, options in languages.items():
         for module, code in (options.warm or {}).items():
             if code is not None and found.setdefault(module, code) != code:
-                raise ConfigError(f"{file}: {name}.warm.{module}: another language has another warm-up; keep one")
+                raise ConfigError(f"{file}: {name}.warm.{module}: another language has a different one; keep one")
     num_bytes = len(json.dumps(found))
     if num_bytes > MAX_WARM_UP_BYTES:
         raise ConfigError(
-            f"{file}: all warm-ups take {num_bytes} bytes, of {MAX_WARM_UP_BYTES} at most: put what they do into a "
-            "module that they import"
+            f"{file}: all warm-ups together have {num_bytes} bytes, more than {MAX_WARM_UP_BYTES}: move their code "
+            "into a module that they import"
         )
     return found
 

@@ -32,8 +32,8 @@ class Metrics:
         self._wall_seconds = Histogram(
             "sandbox_wall_seconds", "Run time of the program itself", buckets=BUCKET_SECONDS, registry=self.registry
         )
-        self.request_bytes = Counter("sandbox_request_bytes", "Bodies received", registry=self.registry)
-        self.response_bytes = Counter("sandbox_response_bytes", "Results written", registry=self.registry)
+        self.request_bytes = Counter("sandbox_request_bytes", "Bytes of request bodies", registry=self.registry)
+        self.response_bytes = Counter("sandbox_response_bytes", "Bytes of results written", registry=self.registry)
 
     def watch(self, name: str, help_text: str, value: Callable[[], float]) -> None:
         """Add a gauge, whose value is read at each scrape."""

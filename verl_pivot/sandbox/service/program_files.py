@@ -21,7 +21,7 @@ def program_files(program: Program, language: Language) -> dict[str, bytes]:
     check_variables(program.environment, language)
     contents = {language.file: utf8_bytes(program.code), **program.files}
     if language.file in program.files:
-        raise SandboxRequestError(f"files may not name {language.file!r}, which holds the code")
+        raise SandboxRequestError(f"files: the name {language.file!r} is used for the code; choose another name")
     folders = {str(folder) for name in contents for folder in PurePosixPath(name).parents}
     if program.folder:
         folders |= {program.folder, *map(str, PurePosixPath(program.folder).parents)}
@@ -36,7 +36,7 @@ def program_files(program: Program, language: Language) -> dict[str, bytes]:
     num_entries = len(contents) + len(folders)
     if num_entries > program.limits.num_tmp_files:
         raise SandboxRequestError(
-            f"code, files and folders are {num_entries} entries of /tmp, itself included, more than "
+            f"code, files and folders take {num_entries} entries of /tmp, including /tmp itself, more than "
             f"limits.num_tmp_files of {program.limits.num_tmp_files}"
         )
     return contents
@@ -51,8 +51,8 @@ def check_variables(environment: Mapping[str, str], language: Language) -> None:
     for name in environment:
         if language.zygote is not None and name.startswith(_READ_AT_START):
             raise SandboxRequestError(
-                f"environment: {name} has no effect in language {language.name!r}, whose interpreter has started "
-                "already; set what it stands for in the program"
+                f"environment: {name} has no effect in language {language.name!r}, whose interpreter is "
+                "already running; set the option inside the program instead"
             )
 
 

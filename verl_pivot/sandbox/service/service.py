@@ -111,7 +111,7 @@ class Service:
         watch("sandbox_queued", "Requests that wait", lambda: executions.num_queued)
         watch("sandbox_in_flight", "Requests that run", lambda: executions.num_running)
         watch("sandbox_slots", "Requests that may run at once", lambda: executions.num_slots)
-        watch("sandbox_held_bytes", "Requests and unread results", lambda: executions.budget.used)
+        watch("sandbox_held_bytes", "Bytes of requests and unread results", lambda: executions.budget.used)
         watch("sandbox_sessions_open", "Open sessions", lambda: len(self._sessions))
 
     async def stop(self) -> None:

@@ -196,7 +196,7 @@ class SessionTable:
         if entry is None or entry.client != client:
             return self._missing(session_id)
         if entry.request != request_id and self._is_busy(entry):
-            message = f"session {session_id} runs another cell; await that one first, or fork before it"
+            message = f"session {session_id} is running another cell; await that cell first, or fork before it"
             return Failure(kind=FailureKind.SESSION_BUSY, message=message)
         entry.request, entry.used = request_id, time.monotonic()
         return None
@@ -223,7 +223,7 @@ class SessionTable:
         """
         entry = self._entries[session_id]
         if entry.cell == request_id:
-            raise SessionLostError(f"a cell of session {session_id} was started, and its answer is gone")
+            raise SessionLostError(f"a cell of session {session_id} was started before, and its answer is lost")
         entry.cell = request_id
 
     def _add(self, session_id: str, client: str, *, has_functions: bool) -> SessionState:

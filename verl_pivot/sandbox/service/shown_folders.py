@@ -63,10 +63,10 @@ def check_together(folders: Iterable[ShownFolder]) -> dict[str, Path]:
             if other == place and known == source:
                 continue
             if is_below(Path(place), Path(other)) or is_below(Path(other), Path(place)):
-                raise ValueError(f"{place} and {other} stand for two folders, one at the other's path or below it")
+                raise ValueError(f"{place} and {other} overlap: give each folder a separate path in the pod")
         found[place] = source
     if len(found) > _MAX_FOLDERS:
-        raise ValueError(f"{len(found)} folders are more than {_MAX_FOLDERS}: put them into common ones")
+        raise ValueError(f"at most {_MAX_FOLDERS} folders can be shown, got {len(found)}: put several into one folder")
     return found
 
 
@@ -75,13 +75,13 @@ def _readable(source: str) -> Path:
     if not path.is_absolute():
         raise ValueError(f"{source} must be an absolute path of the host")
     if not path.is_dir():
-        raise ValueError(f"{source} is no folder that uid {os.geteuid()} can see: make it, or leave it out")
+        raise ValueError(f"{source} is not a folder that uid {os.geteuid()} can see: create it, or remove the entry")
     if path.stat().st_mode & (stat.S_IROTH | stat.S_IXOTH) != stat.S_IROTH | stat.S_IXOTH:
         raise ValueError(
-            f"{source} cannot be read by all users, as programs have ids of their own: chmod -R o+rX {source}"
+            f"{source} must be readable for all users, since programs have their own user ids: chmod -R o+rX {source}"
         )
     if not os.access(path, os.R_OK | os.X_OK):
-        raise ValueError(f"{source} cannot be read by uid {os.geteuid()}, as which the service runs")
+        raise ValueError(f"{source} cannot be read by the service's user (uid {os.geteuid()}): give that user access")
     return path.resolve()
 
 
@@ -89,12 +89,12 @@ def _free(place: str, python: PythonView) -> str:
     parts = place.split("/")
     if posixpath.normpath(place) != place or parts[0] or len(parts) < 2 or not parts[1] or "\0" in place:
         raise ValueError(
-            f"{place!r} must be an absolute path in the pod, as /data/words, without '..' or '/' at its end"
+            f"{place!r} must be an absolute path in the pod, such as /data/words, without '..' or '/' at its end"
         )
     own = [Path("/", name) for name in _TAKEN] + [Path(VENV), *python.bases]
     for folder in own:
         if is_below(Path(place), folder) or is_below(folder, Path(place)):
             raise ValueError(
-                f"{place} is in the way of {folder}, which a pod has already: choose one such as /data/words"
+                f"{place} overlaps {folder}, which every pod has already: choose a path such as /data/words"
             )
     return place

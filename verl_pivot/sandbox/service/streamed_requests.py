@@ -67,7 +67,9 @@ class StreamedRequests:
         """
         check_envelope(body.client, body.id, 1.0)
         if len(body.text) > MAX_TYPED_CHARACTERS:
-            raise SandboxRequestError(f"{len(body.text)} characters to type are more than {MAX_TYPED_CHARACTERS}")
+            raise SandboxRequestError(
+                f"{len(body.text)} characters to type are more than {MAX_TYPED_CHARACTERS}; send fewer at a time"
+            )
         receiver = self._receivers.get((body.client, body.id))
         if receiver is not None:
             self._backend.type_in(receiver, body.text)

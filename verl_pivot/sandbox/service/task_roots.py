@@ -26,10 +26,10 @@ class TaskRoots:
         if self.folder is None:
             return
         if not (self.folder.is_dir() and os.access(self.folder, os.R_OK | os.X_OK)):
-            raise ConfigError(f"--roots {folder}: uid {os.geteuid()} can read no such folder; give one that it can")
+            raise ConfigError(f"--roots {folder}: uid {os.geteuid()} cannot read this folder; give a readable one")
         if (kernel := _kernel_version()) < MINIMUM_KERNEL:
             found, least = (".".join(map(str, version)) for version in (kernel, MINIMUM_KERNEL))
-            raise ConfigError(f"--roots needs Linux {least} or later, and this is {found}; leave it out here")
+            raise ConfigError(f"--roots needs Linux {least} or later, and this is {found}; leave out --roots here")
 
     def check(self, name: str, tools: Iterable[str]) -> None:
         """Refuse a root that is not there, is no unpacked image, or lacks one of the tools.
@@ -45,11 +45,11 @@ class TaskRoots:
             return
         if self.folder is None:
             raise SandboxRequestError(
-                f"root {name!r}: this node has none: start it with `sandbox serve --roots FOLDER`"
+                f"root {name!r}: this node has no roots: start its service with `sandbox serve --roots FOLDER`"
             )
         root = self.folder / name
         if root.is_symlink() or not root.is_dir():
-            raise SandboxRequestError(f"root {name!r} is no folder in {self.folder}; unpack the image there")
+            raise SandboxRequestError(f"root {name!r} is not a folder in {self.folder}; unpack its image there")
         owner, own = root.stat(), (os.geteuid(), os.getegid())
         if (owner.st_uid, owner.st_gid) != own:  # the writable layer cannot change files of another owner
             raise SandboxRequestError(
@@ -57,7 +57,7 @@ class TaskRoots:
                 f"chown -R {own[0]}:{own[1]} {root}"
             )
         if not any(exists_in(root, folder) for folder in ("bin", "usr/bin")):
-            raise SandboxRequestError(f"root {name!r} has no /bin: {root} is no unpacked image")
+            raise SandboxRequestError(f"root {name!r} has no /bin: {root} is not an unpacked image")
         for tool in tools:
             if not any(exists_in(root, f"{folder}/{tool}") for folder in _FOLDERS):
                 places = ", ".join(f"/{folder}" for folder in _FOLDERS)
