@@ -540,9 +540,11 @@ def test_mistakes_of_the_command_are_one_sentence(shop: str, tmp_path: Path) -> 
         assert refusal(shop, *at, "--human").startswith("give either --openai URL")
         assert refusal(shop, *at, "--prompt", "x", "--rows", rows).startswith("--rows and --prompt were both given")
         assert refusal(shop, *at).startswith("there is no first message; give --prompt TEXT, or --rows")
-        assert refusal(shop, *at, "--prompt", "x") == f"{server.url} serves a, b, but no --model was given; choose one"
+        assert (
+            refusal(shop, *at, "--prompt", "x") == f"{server.url} serves a, b, but none of them was named; choose one"
+        )
         assert refusal(shop, *at, "--prompt", "x", "--model", "c") == (
-            f"{server.url} serves a, b, but --model c is none of them; choose one"
+            f"{server.url} serves a, b, but not the model c; choose one"
         )
         assert refusal(shop, *at, "--rows", tmp_path / "promptless.jsonl") == (
             f"{tmp_path}/promptless.jsonl, line 1 cannot be played: it has no column `prompt` with a list of chat "

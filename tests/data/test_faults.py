@@ -58,6 +58,6 @@ def test_the_most_frequent_cause_is_told_with_its_count() -> None:
         {**fault, "detail": "turn b:0: twice"},
     ]
 
-    assert fault_of(rewards) == "turn b:0: twice (3 of 4 rollouts so far fail like this)"
+    assert fault_of(rewards) == "turn b:0: twice (3 of 4 rollouts so far have a fault)"
     assert fault_of(rewards[:1]) is None
     assert fault_of([{"reason": "tool_failure", "detail": "the sandbox is down"}]) is None

@@ -14,6 +14,7 @@ from verl_pivot.data.rollout_records import CallRecord, RolloutRecord, SearchRec
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.rollout_metrics import rollout_metrics
+from verl_pivot.rollout.rollout_tree import first_difference
 from verl_pivot.rollout.tree_search import SearchShape, kept_gain, ranking, search
 from verl_pivot.rollout.tree_search_loop import TreeSearchLoop
 
@@ -253,6 +254,13 @@ async def test_an_environment_that_does_not_replay_stops_the_search(tmp_path: Pa
         await play(loop)
 
     assert {each.num_closed for each in OPENED} == {1}
+
+
+def test_a_message_quotes_long_observations_where_they_differ() -> None:
+    same = "x" * 500
+
+    assert first_difference(f"{same}: 1", f"{same}: 2") == ("x" * 18 + ": 1", "x" * 18 + ": 2")
+    assert first_difference("", "a" * 500) == ("", "a" * 120)
 
 
 async def test_a_candidate_at_which_a_system_fails_is_left_out(tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_folders_that_languages_share_are_mounted_once(load: Callable[[str], Lan
         ("bash: {folders: {HOST/a: /data}}\npython: {folders: {HOST/b: /data}}", "/data and /data overlap"),
         ("bash: {folders: {HOST/a: 3}}", "bash.folders.*a"),
         ("bash: {folders: {HOST/a: /data}, import_from: [/data]}", "import_from works only for Python"),
+        ("python: {folders: {HOST/a: '/a:b'}, import_from: ['/a:b']}", "/a:b has a colon, at which PYTHONPATH"),
         ("python: {folders: {HOST/a: /data}, import_from: [/words]}", "/words is not below a path that `folders`"),
     ],
 )

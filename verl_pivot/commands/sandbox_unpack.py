@@ -8,7 +8,10 @@ import typer
 
 def unpack_command(
     archive: Annotated[
-        Path, typer.Argument(metavar="IMAGE.tar", help="Image archive from `docker save`, or skopeo's oci-archive:.")
+        Path,
+        typer.Argument(
+            metavar="IMAGE.tar", help="Image archive from `docker save`, or skopeo's docker-archive: or oci-archive:."
+        ),
     ],
     root: Annotated[Path, typer.Argument(help="New folder to write, within the folder of `sandbox serve --roots`.")],
     max_gib: Annotated[float, typer.Option(min=0.001, help="Maximum size of the unpacked image in GiB.")] = 32.0,

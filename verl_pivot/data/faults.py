@@ -83,4 +83,4 @@ def fault_of(rewards: Iterable[Mapping[str, Any]]) -> str | None:
             details[str(reward.get("detail", ""))] += 1
     if not details:
         return None
-    return f"{details.most_common(1)[0][0]} ({num_faults} of {num_rollouts} rollouts so far fail like this)"
+    return f"{details.most_common(1)[0][0]} ({num_faults} of {num_rollouts} rollouts so far have a fault)"

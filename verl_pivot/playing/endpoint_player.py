@@ -149,7 +149,7 @@ class ChosenEndpoint:
         if self.model in names:
             return self.model
         if self.model is not None or len(names) != 1:
-            chosen = "no --model was given" if self.model is None else f"--model {self.model} is none of them"
+            chosen = "none of them was named" if self.model is None else f"not the model {self.model}"
             raise ConfigError(f"{self.url} serves {', '.join(names) or 'no model'}, but {chosen}; choose one")
         return names[0]
 

@@ -18,6 +18,11 @@ from verl_pivot.rollout.workflows import RankedWorkflows
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import JsonObject
 
+_QUOTED_BEFORE = 20
+"""Characters of an observation that a message quotes before the first one that differs."""
+_MAX_QUOTED = 120
+"""Maximum number of characters of an observation that a message quotes."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Branch:
@@ -140,8 +145,9 @@ class RolloutTree:
         for turn, before in zip(node.rollout.turns, node.rollout.observed, strict=True):
             again = await self._rollouts.observe(turn, tools.toolbox)
             if again.failure or again.texts != before.texts:
-                now = f"{again.texts} when its calls were run again"
-                raise _not_replayed(again.failure or f"turn {turn.index} gave {before.texts} at first, and {now}")
+                first, now = map(repr, first_difference("\n".join(before.texts), "\n".join(again.texts)))
+                differs = f"turn {turn.index} gave {first} at first, and {now} when its calls were run again"
+                raise _not_replayed(f"{again.failure:.300}" if again.failure else differs)
         if not equal([*tools.states()], [*node.tools.states()]):
             raise _not_replayed("the results are the same, but the states of environments differ")
 
@@ -154,12 +160,20 @@ async def _held(tools: RolloutTools, stack: AsyncExitStack) -> AsyncExitStack:
     return held
 
 
+def first_difference(text: str, other: str) -> tuple[str, str]:
+    """Excerpts of two texts from shortly before the first character that differs."""
+    pairs = enumerate(zip(text, other, strict=False))
+    first = next((index for index, (one, two) in pairs if one != two), min(len(text), len(other)))
+    begin = max(0, first - _QUOTED_BEFORE)
+    return text[begin : begin + _MAX_QUOTED], other[begin : begin + _MAX_QUOTED]
+
+
 def _is_masked(node: Branch) -> bool:
     return node.rollout.stop is not None and node.rollout.stop.is_masked
 
 
 def _not_replayed(why: str) -> ToolFailureError:
     return ToolFailureError(
-        f"tree search runs calls again, but the tools do not replay exactly: {why:.300}; see `verl-pivot tools "
+        f"tree search runs calls again, but the tools do not replay exactly: {why}; see `verl-pivot tools "
         "check-replay`, or give the environment a method `fork`"
     )

@@ -90,7 +90,9 @@ class LanguageOptions(_StrictOptions):
                 "`run: [env, NODE_PATH=...]`"
             )
         for path in self.import_from:
-            if ":" in path or not any(is_below(Path(path), Path(place)) for place in self.folders.values()):
+            if ":" in path:
+                raise ValueError(f"import_from: {path} has a colon, at which PYTHONPATH would be split")
+            if not any(is_below(Path(path), Path(place)) for place in self.folders.values()):
                 raise ValueError(f"import_from: {path} is not below a path that `folders` shows in the pod")
         return self
 
