@@ -1,7 +1,8 @@
-"""Episodes of MiniWoB++ per second, the start of a browser, its memory, and what many episodes leave behind.
+"""Episodes of MiniWoB++ per second, start time and memory of a browser, and what many episodes leave behind.
 
-Run by `make bench-browser`, or with other sizes by `python -m benchmarks.bench_browser --help`. An episode is that of a
-training: it opens a page, reads the task, clicks or fills, reads the reward, and closes the page; the policy is a rule.
+Run by `make bench-browser`, or with other sizes by `python -m benchmarks.bench_browser --help`. An episode runs as in
+training: it opens a page, reads the task, clicks or fills in fields, reads the reward and closes the page. A fixed
+rule replaces the policy.
 """
 
 import asyncio
@@ -28,15 +29,15 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def main(
-    episodes: Annotated[int, typer.Option(min=1, help="Episodes.")] = 2000,
-    contexts: Annotated[int, typer.Option(min=1, help="Episodes at once.")] = 16,
-    starts: Annotated[int, typer.Option(min=1, help="Browsers that are started, one after the other.")] = 5,
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes to play.")] = 2000,
+    contexts: Annotated[int, typer.Option(min=1, help="Episodes that run at the same time.")] = 16,
+    starts: Annotated[int, typer.Option(min=1, help="Browsers to start, one after the other, for the start time.")] = 5,
 ) -> None:
-    """Print figures, and what was left behind; the exit code is 1 if that is anything."""
+    """Print the figures; exit with code 1 if processes, browser folders or file descriptors are left behind."""
     seconds = sorted(asyncio.run(start_seconds()) for _ in range(starts))
     before = left_behind()
     table = Table(title=f"{episodes} episodes of MiniWoB++, {contexts} at once")
-    for column in ("what", "figure"):
+    for column in ("measure", "value"):
         table.add_column(column)
     table.add_row(
         "start of a browser", f"{statistics.median(seconds):.2f} s (median of {starts}, worst {seconds[-1]:.2f} s)"
@@ -44,14 +45,14 @@ def main(
     for name, figure in asyncio.run(played(episodes, contexts)):
         table.add_row(name, figure)
     after = left_behind()
-    table.add_row("processes, files in /tmp, descriptors before", str(before))
-    table.add_row("and after", str(after))
+    table.add_row("before: processes, browser folders in /tmp, file descriptors", str(before))
+    table.add_row("after: the same", str(after))
     Console().print(table)
     raise typer.Exit(0 if after[:2] == before[:2] and after[2] <= before[2] else 1)
 
 
 async def start_seconds() -> float:
-    """Seconds from nothing to the first page."""
+    """Seconds to start a browser and to open the first page."""
     began = time.perf_counter()
     async with toolset().open({"metadata": json.dumps({"task": TASKS[0], "seed": 0})}):
         return time.perf_counter() - began
@@ -64,7 +65,7 @@ def toolset() -> Toolset:
 
 
 async def played(episodes: int, contexts: int) -> list[tuple[str, str]]:
-    """Play all episodes."""
+    """Play all episodes; returns rows of the table as (name, value)."""
     tools, numbers, solved = toolset(), iter(range(episodes)), list[float]()
     async with tools.open({"metadata": json.dumps({"task": TASKS[0], "seed": 0})}) as first:
         browser = await shared_browser(environment_of(first)._browser)
@@ -84,13 +85,13 @@ async def played(episodes: int, contexts: int) -> list[tuple[str, str]]:
     open_contexts = browser.current.num_open if browser.current is not None else 0
     return [
         ("episodes per second", f"{episodes / seconds:.1f}"),
-        ("processor seconds per episode", f"{cpu / episodes:.3f} (of processes that are still there)"),
+        ("CPU seconds per episode", f"{cpu / episodes:.3f} (of processes that still run at the end)"),
         (
-            "seconds of an episode",
+            "seconds per episode",
             f"{statistics.median(took):.2f} (median), {sorted(took)[int(0.95 * len(took))]:.2f} (p95)",
         ),
         ("solved by the rule", f"{sum(reward > 0 for reward in solved)} of {episodes}"),
-        ("memory of worker, driver and browser", f"{memory[0]:.0f} MiB at first, {memory[-1]:.0f} MiB at last"),
+        ("memory of worker, driver and browser", f"{memory[0]:.0f} MiB at the start, {memory[-1]:.0f} MiB at the end"),
         ("browsers started, contexts open at the end", f"{browser.num_started}, {open_contexts}"),
     ]
 
@@ -102,7 +103,7 @@ def environment_of(tools: RolloutTools) -> WebEnvironment:
 
 
 async def episode(tools: Toolset, number: int) -> float:
-    """Reward of an episode that a rule plays."""
+    """Play one episode by the rule; returns its reward."""
     row = {"metadata": json.dumps({"task": TASKS[number % len(TASKS)], "seed": number})}
     async with tools.open(row) as opened:
         for call in rule(TASKS[number % len(TASKS)], opened.opening):
@@ -114,7 +115,7 @@ async def episode(tools: Toolset, number: int) -> float:
 
 
 def rule(task: str, page: str) -> list[ToolCall]:
-    """Calls that solve a task."""
+    """Calls of tools that solve the task on a page."""
     told = re.search(r'"([^"]*)"', page.splitlines()[0])
     if task == "enter-text":
         assert told is not None
@@ -138,13 +139,13 @@ async def called(toolbox: Toolbox, call: ToolCall) -> None:
 
 
 def left_behind() -> tuple[int, int, int]:
-    """Processes below this one, folders of browsers in /tmp, and open descriptors."""
+    """Numbers of descendant processes, of browser folders in /tmp, and of open file descriptors."""
     folders = sum(name.startswith(("verl-pivot-browser-", "playwright")) for name in os.listdir("/tmp"))
     return len(tree(os.getpid())) - 1, folders, len(os.listdir("/proc/self/fd"))
 
 
 def tree(root: int) -> list[int]:
-    """A process and all below it."""
+    """Ids of a process and of all its descendants."""
     parents = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -158,7 +159,7 @@ def tree(root: int) -> list[int]:
 
 
 def tree_mib(root: int) -> float:
-    """Memory of a process and all below it, shared pages divided among their users."""
+    """MiB of memory of a process and its descendants; a shared page is divided among the processes that map it."""
     kib = 0
     for pid in tree(root):
         try:
@@ -170,7 +171,7 @@ def tree_mib(root: int) -> float:
 
 
 def tree_cpu_seconds(root: int) -> float:
-    """Processor seconds of a process and all below it, with their children that have ended."""
+    """CPU seconds of a process and its descendants, and of ended children for which they have waited."""
     ticks = 0
     for pid in tree(root):
         try:

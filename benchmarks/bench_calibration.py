@@ -31,16 +31,16 @@ from verl_pivot.routing.simulator.step import simulate
 from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation, draw_conversations
 
 TARGET_ERROR = 0.15
-"""Largest relative error of a step's seconds that the project aims at."""
+"""Target: the largest relative error of the simulated seconds of a step."""
 
 
 def main(
-    seeds: Annotated[int, typer.Option(min=1, help="Steps of each scenario, each with a seed of its own.")] = 2,
+    seeds: Annotated[int, typer.Option(min=1, help="Steps of each scenario, each with its own seed.")] = 2,
     model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny model by default.")] = None,
-    capacity: Annotated[int, typer.Option(min=1024, help="KV tokens of the server.")] = 12_288,
-    budget: Annotated[int, typer.Option(min=512, help="Tokens of the longest response; other lengths follow.")] = 1024,
+    capacity: Annotated[int, typer.Option(min=1024, help="Size of the server's KV cache, in tokens.")] = 12_288,
+    budget: Annotated[int, typer.Option(min=512, help="Tokens of the longest response; other lengths scale.")] = 1024,
     flag: Annotated[
-        list[str] | None, typer.Option(help="Flag of SGLang, as --flag=--load-format=dummy; repeatable.")
+        list[str] | None, typer.Option(help="Flag for SGLang, such as --flag=--load-format=dummy; repeatable.")
     ] = None,
 ) -> None:
     """Print the measured rates, and seconds of whole steps on the server beside those in the simulator."""
@@ -61,7 +61,7 @@ def main(
 
 
 def scenarios(capacity: int, budget: int) -> dict[str, Scenario]:
-    """{name: scenario} of one engine, by what fills it: few conversations, many, many turns, or long responses."""
+    """{name: scenario} of one engine, named after the load: few conversations, many, many turns, or long responses."""
     common = Scenario(
         num_engines=1, capacity=capacity, group_size=8, prompt_tokens=budget // 8, budget=budget,
         median_tokens=0.3 * budget, observation_tokens=budget // 64, mean_wait_seconds=0.05, has_exact_limits=True,
@@ -77,7 +77,7 @@ def scenarios(capacity: int, budget: int) -> dict[str, Scenario]:
 
 async def calibrate(url: str, steps: dict[str, Scenario], seeds: int, console: Console) -> None:
     """Measure the rates, then whole steps, and print both."""
-    table = Table(title="one engine, seconds", title_justify="left")
+    table = Table(title="seconds of a step on one engine", title_justify="left")
     for column in ("scenario", "seed", "real", "simulated", "error"):
         table.add_column(column, justify="right" if column != "scenario" else "left")
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
@@ -93,7 +93,7 @@ async def calibrate(url: str, steps: dict[str, Scenario], seeds: int, console: C
                 policy = Static(num_conversations=len(conversations))
                 simulated = simulate(scenario, conversations, policy, rates).makespan_seconds
                 errors.append(simulated / real - 1)
-                console.print(f"{name}, seed {seed}: {real:.1f} s, simulated {simulated:.1f}", style="dim")
+                console.print(f"{name}, seed {seed}: {real:.1f} s, simulated {simulated:.1f} s", style="dim")
                 table.add_row(name, str(seed), f"{real:.1f}", f"{simulated:.1f}", f"{errors[-1]:+.1%}")
     console.print(table)
     worst = max(map(abs, errors))
@@ -103,7 +103,8 @@ async def calibrate(url: str, steps: dict[str, Scenario], seeds: int, console: C
 async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> EngineRates:
     """Rates that fit the measured seconds best, by least squares with no rate below 0.
 
-    Measured are prefills of several lengths, and decoding steps of batches whose requests have contexts of one length.
+    The measurements are prefills of several lengths, and decoding steps of batches in which all requests have contexts
+    of the same length.
     """
     await generate(http, tokens("warm", 64), 8)
     prefills, seconds = [], []
@@ -122,7 +123,7 @@ async def measure_rates(http: httpx.AsyncClient, capacity: int, budget: int) -> 
             await empty_cache(http)
             prompts = await _contexts(http, running, context)
             for _ in range(3):
-                short = await _together(http, prompts, 1)  # both find their prompts in the cache
+                short = await _together(http, prompts, 1)  # both calls find their prompts in the cache
                 long = await _together(http, prompts, 61)
                 steps.append([60.0, 60.0 * running, running * (60.0 * context + 60 * 61 / 2)])
                 decoding.append(long - short)
@@ -147,14 +148,14 @@ async def _contexts(http: httpx.AsyncClient, running: int, context: int) -> list
 
 
 async def _together(http: httpx.AsyncClient, prompts: Sequence[list[int]], num_tokens: int) -> float:
-    """Seconds in which the server generates so many tokens for each of the prompts, all at once."""
+    """Seconds until the server has generated `num_tokens` for each prompt, all prompts at once."""
     began = time.monotonic()
     await asyncio.gather(*(generate(http, prompt, num_tokens) for prompt in prompts))
     return time.monotonic() - began
 
 
 async def seconds_of(http: httpx.AsyncClient, conversations: Sequence[SimulatedConversation]) -> float:
-    """Seconds that all these conversations take together on the server, from an empty cache."""
+    """Seconds to play all conversations at once on the server, from an empty cache."""
     await empty_cache(http)
     began = time.monotonic()
     await asyncio.gather(*(play(http, each) for each in conversations))

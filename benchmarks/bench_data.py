@@ -39,7 +39,7 @@ class Measured:
 
 
 def measure(*command: object) -> Measured:
-    """Run a command of verl-pivot, which prints to this process's output; SystemExit if it fails."""
+    """Run a command of verl-pivot and measure it; SystemExit if it fails. It prints to this process's output."""
     begin = time.monotonic()
     process = subprocess.Popen([sys.executable, "-m", "verl_pivot.cli", *map(str, command)])
     peak, ended = [0.0], threading.Event()
@@ -47,7 +47,7 @@ def measure(*command: object) -> Measured:
     watcher.start()
     try:
         if process.wait():
-            raise SystemExit(f"{command} ended with {process.returncode}")
+            raise SystemExit(f"{command} ended with exit code {process.returncode}")
     finally:
         ended.set()
         watcher.join()

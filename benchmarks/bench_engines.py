@@ -2,7 +2,7 @@
 
 Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_engines --help`. Conversations have
 several turns, tools that take time, and lengths that no router knows; they go through verl's own client and router
-actor. How many tokens were computed again follows from the `cached_tokens` that the engines report.
+actor. The number of recomputed tokens follows from the `cached_tokens` that the engines report.
 """
 
 import asyncio
@@ -34,10 +34,10 @@ from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversatio
 STOCK = "verl's own"
 OURS = "kv_forecast"
 ROUTING_POLICIES = (STOCK, "static", "cache_aware", "kv_admission", OURS, "kv_forecast, stock loop")
-"""Policies to compare; the last one with agent loops that, as verl's own, do not tell when a conversation ends."""
+"""Policies to compare. The last one has agent loops that, like verl's own, do not report the end of a conversation."""
 MODEL = {"hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 3}
-"""Sizes of a model that prefills twelve tokens in the time of generating one, on a CPU; a 14B model does so on one
-H100."""
+"""Sizes of a tiny model. On a CPU it prefills twelve tokens in the time that it needs to generate one, as a 14B model
+does on one H100."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,10 @@ class Setup:
     """{host:port: actor of a server}."""
     conversations: Sequence[SimulatedConversation]
     step_before: Sequence[SimulatedConversation]
-    """A third as many conversations of other prompts, from which a router learns lengths before it is measured."""
+    """Conversations of an earlier step, a third as many and with other prompts.
+
+    A router learns lengths from them before it is measured.
+    """
     budget: int
     """Tokens of the longest response."""
     folder: Path
@@ -62,27 +65,25 @@ class RoutingCosts:
     seconds: float = 0.0
     generated_tokens: int = 0
     sent_tokens: int = 0
-    """Tokens of the prompts and contexts of all turns."""
+    """Tokens that were sent to the engines: prompt and context of every turn."""
     cached_tokens: int = 0
     """Sent tokens that were found in a prefix cache."""
     recomputed_tokens: int = 0
     """Sent tokens that an engine had computed for an earlier turn, and that were not in the cache."""
     num_retractions: int = 0
     num_moves: int = 0
-    """Turns that another engine served than the turn before."""
+    """Turns that were served by another engine than the turn before."""
 
 
 def main(
     prompts: Annotated[int, typer.Option(min=1, help="Prompts, with 8 conversations each.")] = 30,
-    rounds: Annotated[
-        int, typer.Option(min=1, help="Rounds in which each policy has its turn; medians are shown.")
-    ] = 3,
-    capacity: Annotated[int, typer.Option(min=512, help="KV tokens of each server.")] = 12_288,
-    budget: Annotated[int, typer.Option(min=256, help="Tokens of the longest response; other lengths follow.")] = 1024,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds, each with every policy once; medians are shown.")] = 3,
+    capacity: Annotated[int, typer.Option(min=512, help="Size of each server's KV cache, in tokens.")] = 12_288,
+    budget: Annotated[int, typer.Option(min=256, help="Tokens of the longest response; other lengths scale.")] = 1024,
     seed: Annotated[int, typer.Option(help="Seed of the conversations.")] = 0,
     model: Annotated[Path | None, typer.Option(help="Checkpoint folder; a tiny model by default.")] = None,
     flag: Annotated[
-        list[str] | None, typer.Option(help="Flag of SGLang, as --flag=--load-format=dummy; repeatable.")
+        list[str] | None, typer.Option(help="Flag for SGLang, such as --flag=--load-format=dummy; repeatable.")
     ] = None,
     policy: Annotated[list[str] | None, typer.Option(help="Policy to measure; repeatable; all by default.")] = None,
     out: Annotated[Path | None, typer.Option(help="JSON file for the costs of every round.")] = None,
@@ -91,7 +92,7 @@ def main(
     console = Console()
     scenario = step_scenario(prompts, budget)
     chosen = policy or list(ROUTING_POLICIES)
-    os.environ["OMP_NUM_THREADS"] = "1"  # or two servers starve each other
+    os.environ["OMP_NUM_THREADS"] = "1"  # with more threads, the two servers starve each other
     ray.init(address="local", num_cpus=8, include_dashboard=False, log_to_driver=False)
     try:
         with ExitStack() as stack:
@@ -130,7 +131,7 @@ def main(
 
 
 def step_scenario(prompts: int, budget: int) -> Scenario:
-    """Scenario of one step: six turns on average, whose lengths are shares of the longest response's `budget`."""
+    """Scenario of one step: six turns on average, with lengths that are shares of `budget`, the longest response."""
     return Scenario(
         num_groups=prompts, group_size=8, prompt_tokens=3 * budget // 16, budget=budget, median_tokens=0.3 * budget,
         last_turn=0.12, observation_tokens=budget // 32, mean_wait_seconds=0.05,
@@ -141,7 +142,7 @@ def show(results: dict[str, list[RoutingCosts]], num_conversations: int, console
     """Print one row per policy: medians over the rounds."""
     title = f"{num_conversations} conversations, 2 servers, medians of {len(next(iter(results.values())))} rounds"
     table = Table(title=title, title_justify="left")
-    for column in ("policy", "s", "tokens/s", "retracted", "recomputed", "hits", "moves"):
+    for column in ("policy", "seconds", "tokens/s", "retracted", "recomputed", "prefix hits", "moves"):
         table.add_column(column, justify="right" if column != "policy" else "left")
     for name, found in results.items():
         table.add_row(
@@ -157,12 +158,12 @@ def show(results: dict[str, list[RoutingCosts]], num_conversations: int, console
 
 
 async def run(setup: Setup, policy: str) -> RoutingCosts:
-    """Costs of one step from empty caches, under a new router that has served another step before."""
+    """Costs of one step from empty caches, under a new router that has served one step before."""
     from verl.workers.rollout.llm_server import LLMServerClient
     from verl.workers.rollout.router import get_router_handle
 
     router = get_router_handle(setup.handles, router_config_path=_router_file(setup, policy))
-    await router.get_all_servers.remote()  # its imports are not what is measured
+    await router.get_all_servers.remote()  # the router imports its modules now, so that this is not measured
     client = LLMServerClient(OmegaConf.create({"actor_rollout_ref": {"rollout": {"name": "sglang"}}}), router)
     async with httpx.AsyncClient(timeout=60.0) as http:
         await step(client, http, setup.urls, setup.step_before, reports_end=policy == OURS)
@@ -193,7 +194,7 @@ async def step(
 
 
 async def count(client: Any, conversation: SimulatedConversation, costs: RoutingCosts, reports_end: bool) -> None:
-    """Play a conversation, and add what its turns cost."""
+    """Play a conversation, and add the costs of its turns to `costs`."""
     known, server = 0, None
     async for turn in play(client, conversation, {}, reports_end=reports_end):
         found = turn.output.extra_fields
@@ -207,7 +208,7 @@ async def count(client: Any, conversation: SimulatedConversation, costs: Routing
 
 
 class Engine:
-    """Ray actor in the place of verl's actor around SGLang: the same `generate`, over the HTTP of a server."""
+    """Ray actor that replaces verl's actor around SGLang: the same `generate`, which calls a server over HTTP."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -227,7 +228,7 @@ class Engine:
 
 
 async def empty_cache(http: httpx.AsyncClient, url: str = "") -> None:
-    """Empty a server's prefix cache as soon as it has ended its requests, which it does a moment after answering."""
+    """Empty a server's prefix cache when its requests have ended, which is a moment after they are answered."""
     (await http.post(f"{url}/flush_cache", params={"timeout": 30.0})).raise_for_status()
 
 

@@ -1,4 +1,4 @@
-"""Verdicts per second of `code`, `sql`, `shell` by execution and `math`, and CPU seconds of the first ones' programs.
+"""Verdicts per second of the verifiers `code`, `sql`, `shell` (by execution) and `math`, and their CPU time.
 
 Run by `make bench-verifiers`, or with other sizes by `python -m benchmarks.bench_execution --help`. It starts a sandbox
 by itself.
@@ -37,14 +37,14 @@ SCRIPT = "CREATE TABLE t (id INTEGER PRIMARY KEY, n INTEGER, name TEXT); INSERT 
 
 
 class Case(NamedTuple):
-    """One verifier with an action to score, and the program that it runs for it."""
+    """A verifier, an action to score, and the program that the verifier runs for the action."""
 
     name: str
     verifier: Verifier
     code: str
     """Code block of the action."""
     expert: str
-    """Code block of the expert's."""
+    """Code block of the expert's action."""
     program: Program
     """The program that the verifier runs for this action."""
 
@@ -53,9 +53,9 @@ def main(
     verdicts: Annotated[int, typer.Option(min=1, help="Verdicts of each verifier in a round.")] = 300,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
 ) -> None:
-    """Print verdicts per second of each verifier, and its share of the rate of the programs alone."""
+    """Print verdicts per second of each verifier, and their ratio to the rate of its programs alone."""
     console = Console()
-    with console.status("a few minutes"):
+    with console.status("measuring takes a few minutes"):
         table = asyncio.run(measure(verdicts, rounds))
     console.print(table)
 
@@ -80,10 +80,10 @@ async def measure(num_verdicts: int, num_rounds: int) -> Table:
             effects._program("cat names | sort", num_runs=1),
         ),
     )
-    title = f"medians of {num_rounds} rounds; CPU of one program, with its variants"
+    title = f"medians of {num_rounds} rounds; share: verdicts / programs; CPU ms: of one program"
     table = Table("verifier", "verdicts/s", "programs/s", "share", "CPU ms", "undecided", title=title)
     for case in cases:
-        await score_samples(case, num_verdicts)  # fills caches and starts what the first verdict starts
+        await score_samples(case, num_verdicts)  # fills caches, and starts the sandbox
         rates = [
             (
                 await timed(num_verdicts, score_samples(case, num_verdicts)),
@@ -113,16 +113,17 @@ class Round(NamedTuple):
 
 
 async def timed(num: int, work: Awaitable[int]) -> Round:
-    """Rate at which `work` does its `num` verdicts or programs, and how many of them stay undecided."""
+    """Rate at which `work` completes its `num` verdicts or programs, and how many verdicts are undecided."""
     begin = time.perf_counter()
     undecided = await work
     return Round(num / (time.perf_counter() - begin), undecided)
 
 
 def num_undecided(verdicts: Sequence[Verdict]) -> int:
-    """Number of undecided verdicts on right actions, which a machine without a free core may leave.
+    """Number of undecided verdicts on right actions, which may occur on a machine without a free core.
 
-    Raises an AssertionError that names the first verdict which refuses one.
+    Raises:
+        AssertionError: If a verdict refuses a right action.
     """
     refused = [verdict for verdict in verdicts if verdict.score not in (1.0, None)]
     assert not refused, f"{len(refused)} of {len(verdicts)} right actions are refused, such as {refused[0]}"
@@ -137,20 +138,20 @@ async def score_samples(case: Case, num_verdicts: int) -> int:
 
 
 async def run_programs(program: Program, num_programs: int) -> int:
-    """Run the program of such an action as many times, without the verifier."""
+    """Run a program many times without the verifier; returns 0, since no program is undecided."""
     results = await execute([program] * num_programs)
     assert all(result.status == "ok" for result in results), results[0]
     return 0
 
 
 async def cpu_seconds(program: Program) -> float:
-    """User and system seconds of a program in the sandbox, the least of some runs."""
+    """User and system CPU seconds of a program in the sandbox, the smallest of several runs."""
     results = await (await shared_sandbox()).run_many([program] * 9, deadline_seconds=300.0)
     return min(result.timing.cpu_seconds or 0.0 for result in results)
 
 
 async def cpu_seconds_of_sum() -> float:
-    """User and system seconds of a pair of formulas among as many as one program compares."""
+    """User and system CPU seconds per pair of formulas, in a program that compares as many pairs as it may."""
     pairs = [FormulaPair(str(n), f"{n - 1} + 1", digits=6, seconds=10.0) for n in range(2, MAX_PAIRS + 2)]
     return await cpu_seconds(batch_program(pairs)) / MAX_PAIRS
 

@@ -1,7 +1,7 @@
-"""What a request of a program that drives the policy costs over the engine, alone and with 256 conversations at once.
+"""Milliseconds that the model gateway adds to a request, for one conversation alone and for 256 at once.
 
 Run by `make bench-gateway`, or with other sizes by `python -m benchmarks.bench_gateway --help`. The engine is scripted
-and answers at once, so that all that is measured is the gateway, its HTTP client, chat template and tokenizer included.
+and answers at once, so that only the gateway is measured, with its HTTP client, chat template and tokenizer.
 """
 
 import asyncio
@@ -22,26 +22,26 @@ ANSWER = "The next number is the sum of the two before it."
 
 
 def main(
-    turns: Annotated[int, typer.Option(min=1, help="Requests of each conversation.")] = 8,
+    turns: Annotated[int, typer.Option(min=1, help="Requests per conversation.")] = 8,
     conversations: Annotated[int, typer.Option(min=1, help="Conversations at once.")] = 256,
-    rounds: Annotated[int, typer.Option(min=1, help="Conversations of the first row, one after the other.")] = 20,
+    rounds: Annotated[int, typer.Option(min=1, help="Conversations of the first row, one at a time.")] = 20,
 ) -> None:
-    """Print milliseconds of a request, and check that each conversation became one row with all its turns."""
+    """Print milliseconds per request, and check that each trajectory is one conversation with all its turns."""
     table = Table(title=f"conversations of {turns} requests, an engine that answers at once")
     for column in ("conversations at once", "ms per request"):
         table.add_column(column, justify="right")
-    alone = [asyncio.run(seconds_per_request(1, turns)) for _ in range(rounds + 1)][1:]  # the first one imports
+    alone = [asyncio.run(seconds_per_request(1, turns)) for _ in range(rounds + 1)][1:]  # the first one warms up
     table.add_row("1", f"{1000 * statistics.median(alone):.2f} (median of {rounds})")
     table.add_row(str(conversations), f"{1000 * asyncio.run(seconds_per_request(conversations, turns)):.2f}")
     Console().print(table)
 
 
 async def seconds_per_request(number: int, turns: int) -> float:
-    """Seconds of conversations that are held at once, divided by all their requests."""
+    """Seconds per request, with `number` conversations at once."""
     loops = [make_loop([ANSWER] * turns) for _ in range(number)]
     trajectories = [DrivenTrajectory(loop._parts, {"temperature": 1.0, "logprobs": True}) for loop in loops]
     async with ModelGateway() as gateway, aiohttp.ClientSession() as client:
-        await asyncio.gather(*(converse(gateway, client, each, 0) for each in trajectories))  # the server starts
+        await asyncio.gather(*(converse(gateway, client, each, 0) for each in trajectories))  # starts the server
         began = time.perf_counter()
         await asyncio.gather(*(converse(gateway, client, each, turns) for each in trajectories))
         seconds = time.perf_counter() - began

@@ -1,7 +1,7 @@
-"""Price of control groups: calls per second of a service that root started over those of an ordinary user's.
+"""Cost of control groups: calls per second of a sandbox service of root, relative to that of an ordinary user.
 
-Run by `make bench-sandbox`. Root's service gives each program a control group and a user id of its own (tier T1), and
-the other none (tier T2). Both run at once, are measured in turn, and are otherwise the same.
+Run by `make bench-sandbox`. Root's service gives each program its own control group and user id (tier T1), and the
+other gives neither (tier T2). Both services run at once, are measured in turn, and are otherwise the same.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.execution import Program
 
 MIN_RATIO = 0.85
-"""Least ratio of rates that reaches the target."""
+"""Smallest ratio of the two rates that reaches the target."""
 PROGRAMS = {
     "science": SCIENCE,
     "bare": BARE,
@@ -27,17 +27,17 @@ PROGRAMS = {
 
 def main(
     num_calls: Annotated[int, typer.Option(min=1, help="Calls per round, submitted at once.")] = 1000,
-    num_rounds: Annotated[int, typer.Option(min=1, help="Rounds in which both are measured in turn.")] = 5,
+    num_rounds: Annotated[int, typer.Option(min=1, help="Rounds, each with both services in turn.")] = 5,
 ) -> None:
     """Compare the rates of a service with control groups and of one without."""
     console = Console(width=None if Console().is_terminal else 140)
     if not IS_ROOT:
-        console.print("groups: not measured, since root alone can start a service with control groups here")
+        console.print("groups: not measured, since only root can start a service with control groups on this machine")
         return
     plain, grouped = start_service(Kind.ZYGOTE), start_service(Kind.BY_ROOT)
     try:
         if grouped.tier != "T1":
-            console.print(f"groups: not measured, since this machine gives none, and has tier {grouped.tier}")
+            console.print(f"groups: not measured, since this machine gives no control groups (tier {grouped.tier})")
             return
         rows = asyncio.run(_measure(plain.client(), grouped.client(), num_calls, num_rounds))
     finally:

@@ -1,7 +1,7 @@
-"""What `verl-pivot inspect` takes for many rollouts: first screen, filters, a rollout, words, memory, keys; both views.
+"""Time and memory of `verl-pivot inspect` for many rollouts: first screen, filters, word search, keys; in both views.
 
 Run by `make bench-inspect`, or with other sizes by `python -m benchmarks.bench_inspect --help`. The command runs as a
-user starts it and is asked over HTTP; keys are pressed in Chromium where it is installed.
+user starts it, and gets requests over HTTP; keys are pressed in Chromium if it is installed.
 """
 
 import json
@@ -38,9 +38,9 @@ WORDS = ("search", "brewery", "founded", "year", "town", "born", "answer", "tool
 
 def main(
     rollouts: Annotated[int, typer.Option(min=100, help="Rollouts of the run.")] = 100_000,
-    per_step: Annotated[int, typer.Option(min=10, help="Rollouts of a step.")] = 1_000,
-    repeats: Annotated[int, typer.Option(min=1, help="Times that each question is asked; medians are shown.")] = 11,
-    keys: Annotated[int, typer.Option(min=0, help="Keys pressed in Chromium; 0 leaves it out.")] = 1_000,
+    per_step: Annotated[int, typer.Option(min=10, help="Rollouts per step.")] = 1_000,
+    repeats: Annotated[int, typer.Option(min=1, help="Requests of each kind; medians are shown.")] = 11,
+    keys: Annotated[int, typer.Option(min=0, help="Keys pressed in Chromium; 0 skips this part.")] = 1_000,
 ) -> None:
     """Print seconds and memory for a run of generated rollouts."""
     table = Table(title=f"verl-pivot inspect, {rollouts:,} rollouts")
@@ -68,10 +68,8 @@ def main(
             )
             for what, question in questions(ask, rollouts).items():
                 table.add_row(what, f"{median_ms(repeats, question):.0f} ms")
-            table.add_row(
-                "a word that few rollouts hold", f"{median_ms(1, lambda: ask('ordered', words='zebra')):.0f} ms"
-            )
-            table.add_row("peak of memory", f"{status_bytes(process.pid, 'VmHWM') / 2**20:.0f} MiB")
+            table.add_row("search for a rare word", f"{median_ms(1, lambda: ask('ordered', words='zebra')):.0f} ms")
+            table.add_row("peak memory", f"{status_bytes(process.pid, 'VmHWM') / 2**20:.0f} MiB")
             if keys and shutil.which("chromium-headless-shell"):
                 table.add_row(*scrolled(url, keys))
         for what, measured in in_terminal(folder, repeats):
@@ -80,7 +78,7 @@ def main(
 
 
 def in_terminal(folder: Path, repeats: int) -> list[tuple[str, str]]:
-    """First screen and keys of `--terminal`, whose process has a terminal of 80 x 24."""
+    """Rows about `--terminal` in a terminal of 80 x 24: seconds to the first rollouts, milliseconds per key."""
     began = time.perf_counter()
     program, terminal = pty.fork()
     if program == 0:
@@ -91,7 +89,7 @@ def in_terminal(folder: Path, repeats: int) -> list[tuple[str, str]]:
         while b"accepted" not in drawn:
             drawn += os.read(terminal, 1 << 16)
         first = time.perf_counter() - began
-        read_until_quiet(terminal, seconds=5.0)  # all dumps are read, since their number is drawn every second
+        read_until_quiet(terminal, seconds=5.0)  # all dumps are read then: their number is redrawn every second
         waits = [ms_to_draw(terminal, key) for key in (b"j", b"n", b"\x1b[6~") for _ in range(repeats)]
     finally:
         os.kill(program, signal.SIGKILL)
@@ -104,7 +102,7 @@ def in_terminal(folder: Path, repeats: int) -> list[tuple[str, str]]:
 
 
 def ms_to_draw(terminal: int, key: bytes) -> float:
-    """Milliseconds from a key to the last bytes of what it draws."""
+    """Milliseconds from a key to the last bytes that are drawn for it."""
     began = time.perf_counter()
     os.write(terminal, key)
     os.read(terminal, 1 << 16)
@@ -112,7 +110,7 @@ def ms_to_draw(terminal: int, key: bytes) -> float:
 
 
 def read_until_quiet(terminal: int, seconds: float) -> float:
-    """Read what is drawn until nothing comes for so long, and give the time of the last bytes."""
+    """Read the terminal until nothing comes for `seconds`; returns the time of the last bytes."""
     last = time.perf_counter()
     while select.select([terminal], [], [], seconds)[0]:
         os.read(terminal, 1 << 16)
@@ -121,7 +119,7 @@ def read_until_quiet(terminal: int, seconds: float) -> float:
 
 
 def generate(folder: Path, number: int, per_step: int) -> int:
-    """Write dumps of rollouts of 1 to 4 turns, and give their bytes."""
+    """Write dumps of rollouts with 1 to 4 turns; returns their size in bytes."""
     draw, size = random.Random(0), 0
     for step in range(1, number // per_step + 1):
         lines = []
@@ -138,7 +136,7 @@ def generate(folder: Path, number: int, per_step: int) -> int:
 
 @contextmanager
 def inspecting(folder: Path) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
-    """The command on a run: its address, and its process."""
+    """Run the command on a folder; yields its address and its process."""
     command = [sys.executable, "-m", "verl_pivot.cli", "inspect", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -151,7 +149,7 @@ def inspecting(folder: Path) -> "Iterator[tuple[str, subprocess.Popen[str]]]":
 
 
 def asking(url: str) -> Callable[..., Any]:
-    """A function that asks the server, such as ask("rows", ids="1,2")."""
+    """A function that sends a request to the server, such as ask("rows", ids="1,2")."""
     base, token = url.split("/?token=")
     client = httpx.Client(base_url=base, headers={"X-Inspect-Token": token}, timeout=60.0)
 
@@ -186,7 +184,7 @@ def median_ms(number: int, question: Callable[[], object]) -> float:
 
 
 def scrolled(url: str, keys: int) -> tuple[str, str]:
-    """Frames while a key is held down in the list of rollouts, and the elements in the page."""
+    """Row about many presses of `j` in the list of rollouts: late frames, and elements in the page."""
     frames = "window.frames_ = []; const each = (now) => { frames_.push(now); requestAnimationFrame(each) }; each(0)"
     with chromium() as browser:
         page = browser.new_page(viewport={"width": 1280, "height": 800})
@@ -199,7 +197,7 @@ def scrolled(url: str, keys: int) -> tuple[str, str]:
         nodes = page.evaluate("document.querySelectorAll('*').length")
         at = page.locator(".row.selected").get_attribute("aria-rowindex")
     late = statistics.fmean(after - before > 34 for before, after in pairwise(times))
-    return f"{keys} lines by key, to line {int(at or 0) - 1}", f"{100 * late:.1f} % of frames late, {nodes} elements"
+    return f"{keys} keys pressed, to line {int(at or 0) - 1}", f"{100 * late:.1f} % of frames late, {nodes} elements"
 
 
 if __name__ == "__main__":

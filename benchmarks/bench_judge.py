@@ -1,4 +1,4 @@
-"""Seconds in which a judge scores many turns, beside the least that its own speed allows.
+"""Seconds until a judge has scored many turns, beside the minimum that the judge's own speed allows.
 
 Run by `make bench-judge`, or with other sizes by `python -m benchmarks.bench_judge --help`. The judge is a server in a
 process of its own that takes a fixed time for each answer; client, prompts, cache and parser are those of training.
@@ -28,20 +28,20 @@ from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.turn_judge import TurnJudge
 
 _BROKEN_EVERY = 100
-"""One connection of so many breaks in the row of the table that has broken ones."""
+"""One in so many connections breaks, in the row of the table about broken connections."""
 
 
 def main(
     turns: Annotated[int, typer.Option(min=4, help="Judged turns, four in each trajectory.")] = 1024,
-    at_once: Annotated[int, typer.Option(min=1, help="Questions at a time.")] = 64,
+    at_once: Annotated[int, typer.Option(min=1, help="Requests to the judge at a time.")] = 64,
     seconds: Annotated[float, typer.Option(min=0.0, help="Seconds that the judge takes for an answer.")] = 0.2,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
     rollout_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds of the longest rollout of a step.")] = 6.0,
 ) -> None:
-    """Print the seconds of all turns beside the ideal, and those of a step with a judge beside one without."""
+    """Print the seconds to judge all turns beside the minimum, and the seconds of a step with and without a judge."""
     ideal = turns / at_once * seconds
     table = Table(title=f"{turns} turns, {at_once} at once, {seconds:g} s each: medians of {rounds} rounds")
-    for column in ("", "seconds", "times the least"):
+    for column in ("", "seconds", "times the minimum"):
         table.add_column(column, justify="right" if column else "left")
     for name, every in (("judged", 0), (f"judged, one of {_BROKEN_EVERY} connections breaks", _BROKEN_EVERY)):
         with judge_process(seconds, every) as url:
@@ -60,24 +60,24 @@ def main(
 
 
 def told(name: str, rounds: int) -> Iterator[int]:
-    """Numbers of rounds, each of which is said on stderr before it begins."""
+    """Numbers of the rounds; each is printed on stderr before the round begins."""
     for number in range(rounds):
         print(f"{name}: round {number + 1} of {rounds}", file=sys.stderr)
         yield number
 
 
 async def judge_all(url: str, num_trajectories: int, at_once: int) -> float:
-    """Seconds until the turns of trajectories that end together are judged."""
+    """Seconds until all turns are judged, of trajectories that end at the same time."""
     return await _judge(url, [0.0] * num_trajectories, at_once)
 
 
 async def step(url: str | None, num_trajectories: int, at_once: int, longest: float) -> float:
-    """Seconds until rollouts of different lengths have ended and are judged, without a URL by nobody.
+    """Seconds until rollouts of different durations have ended and are judged.
 
     Args:
-        url: The judge.
+        url: Address of the judge; None to judge nothing.
         num_trajectories: Rollouts, of four judged turns each.
-        at_once: Questions at a time.
+        at_once: Requests to the judge at a time.
         longest: Seconds of the longest rollout.
     """
     lengths = random.Random(0)
@@ -121,7 +121,7 @@ def _grade(trajectory: int, turn: int) -> int:
 
 
 def _turns(trajectory: int) -> list[ShownTurn]:
-    """Four turns of some hundred words, which say the grade that the judge gives them, and an answer."""
+    """Four turns of some hundred words, each with the grade that the judge is to give, and a final answer."""
     thoughts = "I think. " * 30
     found = "What the search engine found about it. " * 40
     judged = [
@@ -141,14 +141,14 @@ def _tokenizer() -> Tokenizer:
 
 @contextmanager
 def judge_process(seconds: float, broken_every: int) -> Iterator[str]:
-    """URL of a judge in a process of its own."""
+    """Run a judge in its own process; yields its URL."""
     options = ("--seconds", str(seconds), "--broken-every", str(broken_every))
     command = [sys.executable, "-m", "benchmarks.judge_server", *options]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None, "stdout is a pipe"
         url = process.stdout.readline().strip()
         if not url:
-            raise SystemExit("the judge did not start; its message stands above")
+            raise SystemExit("the judge did not start: see its message above")
         yield url
 
 

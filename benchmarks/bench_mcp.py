@@ -1,7 +1,8 @@
-"""What a call of an MCP server's tool costs over the SDK's client, first calls of servers started ahead, and leaks.
+"""Milliseconds that our client adds to an MCP tool call, first calls with servers started ahead, and leaks.
 
-Run by `make bench-mcp`, or with other sizes by `python -m benchmarks.bench_mcp --help`. The servers are real: one of
-the SDK for the first two parts, and one of few lines, which starts faster, for the many trajectories of the last.
+Run by `make bench-mcp`, or with other sizes by `python -m benchmarks.bench_mcp --help`. The servers are real. The
+first two parts use a server written with the SDK. The last part, with many trajectories, uses a small one that starts
+faster.
 """
 
 import asyncio
@@ -29,12 +30,12 @@ SMALL = str(ROOT / "tests/support/mcp_hostile.py")
 
 
 def main(
-    calls: Annotated[int, typer.Option(min=1, help="Calls of each side in a round.")] = 300,
+    calls: Annotated[int, typer.Option(min=1, help="Calls of each client in a round.")] = 300,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
     warm: Annotated[int, typer.Option(min=1, help="Trajectories that begin at once with servers started ahead.")] = 64,
-    trajectories: Annotated[int, typer.Option(min=1, help="Trajectories, each with a server of its own.")] = 2000,
+    trajectories: Annotated[int, typer.Option(min=1, help="Trajectories, each with its own server.")] = 2000,
 ) -> None:
-    """Print the cost of a call, the first calls of trajectories that begin together, and what many leave behind."""
+    """Print times of a call and of trajectories' first calls, and what many trajectories leave behind."""
     console = Console()
     console.print(asyncio.run(call_costs(calls, rounds)))
     console.print(asyncio.run(first_calls(warm)))
@@ -51,7 +52,7 @@ async def call_costs(num_calls: int, num_rounds: int) -> Table:
             bare.append(await median_ms(num_calls, lambda: client.call_tool("left", {"item": "tea"})))
             ours.append(await median_ms(num_calls, lambda: answered(tools, "left", item="tea")))
     table = Table(title=f"one call, ms: medians of {num_rounds} rounds of {num_calls} calls")
-    for column in ("SDK's client", "tool", "over it"):
+    for column in ("SDK's client", "our client", "difference"):
         table.add_column(column, justify="right")
     alone, whole = statistics.median(bare[1:]), statistics.median(ours[1:])  # the first round warms both up
     table.add_row(f"{alone:.2f}", f"{whole:.2f}", f"{whole - alone:.2f}")
@@ -73,10 +74,10 @@ async def answered(tools: RolloutTools, name: str, **arguments: Json) -> None:
 
 
 async def first_calls(number: int) -> Table:
-    """Milliseconds from the beginning of a trajectory to the answer of its first call, all beginning at once."""
+    """Milliseconds from the start of a trajectory to the answer of its first call, all starting at once."""
     made = toolset(SHOP, max_sessions=number, started_ahead=number)
     sessions = await made.servers[0]._of_loop.get()
-    async with made.open({}):  # the first trajectory begins to start the others' servers
+    async with made.open({}):  # the first trajectory makes the servers of the others start
         pass
     assert sessions.ahead._filling is not None
     await sessions.ahead._filling
@@ -86,21 +87,21 @@ async def first_calls(number: int) -> Table:
         async with made.open({}) as tools:
             await answered(tools, "left", item="tea")
             spent = 1000 * (time.perf_counter() - began)
-            await everyone.wait()  # nobody's end delays another's beginning
+            await everyone.wait()  # no trajectory ends before all have started
             return spent
 
     everyone = asyncio.Barrier(number)
     spent = sorted(await asyncio.gather(*(play() for _ in range(number))))
     await sessions.ahead.close()
     table = Table(title=f"first call of {number} trajectories that begin at once, servers started ahead, ms")
-    for column in ("median", "95 %", "most"):
+    for column in ("median", "95 %", "longest"):
         table.add_column(column, justify="right")
     table.add_row(*(f"{spent[at]:.0f}" for at in (number // 2, int(0.95 * number), number - 1)))
     return table
 
 
 async def leftovers(number: int, console: Console) -> Table:
-    """Processes, files and sockets of this process before and after many trajectories."""
+    """Child processes, open files, sockets and folders of this process, before and after many trajectories."""
     made = toolset(SMALL, "prints")
 
     async def play() -> None:
@@ -117,7 +118,7 @@ async def leftovers(number: int, console: Console) -> Table:
             await asyncio.gather(*(play() for _ in range(wave)))
             progress.advance(task, wave)
     seconds = time.monotonic() - began
-    table = Table(title=f"{number} trajectories, 16 at a time, each with a server of its own: {seconds:.0f} s")
+    table = Table(title=f"{number} trajectories, 16 at a time, each with its own server: {seconds:.0f} s")
     for column in ("", "before", "after"):
         table.add_column(column, justify="right")
     for (name, first), last in zip(before.items(), counts().values(), strict=True):
@@ -132,7 +133,7 @@ def counts() -> dict[str, int]:
         "processes": len(own.children(recursive=True)),
         "open files": own.num_fds(),
         "sockets": len(own.net_connections("all")),
-        "folders": len(folders),
+        "folders in /tmp": len(folders),
     }
 
 

@@ -1,7 +1,7 @@
-"""Honest programs beside one hostile program, for each known attack: wrong results, and p99 against an idle sandbox.
+"""Honest programs beside each known attack: how many results are wrong, and p99 time relative to an idle sandbox.
 
-Run by `make bench-neighbours`. Started by root, the sandbox gives each program a control group where the machine has
-them (tier T1); started by another user, it shows tier T2.
+Run by `make bench-neighbours`. If root runs it, the sandbox gives each program a control group where the machine has
+them (tier T1); for another user it measures tier T2.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.local_service import acquire, release
 
 RAMP_SECONDS = 1.0
-"""Seconds until the hostile program is in full swing."""
+"""Seconds until the hostile program runs at full strength."""
 
 _LIBC = "import ctypes, os, socket, time\nlibc = ctypes.CDLL(None, use_errno=True)\nheld = []\n"
 _TREE = f"{_LIBC}for _ in range(20):\n    if os.fork() == 0: break\n"
@@ -46,7 +46,7 @@ try:
 except OSError: pass
 time.sleep(10)
 """,
-    "H1 pieces of address space": f"""{_TREE}
+    "H1 fragmented address space": f"""{_TREE}
 libc.mmap.restype = ctypes.c_void_p
 start = libc.mmap(None, ctypes.c_size_t(60_000 << 12), 0, 0x4022, -1, ctypes.c_long(0))
 for page in range(0, 60_000, 2): libc.mprotect(ctypes.c_void_p(start + (page << 12)), ctypes.c_size_t(4096), 1)
@@ -83,7 +83,7 @@ timer = ctypes.c_int()
 while libc.timer_create(1, None, ctypes.byref(timer)) == 0: pass
 time.sleep(10)
 """,
-    "H10 children that continue it": """
+    "H10 children that send it SIGCONT": """
 import mmap, os, signal, time
 held = mmap.mmap(-1, 240 << 20)
 for _ in range(2):
@@ -103,7 +103,7 @@ for port in range(1024, 65536):
 time.sleep(10)
 """,
     "H13 signals that stand for limits": "import os, signal\nos.kill(os.getpid(), signal.SIGXCPU)",
-    "H18 output as fast as can be": "import fcntl, os\nfcntl.fcntl(1, 1031, 1 << 20)\n"
+    "H18 output as fast as possible": "import fcntl, os\nfcntl.fcntl(1, 1031, 1 << 20)\n"
     "while True: os.write(1, bytes(1 << 20))",
     "H20 a session of its own that computes": "import os\nos.fork() and os._exit(0)\nos.setsid()\nwhile True: pass",
     "H20 32 sessions that compute": """
@@ -116,14 +116,14 @@ time.sleep(10)
 """,
     **BOMBS,
 }
-"""Name of each attack, with the finding that it stands for -> its program."""
+"""{name of an attack, with the numbers of its findings: its program}."""
 FORGERY = """
 for number in range(3, 64):
     try:
         for _ in range(64): os.write(number, b'{"x":' + b"[" * 65000)
     except OSError: pass
 """
-"""Cell that answers for itself: findings H3 and H5."""
+"""Cell that forges its own answers: findings H3 and H5."""
 NEIGHBOURS = (
     *HONEST,
     (
@@ -141,14 +141,14 @@ NEIGHBOURS = (
     ("import socket\nprint(socket.socket().bind(('0.0.0.0', 8000)))", "None\n"),
     ("print(len(bytearray(64 << 20)))", f"{64 << 20}\n"),
 )
-"""Honest programs that compute, and that use what attacks exhaust, as (code, expected output)."""
+"""(code, expected output) of honest programs; some compute, the others use resources that attacks exhaust."""
 
 
 def main(
     calls: Annotated[int, typer.Option(min=1, help="Honest programs beside each attack.")] = 200,
     only: Annotated[str, typer.Option(help="Only attacks whose name contains this text.")] = "",
 ) -> None:
-    """Print, for each attack, how many honest programs beside it went wrong, and their p99 against an idle sandbox."""
+    """Print for each attack how many honest programs went wrong beside it, and their p99 against an idle sandbox."""
     tier, table = asyncio.run(measure(calls, only))
     console = Console(width=170)
     console.print(table)
@@ -158,7 +158,7 @@ def main(
 async def measure(num_calls: int, only: str) -> tuple[str, Table]:
     """Tier of the sandbox, and the table."""
     service = await asyncio.to_thread(acquire, ())
-    table = Table("attack", "wrong of honest", "p50 ms", "p99 ms", "p99 x idle", "how it ended", "first problem")
+    table = Table("attack", "wrong results", "p50 ms", "p99 ms", "p99 x idle", "how the attack ended", "first problem")
     try:
         async with Sandbox([service.url], service.token) as client:
             tier = (await client.run("pass")).tier
@@ -178,7 +178,7 @@ async def measure(num_calls: int, only: str) -> tuple[str, Table]:
 
 @asynccontextmanager
 async def _forging(client: Sandbox) -> AsyncIterator[Counter[str]]:
-    """Keep a session running whose cells answer for themselves; yields a count of their statuses."""
+    """Keep running sessions whose cells forge their own answers; yields the count of each status."""
     ends: Counter[str] = Counter()
 
     async def repeat() -> None:

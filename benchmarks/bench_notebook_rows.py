@@ -1,6 +1,6 @@
-"""Tokens that an update forwards with `pivot.notebook.rows=context`, beside `rows=step`: `make bench-notebook`.
+"""Tokens that an update processes with `pivot.notebook.rows=context`, beside `rows=step`: `make bench-notebook`.
 
-The transcripts are those of the example's careless and careful agents, token by token as the agent loop gives them.
+The transcripts come from the careless and the careful agent of examples/l0, with the same tokens as in the agent loop.
 """
 
 import tempfile
@@ -25,14 +25,14 @@ from examples.world.questions import training_questions  # noqa: E402
 
 NUM_QUESTIONS = 300
 MOST_OF_STEP = 0.5
-"""Target: tokens of `rows=context` over those of `rows=step`."""
+"""Target: the largest ratio of the tokens with `rows=context` to those with `rows=step`."""
 
 
 def main() -> None:
     """Print the tokens of both layouts."""
     world = make_world(0)
     questions = training_questions(world, NUM_QUESTIONS, 0)
-    table = Table("agent", "trajectories", "stretches", "steps", "tokens by context", "by step", "ratio", "target")
+    table = Table("agent", "trajectories", "stretches", "steps", "tokens, rows=context", "rows=step", "ratio", "target")
     with tempfile.TemporaryDirectory() as folder:
         pages = Pages.of(make_documents(world, 0), Path(folder))
         tokenizer = build_tokenizer(record_all(questions, pages, CARELESS, scaffold(lambda text: len(text) // 12)))
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def step_ends(labels: list[int]) -> Iterator[int]:
-    """Number of tokens up to the end of each step, which is a run of labels.
+    """Number of tokens up to the end of each step, which is a run of tokens that the policy wrote.
 
     Args:
         labels: [num_tokens] the token itself where the policy wrote it, IGNORED elsewhere.

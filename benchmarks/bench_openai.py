@@ -34,30 +34,30 @@ _ANSWER_SECONDS = 0.5
 
 
 class Speed(NamedTuple):
-    """Speed of one way to send all requests."""
+    """Speed and CPU time of one way to send all requests."""
 
     turns_per_second: float
     cpu_seconds: float
     """CPU seconds of the client."""
     loop_cpu_seconds: float
-    """CPU seconds of the client's event loop, which bound the requests that one process can send."""
+    """CPU seconds of the client's event loop, which limit the requests that one process can send."""
 
 
 class Stopwatch:
-    """Clocks that begin in the thread of the event loop, and are read there."""
+    """Clocks that are started and read in the thread of the event loop."""
 
     def __init__(self) -> None:
         self._begin = time.perf_counter(), time.process_time(), time.thread_time()
 
     def speed(self, num_turns: int) -> Speed:
-        """Speed of so many turns since the start."""
+        """Speed and CPU time since the start, after `num_turns` turns."""
         now = time.perf_counter(), time.process_time(), time.thread_time()
         seconds, cpu_seconds, loop_cpu_seconds = (end - begin for begin, end in zip(self._begin, now, strict=True))
         return Speed(num_turns / seconds, cpu_seconds, loop_cpu_seconds)
 
 
 def serve(requests_per_second: float, num_new_tokens: int, started: Connection) -> None:
-    """Run the fake endpoint until the process is ended; sends its URL first."""
+    """Run the fake endpoint until the process is ended; sends its URL through `started` first."""
     ids = list(range(1000, 1000 + num_new_tokens))
     choice = {"index": 0, "text": "word " * num_new_tokens, "finish_reason": "stop", "token_ids": ids}
     usage = {"prompt_tokens": 1, "completion_tokens": num_new_tokens, "total_tokens": 1 + num_new_tokens}
@@ -87,7 +87,7 @@ def serve(requests_per_second: float, num_new_tokens: int, started: Connection) 
 
 
 async def measure_profile(url: str, work: Workload) -> Speed:
-    """Measure the profiler, from rendering the prompts to the lines in the file."""
+    """Measure the profiler, from rendering the prompts to writing the file."""
     path, totals = work.folder / "profile.jsonl", Totals()
     path.unlink(missing_ok=True)
     pool = EnginePool([OpenAIEngine(url, "policy", "none")], print)
@@ -104,7 +104,7 @@ async def measure_bare_loop(url: str, bodies: Sequence[Sequence[bytes]], concurr
 
     Args:
         url: Address of the endpoint.
-        bodies: [num_turns, num_samples]
+        bodies: [num_turns, num_samples] encoded requests.
         concurrency: Turns that are sampled at once.
     """
     slots = asyncio.Semaphore(concurrency)
@@ -127,7 +127,7 @@ async def measure_bare_loop(url: str, bodies: Sequence[Sequence[bytes]], concurr
 
 
 def bodies_of(work: Workload) -> list[list[bytes]]:
-    """[num_turns, num_samples] bodies that the profile sends, without its prefills."""
+    """[num_turns, num_samples] bodies that the profile sends, without those of its prefills."""
     encoded = []
     for turn, prompt_ids in zip(work.turns, work.prompts, strict=True):
         prompt = msgspec.Raw(msgspec.json.encode(prompt_ids))
@@ -141,9 +141,9 @@ def table_of(bare: Sequence[Speed], profile: Sequence[Speed], work: Workload) ->
     shares = [ours.turns_per_second / theirs.turns_per_second for ours, theirs in zip(profile, bare, strict=True)]
     title = (
         f"{len(work.turns)} turns of {num_tokens:.0f} tokens on average, {work.settings.num_samples} samples each, "
-        f"medians of {len(bare)} rounds taken in turn"
+        f"medians of {len(bare)} rounds"
     )
-    table = Table("what", "turns/s", "of the bare loop", "range", "client CPU/turn", "in its loop", title=title)
+    table = Table("what", "turns/s", "vs. bare loop", "range", "client CPU/turn", "event loop CPU/turn", title=title)
     rows = (("bare loop of aiohttp", bare, [1.0]), ("verl-pivot profile --openai", profile, shares))
     for name, speeds, of_bare in rows:
         speed, cpu, loop_cpu = (statistics.median(values) for values in zip(*speeds, strict=True))
@@ -152,7 +152,7 @@ def table_of(bare: Sequence[Speed], profile: Sequence[Speed], work: Workload) ->
             f"{cpu / len(work.turns) * 1000:.1f} ms", f"{loop_cpu / len(work.turns) * 1000:.1f} ms",
         )  # fmt: skip
     reached = statistics.median(shares) >= TARGET_SHARE
-    table.caption = f"target: profile >= {TARGET_SHARE:.2f} of the bare loop: {'yes' if reached else 'NO'}"
+    table.caption = f"target: profile >= {TARGET_SHARE:.2f} of the bare loop; reached: {'yes' if reached else 'NO'}"
     return table
 
 
@@ -162,10 +162,10 @@ def main(
     prompt_words: Annotated[int, typer.Option(min=1, help="Words before the first turn of a trajectory.")] = 2000,
     new_tokens: Annotated[int, typer.Option(min=1, help="Tokens of each sample.")] = 300,
     concurrency: Annotated[int, typer.Option(min=1, help="Turns that are sampled at once.")] = 128,
-    requests_per_second: Annotated[float, typer.Option(help="Samples per second that the endpoint gives.")] = 160.0,
+    requests_per_second: Annotated[float, typer.Option(help="Requests per second that the endpoint answers.")] = 160.0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 3,
 ) -> None:
-    """Print turns/s of the profile and of a bare loop, on one fake endpoint of a limited speed."""
+    """Print turns/s of the profile and of a bare loop, with one fake endpoint of limited speed."""
     console = Console()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()

@@ -1,4 +1,4 @@
-"""Output tokens/s of `verl-pivot profile` beside SGLang's own benchmark, and the hits of the server's prefix cache.
+"""Output tokens/s of `verl-pivot profile` beside SGLang's own benchmark, and hits in the server's prefix cache.
 
 Run by `make bench-profile`, or with other sizes by `python -m benchmarks.bench_profile --help`. Both send the same
 prompts to the same server, one after the other, and the cache is flushed between them. Each sample has the same number
@@ -49,7 +49,7 @@ class Workload:
 
     turns: tuple[Turn, ...]
     prompts: tuple[list[int], ...]
-    """[num_turns, num_prompt_tokens]"""
+    """[num_turns, num_prompt_tokens] token ids."""
     settings: ProfileSettings
     renderer: PromptRenderer
     concurrency: int
@@ -57,7 +57,7 @@ class Workload:
 
 
 class Measured(NamedTuple):
-    """Speed of one way to sample all turns."""
+    """Speed, cache hits and CPU time of one way to sample all turns."""
 
     tokens_per_second: float
     cache_share: float
@@ -67,7 +67,7 @@ class Measured(NamedTuple):
 
 
 def make_trajectory(number: int, num_turns: int, num_words: int) -> Trajectory:
-    """A trajectory of random words, `num_words` of them before its turns; the same number always gives the same one."""
+    """A trajectory of random words, `num_words` of them before its turns; equal numbers give equal trajectories."""
     rng = random.Random(number)
 
     def say(num_words: int) -> str:
@@ -128,7 +128,7 @@ def measure_sglang(url: str, work: Workload) -> float:
 
 
 async def measure_profiler(url: str, work: Workload) -> Measured:
-    """Measure the profiler, from rendering the prompts to the lines in the file."""
+    """Measure the profiler, from rendering the prompts to writing the file."""
     path, totals = work.folder / "profile.jsonl", Totals()
     path.unlink(missing_ok=True)
     pool = EnginePool([SGLangEngine(url)], print)
@@ -143,7 +143,7 @@ async def measure_profiler(url: str, work: Workload) -> Measured:
 
 
 async def measure_order(url: str, work: Workload, order: Sequence[int]) -> Measured:
-    """Measure the turns in this order, each with all samples at once and without a prefill before them."""
+    """Measure sampling of the turns in this order, all samples of a turn at once and without a prefill before."""
     engine, k = SGLangEngine(url), work.settings.num_samples
     slots = asyncio.Semaphore(work.concurrency)
     num_tokens = num_cached = 0
@@ -169,7 +169,7 @@ def _flush(url: str) -> None:
 
 
 def run_rounds(url: str, work: Workload, num_rounds: int, say: Callable[[str], None]) -> dict[str, list[Measured]]:
-    """{what was measured: [num_rounds]}; every round measures everything once."""
+    """{name of a case: [num_rounds] measurements}; every round measures each case once."""
     in_order = range(len(work.prompts))
     shuffled = random.Random(0).sample(in_order, len(in_order))
 
@@ -197,8 +197,8 @@ def run_rounds(url: str, work: Workload, num_rounds: int, say: Callable[[str], N
 def table_of(found: dict[str, list[Measured]], work: Workload) -> Table:
     reference = [measured.tokens_per_second for measured in found["sglang.bench_serving"]]
     num_tokens = work.settings.num_samples * work.settings.sampling.max_new_tokens * len(work.turns)
-    title = f"{len(work.turns)} turns, {num_tokens} tokens a round, medians of {len(reference)} rounds taken in turn"
-    table = Table("what", "tokens/s", "of bench_serving", "range", "cache", "client CPU/turn", title=title)
+    title = f"{len(work.turns)} turns, {num_tokens} tokens a round, medians of {len(reference)} rounds"
+    table = Table("what", "tokens/s", "vs. bench_serving", "range", "prefix hits", "client CPU/turn", title=title)
     for name, rounds in found.items():
         shares = [one.tokens_per_second / other for one, other in zip(rounds, reference, strict=True)]
         speed, cache, cpu = (statistics.median(values) for values in zip(*rounds, strict=True))
@@ -209,7 +209,8 @@ def table_of(found: dict[str, list[Measured]], work: Workload) -> Table:
     ours = statistics.median(
         one.tokens_per_second / other for one, other in zip(found["verl-pivot profile"], reference, strict=True)
     )
-    table.caption = f"target: profile >= {TARGET_SHARE:.2f} of bench_serving: {'yes' if ours >= TARGET_SHARE else 'NO'}"
+    reached = "yes" if ours >= TARGET_SHARE else "NO"
+    table.caption = f"target: profile >= {TARGET_SHARE:.2f} of bench_serving; reached: {reached}"
     return table
 
 

@@ -34,10 +34,10 @@ OPTIONS: JsonObject = {
 
 
 def main(
-    pages: Annotated[int, typer.Option(min=2, help="Pages of each round.")] = 200,
+    pages: Annotated[int, typer.Option(min=2, help="Pages per round.")] = 200,
     at_once: Annotated[int, typer.Option(min=1, help="Pages at a time in the last round.")] = 64,
 ) -> None:
-    """Print the times, and leave with exit code 1 if the median of a page alone misses the target."""
+    """Print the times; exit with code 1 if the median of one page at a time misses the target."""
     table = Table(title=f"`render`, one screenshot of 1280 x 720, {pages} pages")
     for column in ("pages at a time", "p50 ms", "p95 ms", "pages per second"):
         table.add_column(column)
@@ -48,7 +48,7 @@ def main(
 
 
 async def _round(num_pages: int, at_once: int, table: Table) -> float:
-    """Median of the milliseconds of a page; the browser has been started before."""
+    """Add a row to the table; returns the median milliseconds of a page in a browser that runs already."""
     await _milliseconds(0)
     room = asyncio.Semaphore(at_once)
 

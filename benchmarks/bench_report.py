@@ -1,4 +1,4 @@
-"""What `verl-pivot report` takes for a long training: seconds, memory, and the size of the file that it writes.
+"""Seconds and memory of `verl-pivot report` for a long training, and the size of the file that it writes.
 
 Run by `make bench-inspect`, or with other sizes by `python -m benchmarks.bench_report --help`. The command runs as a
 user starts it.
@@ -28,7 +28,7 @@ NUM_METRICS = 60
 
 def main(
     steps: Annotated[int, typer.Option(min=1, help="Steps of the run.")] = 1_000,
-    per_step: Annotated[int, typer.Option(min=10, help="Rollouts of a step.")] = 500,
+    per_step: Annotated[int, typer.Option(min=10, help="Rollouts per step.")] = 500,
 ) -> None:
     """Print seconds, memory and bytes for a run of generated rollouts."""
     table = Table(title=f"verl-pivot report, {steps:,} steps, {steps * per_step:,} rollouts")
@@ -45,7 +45,7 @@ def main(
 
 
 def metrics(steps: int) -> list[dict[str, Any]]:
-    """[steps] lines of a logger, of series that drift with noise."""
+    """[steps] lines of metrics as a logger writes them; each series rises, with noise."""
     draw = random.Random(0)
     names = [
         "critic/score/mean",
@@ -57,7 +57,7 @@ def metrics(steps: int) -> list[dict[str, Any]]:
 
 
 def reported(folder: Path, out: Path) -> list[tuple[str, str]]:
-    """Run the command, and give what it took and wrote.
+    """Run the command; returns rows about its seconds, its memory and its file.
 
     Raises:
         CalledProcessError: If the command fails; what it printed is on the terminal.
@@ -75,9 +75,9 @@ def reported(folder: Path, out: Path) -> list[tuple[str, str]]:
         raise subprocess.CalledProcessError(process.returncode, command)
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return [
-        ("the command", f"{seconds:.1f} s, {used.ru_utime + used.ru_stime:.1f} s of CPU"),
-        ("peak of memory, looked at every 20 ms", f"{peak / 2**20:.0f} MiB"),
-        ("the file", f"{out.stat().st_size / 1e6:.2f} MB"),
+        ("time of the command", f"{seconds:.1f} s, {used.ru_utime + used.ru_stime:.1f} s of CPU"),
+        ("peak memory, sampled every 20 ms", f"{peak / 2**20:.0f} MiB"),
+        ("size of the file", f"{out.stat().st_size / 1e6:.2f} MB"),
     ]
 
 

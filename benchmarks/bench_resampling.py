@@ -1,15 +1,19 @@
 """Seconds that GRPO-RoC's selection of rollouts takes after the last group of a step ended, without and with a dump.
 
-Run by `make bench-resampling`, or with other sizes by `python -m benchmarks.bench_resampling --help`. The rollouts lie
-in a real TransferQueue. The time runs from the end of the last group to the batch, and includes verl's poll of 0.2 s,
-all reads and all metrics. Another process writes the groups one after the other, as in training. The rows "all at once"
-are the worst case: all groups end before the first poll. Steps without and with a dump alternate within the run, in
-pairs whose order is turned from one round to the next, so that a machine that slows down slows both; medians over the
-rounds are shown, and the ratio of the medians with a dump to those without. No round begins that would probably end
-after `--max-seconds`. CPU seconds are those of the trainer's process, from the beginning of the selection to the dump's
-file. The share of a step is the CPU time that the dump adds, in a step that takes no longer than its rollouts and the
-selection took here. Agent loops encode the lines; a line of the output has the share of one core that this takes
-in the same step, as if one process had all agent loops. The last line has the memory of the trainer's process.
+Run by `make bench-resampling`, or with other sizes by `python -m benchmarks.bench_resampling --help`.
+
+The rollouts lie in a real TransferQueue. Another process writes the groups one after the other, as in training. The
+time runs from the end of the last group to the batch, and includes verl's poll of 0.2 s, all reads and all metrics. The
+rows "all at once" are the worst case: all groups end before the first poll.
+
+Steps without and with a dump alternate. They form pairs whose order is swapped from one round to the next, so that a
+machine that slows down affects both alike. The table has the medians over the rounds, and the ratio of the medians with
+a dump to those without. No round begins that would probably end after `--max-seconds`.
+
+CPU seconds are those of the trainer's process, from the start of the selection until the dump's file is written. The
+share of a step is the CPU time that the dump adds, in a step that takes no longer than its rollouts and the selection
+took here. Agent loops encode the lines of the dump: one line of the output has the share of one core that this takes in
+the same step, if one process has all agent loops. The last line has the memory of the trainer's process.
 """
 
 import random
@@ -40,7 +44,7 @@ PROMPT = "What is 1 + 2? " * 130
 MASK = ([1] * 400 + [0] * 300) * 6
 """Mask of a response of 4,200 tokens."""
 NUM_TEXTS = 64
-"""Texts of turns, of which each rollout has one."""
+"""Number of different texts; the turns of a rollout have one of them."""
 LETTERS = 'abcdefgh ijklmnop\n"{}:,0123456789'
 
 
@@ -58,19 +62,19 @@ class Measured(NamedTuple):
     """Times of one selection."""
 
     seconds: float
-    """From the end of the last group to the batch."""
+    """Seconds from the end of the last group to the batch."""
     write_seconds: float
-    """From the batch to the dump's file, during which training goes on; 0 without a dump."""
+    """Seconds from the batch to the dump's file, during which training goes on; 0 without a dump."""
     cpu_seconds: float
-    """CPU time of this process, until the batch and the dump's file are there."""
+    """CPU time of this process, until the batch and the dump's file are complete."""
     step_seconds: float
-    """From the beginning of the first group to the batch; longer than asked for where the machine is busy."""
+    """Seconds from the start of the first group to the batch; on a busy machine more than were asked for."""
     num_bytes: int
     """Size of the dump."""
 
 
 class Case(NamedTuple):
-    """When the groups of a step end, and whether it is dumped."""
+    """Kind of a step: when its groups end, and whether it is dumped."""
 
     spread_seconds: float | None
     """Seconds over which the groups end; None if all have ended before the first poll."""
@@ -81,12 +85,12 @@ def main(
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of a step.")] = 512,
     rollouts: Annotated[int, typer.Option(min=2, help="Rollouts of each prompt.")] = 32,
     keep: Annotated[int, typer.Option(min=2, help="Rollouts of each prompt that the update sees.")] = 16,
-    rounds: Annotated[int, typer.Option(min=1, help="Most rounds; medians over them are shown.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Maximum number of rounds; medians are shown.")] = 3,
     spread_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds over which the groups end.")] = 20.0,
     characters: Annotated[int, typer.Option(min=0, help="Characters of a rollout's texts in the dump.")] = 16_000,
-    record: Annotated[RecordedTexts, typer.Option(help="Whose texts are dumped: pivot.record.")] = RecordedTexts.ALL,
+    record: Annotated[RecordedTexts, typer.Option(help="Texts in the dump, as in pivot.record.")] = RecordedTexts.ALL,
     max_seconds: Annotated[
-        float, typer.Option(min=0.0, help="Seconds after which no further round begins; the first always does.")
+        float, typer.Option(min=0.0, help="No round begins that would probably end later, except the first.")
     ] = 160.0,
 ) -> None:
     """Print seconds from the end of the last group to the batch, without and with a dump."""
@@ -109,17 +113,17 @@ def main(
     console.print(table(title, found, spread_seconds))
     seconds = encode_seconds(characters, record)
     share = seconds * prompts * rollouts / spread_seconds if spread_seconds else 0.0
-    console.print(f"encoding in the agent loops: {seconds * 1e6:.0f} us of a rollout, {share:.1%} of a core in a step")
-    console.print(f"memory of the trainer's process: {before:.0f} MiB before the first step, {peak_mib():.0f} at most")
+    console.print(f"encoding in the agent loops: {seconds * 1e6:.0f} us per rollout, {share:.1%} of a core in a step")
+    console.print(f"memory of the trainer's process: {before:.0f} MiB before the first step, {peak_mib():.0f} at peak")
 
 
 def peak_mib() -> float:
-    """The most memory that this process has had at a time."""
+    """Peak memory of this process, in MiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def round_order(number: int, spread_seconds: float) -> list[Case]:
-    """[4] the steps of a round: in rounds of even numbers the one without a dump is the first of each pair.
+    """[4] steps of a round; if its number is even, the step without a dump comes first in each pair.
 
     Args:
         number: Number of the round, from 0.
@@ -130,15 +134,15 @@ def round_order(number: int, spread_seconds: float) -> list[Case]:
 
 
 def table(title: str, found: Mapping[Case, Sequence[Measured]], spread_seconds: float) -> Table:
-    """Medians of each case, and of each pair the ratio of that with a dump to that without.
+    """Medians of each case, and for each pair the ratio of the medians with a dump to those without.
 
     Args:
         title: Title of the table.
-        found: {case: [num_rounds] its steps}
+        found: {case: [num_rounds] measured steps}
         spread_seconds: Seconds over which the groups of the first pair end.
     """
     shown = Table(title=title)
-    for column in ("groups end", "dump", "median, s", "longest, s", "written after, s", "CPU, s", "share of a step"):
+    for column in ("groups end", "dump", "median, s", "longest, s", "dump file after, s", "CPU, s", "share of a step"):
         shown.add_column(column, justify="left" if column in ("groups end", "dump") else "right")
     for name, spread in ((f"within {spread_seconds:g} s", spread_seconds), ("all at once", None)):
         without, dumped = found[Case(spread, False)], found[Case(spread, True)]
@@ -160,7 +164,7 @@ def table(title: str, found: Mapping[Case, Sequence[Measured]], spread_seconds: 
 
 
 def encode_seconds(characters: int, record: RecordedTexts) -> float:
-    """Seconds that an agent loop takes to encode the line of a rollout, without those that any rollout takes."""
+    """CPU seconds that the line of a dump adds to a rollout in an agent loop, which encodes it."""
     num = 200
     times = []
     for each in (None, characters):
@@ -180,7 +184,7 @@ def measure(
     Args:
         sizes: Size of the step.
         characters: Characters of a rollout's texts; None to dump nothing.
-        record: Whose texts are dumped.
+        record: Texts in the dump.
         seed: Seed of the draw.
         spread_seconds: Seconds over which the groups end; None to select when all have ended.
     """
@@ -223,12 +227,12 @@ def measure(
 def finish_groups(
     uids: list[str], num_rollouts: int, seconds: float, characters: int | None, record: RecordedTexts
 ) -> float:
-    """Write the groups spread over `seconds`, or as fast as possible if 0; the time at which the last one ended."""
+    """Write the groups over `seconds`, or as fast as possible if 0; returns the time when the last group ended."""
     import transfer_queue as tq
 
     tq.init()
     rng = random.Random(0)
-    # Texts that are drawn anew would take longer than the spread.
+    # Drawing new texts for each rollout would take longer than `seconds`.
     texts = ["".join(rng.choices(LETTERS, k=(characters or 0) // 6)) for _ in range(NUM_TEXTS)]
     began = time.time()
     for number, uid in enumerate(uids):
@@ -238,12 +242,12 @@ def finish_groups(
 
 
 def make_rollout(rng: random.Random, characters: int | None, record: RecordedTexts, text: str) -> dict[str, object]:
-    """Fields of a rollout with five calls of some hundred characters; if it is dumped also six turns, and a prompt.
+    """Fields of a rollout with five calls of some hundred characters; a dump adds six turns, and a prompt.
 
     Args:
-        rng: Source of its score.
-        characters: Characters of its texts; None to dump nothing.
-        record: Whose texts are dumped; with `calls` the agent loop leaves all out.
+        rng: Random source of the score.
+        characters: Characters of the texts; None to dump nothing.
+        record: Texts in the dump; with `calls` the agent loop leaves out all of them.
         text: Text of each turn.
     """
     has_texts = record is not RecordedTexts.CALLS

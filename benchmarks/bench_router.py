@@ -1,8 +1,8 @@
 """Milliseconds of the router's decisions, and of its releases while thousands of acquires wait.
 
 Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_router --help`. Each routing policy is
-timed alone, call by call. The router's actor runs on a Ray of its own, as verl makes it, and reads the loads of its
-engines from HTTP servers on the loopback.
+timed alone, call by call. The router's actor runs on its own Ray instance, where verl creates it, and reads the loads
+of its engines from HTTP servers on the loopback.
 """
 
 import asyncio
@@ -66,7 +66,7 @@ def quantiles(seconds: list[float]) -> Quantiles:
 
 
 def decide(name: str, num_engines: int, num_conversations: int, num_turns: int) -> dict[str, list[float]]:
-    """{name of the call: [num_calls] seconds} of a policy with so many conversations under way."""
+    """{name of the call: [num_calls] seconds} of a policy with `num_conversations` under way."""
     policy = make_routing_policy(parse_router({"policy": name, "max_response_tokens": BUDGET}, "benchmark"))
     for number in range(num_engines):
         policy.add_server(f"10.0.{number // 256}.{number % 256}:30000", 400_000, 0.0)
@@ -134,7 +134,7 @@ class _Load:
 
 @contextmanager
 def running_router(num_engines: int, capacity: int, policy: str, engines_per_shard: int) -> Iterator[Any]:
-    """The handle of a router on a Ray of its own, with so many made-up engines."""
+    """Run a router with `num_engines` made-up engines on its own Ray instance; yields its handle."""
     import ray
     from verl.workers.rollout.router import get_router_handle
 
@@ -157,13 +157,13 @@ def running_router(num_engines: int, capacity: int, policy: str, engines_per_sha
 
 
 def waiting(num_waiting: int, console: Console, num_running: int = 512) -> None:
-    """Print milliseconds of the ends of turns while so many acquires wait, on a router of its own."""
+    """Print milliseconds to end a turn while `num_waiting` acquires wait, on a new router."""
     with running_router(num_running // 4, 4 * (PROMPT_TOKENS + BUDGET), "kv_admission", num_running) as router:
         asyncio.run(wait_and_release(router, num_running, num_waiting, console))
 
 
 async def wait_and_release(router: Any, num_running: int, num_waiting: int, console: Console) -> None:
-    """Print milliseconds of the ends of turns while so many acquires wait; check that each is served in the end."""
+    """Print milliseconds to end a turn while `num_waiting` acquires wait; check that each acquire is served later."""
     prompt = list(range(PROMPT_TOKENS))
 
     async def acquire(name: str) -> str:
@@ -188,7 +188,7 @@ async def wait_and_release(router: Any, num_running: int, num_waiting: int, cons
         seconds.append(time.perf_counter() - began)
     median, percentile_99 = quantiles(seconds)
     console.print(
-        f"{num_waiting} acquires wait; the end of a turn and its conversation, there and back: median {median:.2f} "
+        f"{num_waiting} acquires wait; round trip to end a turn and its conversation: median {median:.2f} "
         f"ms, 99 % {percentile_99:.2f} ms; target {TARGET_RELEASE_MS} ms"
     )
     await asyncio.gather(*rollouts)
@@ -196,7 +196,7 @@ async def wait_and_release(router: Any, num_running: int, num_waiting: int, cons
     assert (status["waiting"], status["conversations"], status["total_inflight"]) == (0, 0, 0), status
     await router.audit.remote()
     per_pair = (cpu_seconds(router) - before) / (num_waiting + num_running)
-    console.print(f"every acquire had its turn; {1e3 * per_pair:.2f} ms of the actor's CPU time for each")
+    console.print(f"every acquire was served; {1e3 * per_pair:.2f} ms of the actor's CPU time per conversation")
 
 
 def cpu_seconds(router: Any) -> float:
@@ -208,7 +208,7 @@ def cpu_seconds(router: Any) -> float:
 
 @contextmanager
 def engine_loads(num: int, capacity: int) -> Iterator[list[str]]:
-    """Addresses of `num` made-up engines, which only answer questions for their loads."""
+    """Run `num` made-up engines, which only answer requests for their loads; yields their addresses."""
     loop = asyncio.new_event_loop()
     rank = {"num_running_reqs": 1, "num_waiting_reqs": 0, "max_total_num_tokens": capacity}
 

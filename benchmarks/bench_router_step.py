@@ -1,8 +1,8 @@
-"""What a whole step of rollouts asks of the router's actors: CPU time of a turn, and milliseconds to its server.
+"""Load of a whole step of rollouts on the router's actors: CPU time per turn, and milliseconds to get its server.
 
 Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_router_step --help`; 131,072 rollouts on
-512 engines are `--engines 512 --rollouts 131072`. The calls are real Ray calls of simulated agent loops, which share
-the cores with the actors, so the time that a turn spends in its actor is shown beside the time to its server.
+512 engines are `--engines 512 --rollouts 131072`. Simulated agent loops make real Ray calls. They share the cores
+with the actors, so the time that a turn spends in its actor is shown beside the time until it has its server.
 """
 
 import asyncio
@@ -25,24 +25,24 @@ from verl_pivot.routing.router_messages import Answer, Message, TurnAsked
 from verl_pivot.routing.router_state import RouterStatus
 
 _SETTLE_SECONDS = 10.0
-"""Seconds from the moment that all rollouts have begun or wait to the first measured turn."""
+"""Seconds between the moment when all rollouts have begun or wait, and the first measured turn."""
 _CAPACITY = 400_000
-"""KV tokens of an engine."""
+"""Size of an engine's KV cache, in tokens."""
 
 
 class Usage(NamedTuple):
-    """CPU seconds that a process has used so far, and the most memory that it has had."""
+    """CPU seconds that a process has used so far, and its peak memory."""
 
     cpu_seconds: float
     memory_mb: float
 
 
 class TurnTime(NamedTuple):
-    """Time from the arrival of a turn's question in the actor to its answer."""
+    """Time from the arrival of a turn's request in the actor to its answer."""
 
     seconds: float
     cpu_seconds: float
-    """CPU time that the actor's process used meanwhile, for other turns of the same call too."""
+    """CPU time that the actor's process used meanwhile, also for other turns of the same call."""
 
 
 def main(
@@ -50,8 +50,8 @@ def main(
     engines_per_shard: Annotated[int, typer.Option(min=1, help="Engines of each actor.")] = 64,
     rollouts: Annotated[int, typer.Option(min=1, help="Rollouts, which all begin at once.")] = 16_384,
     processes: Annotated[int, typer.Option(min=1, help="Processes of agent loops.")] = 2,
-    seconds: Annotated[float, typer.Option(min=1.0, help="Time for which turns are measured.")] = 30.0,
-    turn_seconds: Annotated[float, typer.Option(min=0.1, help="Mean time of a turn, and of its tools.")] = 30.0,
+    seconds: Annotated[float, typer.Option(min=1.0, help="Seconds for which turns are measured.")] = 30.0,
+    turn_seconds: Annotated[float, typer.Option(min=0.1, help="Mean seconds of a turn, and of its tools.")] = 30.0,
 ) -> None:
     """Print CPU time and milliseconds of the turns of rollouts that have begun.
 
@@ -94,11 +94,12 @@ def main(
     console.print(
         f"{engines} engines, {len(shares)} actors, {processes * num_each} rollouts of which {status['waiting']} wait, "
         f"{processes} processes: {len(times) / seconds:.0f} turns/s\n"
-        f"each actor uses {min(shares):.1f} to {max(shares):.1f} % of a core, without rollouts "
-        f"{1e2 * max(idle) / _SETTLE_SECONDS:.1f} %, and {max(each.memory_mb for each in usages):.0f} MB\n"
-        f"{1e3 * sum(busy) / len(times):.3f} ms of the actors' CPU time for a turn, {len(times) / sum(busy):.0f} turns "
-        f"per CPU second; {1e3 * by_loops / len(times):.3f} ms of the agent loops', which have "
-        f"{max(each.memory_mb for each in loops_after):.0f} MB each"
+        f"each actor uses {min(shares):.1f} to {max(shares):.1f} % of a core, at most "
+        f"{1e2 * max(idle) / _SETTLE_SECONDS:.1f} % without rollouts, and at most "
+        f"{max(each.memory_mb for each in usages):.0f} MB of memory\n"
+        f"CPU time per turn: {1e3 * sum(busy) / len(times):.3f} ms of the actors ({len(times) / sum(busy):.0f} turns "
+        f"per CPU second), {1e3 * by_loops / len(times):.3f} ms of the agent loops, whose processes have at most "
+        f"{max(each.memory_mb for each in loops_after):.0f} MB of memory each"
     )
     show(
         {
@@ -111,7 +112,7 @@ def main(
 
 
 def raise_failure(rounds: Sequence[Any]) -> None:
-    """Raise what a process of agent loops has raised, if one has."""
+    """Raise the error of a process of agent loops that has failed, if there is one."""
     import ray
 
     ended, _ = ray.wait(rounds, num_returns=len(rounds), timeout=0.0)
@@ -129,7 +130,7 @@ def show(times: dict[str, list[float]], console: Console) -> None:
 
 
 def measured(work: Callable[[], None], of_actors: Callable[[Callable[[Any], Any]], list[Any]]) -> list[float]:
-    """[num_actors] CPU seconds that each actor uses during some work."""
+    """[num_actors] CPU seconds that each actor uses while `work` runs."""
     before = of_actors(usage)
     work()
     after = of_actors(usage)
@@ -137,12 +138,12 @@ def measured(work: Callable[[], None], of_actors: Callable[[Callable[[Any], Any]
 
 
 def usage(_: object) -> Usage:
-    """What this process has used."""
+    """CPU seconds and peak memory of this process."""
     return Usage(time.process_time(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
 def watch(actor: Any) -> None:
-    """Let an actor note for each turn of a rollout that has begun how long its question is there."""
+    """Make an actor record the time from request to answer of each turn, for rollouts that have begun."""
     desk = actor._desk
     asked: dict[tuple[str, int], TurnTime] = {}
     actor.turn_times = []
@@ -172,7 +173,7 @@ def watch(actor: Any) -> None:
 
 
 def take_turn_times(actor: Any) -> list[TurnTime]:
-    """The times that an actor has noted since the last call."""
+    """The times that an actor has recorded since the last call."""
     found: list[TurnTime] = actor.turn_times
     actor.turn_times = []
     return found
@@ -184,7 +185,7 @@ def num_known(status: RouterStatus) -> int:
 
 
 class AgentLoops:
-    """A process of agent loops, whose turns only take time."""
+    """A process of agent loops, whose turns only wait."""
 
     def __init__(self, number: int, turn_seconds: float) -> None:
         self._rng = random.Random(number)
@@ -202,7 +203,7 @@ class AgentLoops:
         return found
 
     async def usage(self) -> Usage:
-        """What this process has used."""
+        """CPU seconds and peak memory of this process."""
         return usage(self)
 
     async def _roll_out(self, router: Any, number: int) -> None:
@@ -223,7 +224,7 @@ class AgentLoops:
         await router.end_conversation.remote(name, num_tokens - PROMPT_TOKENS, None)
 
     def _token_ids(self, prompt: int, num_tokens: int) -> "array[int]":
-        """Token ids of a request; those of one prompt begin alike. They are made for each call, to save memory."""
+        """Token ids of a request, made for each call to save memory; requests of one prompt begin with equal ids."""
         return array("q", [self._number, prompt]) + array("q", bytes(8 * (num_tokens - 2)))
 
 

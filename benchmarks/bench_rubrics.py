@@ -1,4 +1,4 @@
-"""Seconds in which a judge gives a group its points by many criteria, beside the least that its own speed allows.
+"""Seconds until a judge has scored a group by many criteria, beside the minimum that its own speed allows.
 
 Run by `make bench-rubrics`, or with other sizes by `python -m benchmarks.bench_rubrics --help`. The judge is a server
 in a process of its own that takes a fixed time for each answer; client, prompts and parser are those of training.
@@ -30,23 +30,23 @@ from verl_pivot.types import JsonObject
 
 def main(
     group: Annotated[int, typer.Option(min=1, help="Reports of a group.")] = 16,
-    criteria: Annotated[int, typer.Option(min=1, help="Criteria, each asked by itself.")] = 10,
-    at_once: Annotated[int, typer.Option(min=1, help="Questions at a time.")] = 64,
+    criteria: Annotated[int, typer.Option(min=1, help="Criteria, each in its own request.")] = 10,
+    at_once: Annotated[int, typer.Option(min=1, help="Requests to the judge at a time.")] = 64,
     seconds: Annotated[float, typer.Option(min=0.0, help="Seconds that the judge takes for an answer.")] = 0.2,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; the median over them is shown.")] = 5,
     serve: Annotated[bool, typer.Option(hidden=True, help="Serve the judge until the input ends.")] = False,
 ) -> None:
-    """Print the seconds of a group beside the ideal: as many whole waves of questions as there must be."""
+    """Print the seconds of a group beside the minimum: the judge's seconds times the number of waves of requests."""
     if serve:
         asyncio.run(_serve(seconds))
         return
     ideal = math.ceil(group * criteria / at_once) * seconds
     with _judge_process(seconds) as url:
-        asyncio.run(_scored(url, group, criteria, at_once))  # imports and the tokenizer's first use
+        asyncio.run(_scored(url, group, criteria, at_once))  # warms up imports and the tokenizer
         measured = [asyncio.run(_scored(url, group, criteria, at_once)) for _ in range(rounds)]
     took = statistics.median(measured)
     table = Table(title=f"{group} reports, {criteria} criteria, {at_once} at once, {seconds:g} s each")
-    for column in ("", "seconds", "times the least"):
+    for column in ("", "seconds", "times the minimum"):
         table.add_column(column, justify="right" if column else "left")
     table.add_row(f"median of {rounds}", f"{took:.3f}", f"{took / ideal:.2f}")
     table.add_row("best", f"{min(measured):.3f}", f"{min(measured) / ideal:.2f}")
@@ -54,7 +54,7 @@ def main(
 
 
 async def _scored(url: str, num_reports: int, num_criteria: int, at_once: int) -> float:
-    """Seconds of one group, in a loop and with connections of its own."""
+    """Seconds to score one group, in its own event loop and with new connections."""
     settings = RubricSettings(base_url=url, model="j", max_concurrency=at_once, evolve=False)
     tokenizer: Tokenizer = _tokenizer()
     judge = RubricJudge(settings, tokenizer)
@@ -92,7 +92,7 @@ async def _serve(seconds: float) -> None:
 
 @contextmanager
 def _judge_process(seconds: float) -> Iterator[str]:
-    """URL of a judge in a process of its own."""
+    """Run a judge in its own process; yields its URL."""
     words = [sys.executable, "-m", "benchmarks.bench_rubrics", "--serve", "--seconds", str(seconds)]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

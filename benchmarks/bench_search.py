@@ -1,4 +1,4 @@
-"""Queries per second of a search index over generated documents, and of the search service beside it.
+"""Queries per second of a search index over generated documents, and of the search service with that index.
 
 Run by `make bench-search`, or with other sizes by `python -m benchmarks.bench_search --help`. Words are drawn by Zipf's
 law, and a query has words of one document. The service is a process of its own on the same machine.
@@ -27,17 +27,17 @@ from verl_pivot.tools.search_index import SearchIndex
 from verl_pivot.tools.search_writing import write_index
 
 TARGETS = {SearchKind.BM25: 400, SearchKind.DENSE: 200, SearchKind.HYBRID: None}
-"""Queries per second that the index must reach; the service must reach `SHARE` of what the index does."""
+"""Queries per second that the index must reach; the service must reach the share `SHARE` of the index's rate."""
 SHARE = 0.8
 NUM_WORDS, WORDS_OF_DOCUMENT, WORDS_OF_QUERY = 50_000, 80, 6
 NUM_FOUND = 3
-"""Documents of each query."""
+"""Documents that each query returns."""
 
 
 def main(
     documents: Annotated[int, typer.Option(min=1000, help="Documents of the index.")] = 100_000,
-    queries: Annotated[int, typer.Option(min=64, help="Queries of a round.")] = 1024,
-    batch: Annotated[int, typer.Option(min=1, help="Queries of one request.")] = 64,
+    queries: Annotated[int, typer.Option(min=64, help="Queries per round.")] = 1024,
+    batch: Annotated[int, typer.Option(min=1, help="Queries per request.")] = 64,
     at_once: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 4,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 3,
 ) -> None:
@@ -52,7 +52,7 @@ def main(
             index = SearchIndex(Path(folder) / "index", kind)
             with service_process(Path(folder) / "index", kind) as url:
                 alone, served = [], []
-                for _ in range(rounds):  # in turn, so that a busy moment of the machine meets both
+                for _ in range(rounds):  # in turn, so that other load on the machine affects both
                     alone.append(queries / seconds_alone(index, batches))
                     served.append(queries / asyncio.run(seconds_served(url, batches, at_once)))
             rate, share = statistics.median(alone), statistics.median(served) / statistics.median(alone)
@@ -79,7 +79,7 @@ def _write(folder: Path, num_documents: int, num_queries: int) -> list[str]:
 
 
 def seconds_alone(index: SearchIndex, batches: Sequence[Sequence[str]]) -> float:
-    """Seconds in which the index answers the batches one after the other."""
+    """Seconds until the index has answered all batches, one after the other."""
     began = time.monotonic()
     for batch in batches:
         index.search(batch, NUM_FOUND)
@@ -87,7 +87,7 @@ def seconds_alone(index: SearchIndex, batches: Sequence[Sequence[str]]) -> float
 
 
 async def seconds_served(url: str, batches: Sequence[Sequence[str]], at_once: int) -> float:
-    """Seconds in which the service answers a request for each batch."""
+    """Seconds until the service has answered one request for each batch."""
     room = asyncio.Semaphore(at_once)
     async with aiohttp.ClientSession() as http:
 
@@ -104,7 +104,7 @@ async def seconds_served(url: str, batches: Sequence[Sequence[str]], at_once: in
 
 @contextmanager
 def service_process(index: Path, kind: SearchKind) -> Iterator[str]:
-    """URL of a search service in a process of its own."""
+    """Run a search service in its own process; yields its URL."""
     words = ("search", "serve", "--index", str(index), "--kind", kind, "--port", "0")
     with subprocess.Popen(
         [sys.executable, "-m", "verl_pivot.cli", *words], stdout=subprocess.PIPE, text=True
@@ -112,7 +112,7 @@ def service_process(index: Path, kind: SearchKind) -> Iterator[str]:
         assert process.stdout is not None, "stdout is a pipe"
         said = process.stdout.readline()
         if not said:
-            raise SystemExit("the service did not start; its message stands above")
+            raise SystemExit("the service did not start: see its message above")
         try:
             yield said.split()[-1]
         finally:

@@ -1,4 +1,4 @@
-"""Seconds per trained rollout where steps leave their slowest groups for later, beside steps that wait for all.
+"""Seconds per trained rollout if steps leave their slowest groups for later, beside steps that wait for all.
 
 Run by `make bench-tail`, or with other sizes by `python -m benchmarks.bench_tail --help`. Engines and rollouts are
 simulated, as by `verl-pivot route simulate`, and the routing policy is `kv_forecast`.
@@ -37,15 +37,15 @@ class Job(NamedTuple):
 
 def main(
     scenarios: Annotated[
-        str, typer.Option(help="Scenarios of `verl-pivot route simulate`, with 16 engines.")
+        str, typer.Option(help="Scenarios of `verl-pivot route simulate` with 16 engines, separated by commas.")
     ] = "A,M,F,L",
-    rules: Annotated[str, typer.Option(help="Names in TAIL_RULES to compare with `wait`.")] = ",".join(TAIL_RULES),
-    seeds: Annotated[int, typer.Option(min=1, help="Trainings under each rule.")] = 3,
-    steps: Annotated[int, typer.Option(min=1, help="Steps of each training, after 2 that do not count.")] = 5,
+    rules: Annotated[str, typer.Option(help="Rules to compare with `wait`, comma-separated.")] = ",".join(TAIL_RULES),
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings under each rule, each with its own seed.")] = 3,
+    steps: Annotated[int, typer.Option(min=1, help="Measured steps of each training, after 2 to warm up.")] = 5,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="File for one JSON line per training. The same command goes on where it was interrupted."),
+        typer.Option(help="File for one JSON line per training. Run again, the command skips trainings in this file."),
     ] = None,
 ) -> None:
     """Print a table per scenario."""
@@ -84,11 +84,11 @@ def run(job: Job) -> SimulatedTraining:
 
 
 def table(scenario: str, rows: dict[str, list[SimulatedTraining]]) -> Table:
-    """Each rule's means over the seeds, in the order of SimulatedTraining's fields; it fits 80 columns."""
+    """Table of each rule's means over the seeds, with columns in the order of SimulatedTraining's fields."""
     title = f"{scenario}: means of {len(rows[BASELINE])} trainings; ms of rollouts per trained rollout"
     shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=0)
     for column in (
-        "rule", "ms", "times faster", "slowest seed", "length", "wasted", "tokens again", "steps", "most steps",
+        "rule", "ms", "speed-up", "slowest seed", "length", "thrown away", "recomputed", "steps", "most steps",
     ):  # fmt: skip
         shown.add_column(column, justify="left" if column == "rule" else "right", no_wrap=column == "rule")
     for rule, trainings in rows.items():

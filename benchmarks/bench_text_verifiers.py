@@ -1,7 +1,7 @@
-"""Verdicts per second of one core of the verifiers that compare texts, `tool_call` apart.
+"""Verdicts per second on one core, of the verifiers that compare texts, except `tool_call`.
 
 Run by `make bench-verifiers`, or with other sizes by `python -m benchmarks.bench_text_verifiers --help`. Seconds are
-those of the processor, so that other work on the machine changes them little. No verdict asks the sandbox.
+CPU seconds, so that other work on the machine changes them little. No verdict uses the sandbox.
 """
 
 import asyncio
@@ -38,14 +38,14 @@ SCREEN = Message(role=Role.USER, content="New Terminal Output:\n\nroot@box:/app#
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One verifier with the expert's action and the policy's."""
+    """A verifier, the expert's action, and actions of the policy to compare with it."""
 
     verifier: str
     options: JsonObject
     expert: Message
     actions: tuple[Message, ...]
     target: int | None = None
-    """Least verdicts per second; None where none is set."""
+    """Verdicts per second that must be reached; None without a target."""
 
 
 def text(content: str) -> Message:
@@ -127,7 +127,7 @@ def main(
     verdicts: Annotated[int, typer.Option(min=1, help="Verdicts of each verifier in a round.")] = 4_000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
 ) -> None:
-    """Print verdicts per second of the processor's time."""
+    """Print verdicts per CPU second of each verifier."""
     table = Table("verifier", "per second", "target", title=f"one core, median of {rounds} rounds")
     for name, comparison in COMPARISONS.items():
         rate = statistics.median(asyncio.run(measure(comparison, verdicts)) for _ in range(rounds))
@@ -140,7 +140,7 @@ def _target(rate: float, target: int | None) -> str:
 
 
 async def measure(comparison: Comparison, num_verdicts: int) -> float:
-    """Verdicts per second of processor time."""
+    """Verdicts per CPU second."""
     verifier = get_verifier(comparison.verifier, comparison.options)
     turn = make_turn(state=[SCREEN], expert=comparison.expert)
     begin = time.process_time()

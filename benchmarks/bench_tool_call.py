@@ -1,6 +1,6 @@
 """Verdicts per second of one core: `tool_call` by mode, beside decoding the same calls as JSON.
 
-Seconds are those of the CPU, so that other work on the machine changes little.
+Seconds are CPU seconds, so that other work on the machine changes them little.
 
 Run by `make bench-verifiers`, or with other sizes by `python -m benchmarks.bench_tool_call --help`.
 """
@@ -29,7 +29,7 @@ def main(
     verdicts: Annotated[int, typer.Option(min=1, help="Verdicts of each mode in a round.")] = 20_000,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
 ) -> None:
-    """Print verdicts per second of each mode, and texts of arguments that json.loads decodes."""
+    """Print verdicts per CPU second of each mode, and how many texts of arguments json.loads decodes."""
     assert isinstance(parse_action(RIGHT, ended=True), Message), RIGHT
     table = Table("what", "per second", "target", title=f"one core, CPU time, median of {rounds} rounds")
     for mode in MODES:
@@ -42,7 +42,7 @@ def main(
 
 
 async def measure(mode: str, num_verdicts: int) -> float:
-    """Verdicts per second; parsing the text of the completion is included."""
+    """Verdicts per CPU second; parsing the text of the completion is included."""
     turn = turn_of(mode)
     begin = time.process_time()
     for index in range(num_verdicts):
@@ -51,7 +51,7 @@ async def measure(mode: str, num_verdicts: int) -> float:
 
 
 def measure_json(num_texts: int) -> float:
-    """JSON texts decoded per second."""
+    """JSON texts decoded per CPU second."""
     text = json.dumps(ARGUMENTS)
     begin = time.process_time()
     for _ in range(num_texts):

@@ -1,7 +1,7 @@
-"""Seconds of a graph over many tools, of paths in it, and of the data flow in many recorded conversations.
+"""Seconds to build a graph of many tools, to draw paths in it, and to find the data flow in many conversations.
 
-Run by `make bench-synthesis`, or by `python -m benchmarks.bench_tool_graph`; --help has its sizes. The tools are made
-up: each takes three of the names that there are, and its result has five of them.
+Run by `make bench-synthesis`, or with other sizes by `python -m benchmarks.bench_tool_graph --help`. The tools are made
+up: each has three arguments and a result of five fields, whose names are drawn from one list.
 """
 
 import itertools
@@ -23,7 +23,7 @@ from verl_pivot.synthesis.tool_paths import PathOptions, draw_path, path_problem
 from verl_pivot.types import JsonObject
 
 _TOOLS_OF_A_NAME = 10
-"""Tools that take one name, on average."""
+"""Average number of tools that have an argument of one name."""
 ResultT = TypeVar("ResultT")
 
 
@@ -32,10 +32,10 @@ def main(
     walks: Annotated[int, typer.Option(min=1, help="Paths that are drawn.")] = 10_000,
     recordings: Annotated[int, typer.Option(min=2, help="Recorded conversations of three calls.")] = 10_000,
 ) -> None:
-    """Print seconds of the clock and of the processor."""
+    """Print wall-clock seconds and CPU seconds of each part."""
     table = Table(title=f"{tools} tools, {walks} paths, {recordings} recordings")
-    for column in ("", "seconds", "of the processor", "what came out"):
-        table.add_column(column, justify="left" if column in ("", "what came out") else "right")
+    for column in ("", "seconds", "CPU seconds", "result"):
+        table.add_column(column, justify="left" if column in ("", "result") else "right")
 
     def timed(what: str, make: Callable[[], ResultT], count: Callable[[ResultT], str]) -> ResultT:
         began, spent = time.perf_counter(), time.process_time()
@@ -56,9 +56,9 @@ def main(
         lambda made: f"{sum(len(path.calls) for path in made if path is not None)} calls",
     )
     timed(
-        "their check",
+        "check of the paths",
         lambda: sum(path is None or path_problem(path, graph) is not None for path in paths),
-        lambda made: f"{made} that are not legal",
+        lambda made: f"{made} illegal paths",
     )
     recorded = [refund_of(f"cus_{number}", f"ord_{number}") for number in range(recordings)]
     timed("data flow of recordings", lambda: mined_edges(recorded), lambda made: f"{len(made)} edges between fields")
@@ -67,7 +67,7 @@ def main(
 
 def made_up_tools(num: int, rng: random.Random) -> list[JsonObject]:
     """Tools that share names of arguments and of fields."""
-    words = map("".join, itertools.product(ascii_lowercase, repeat=3))  # a name with digits counts as data
+    words = map("".join, itertools.product(ascii_lowercase, repeat=3))  # a name with digits looks like data
     names = [f"{word}_id" for word in itertools.islice(words, max(10, 3 * num // _TOOLS_OF_A_NAME))]
     made = []
     for number in range(num):

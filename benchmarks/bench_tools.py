@@ -1,7 +1,7 @@
 """Seconds that many rollouts with a slow tool take together, beside one rollout alone.
 
 Run by `make bench-tools`, or with other sizes by `python -m benchmarks.bench_tools --help`. The engine is scripted and
-answers at once, so that the tool's time is all there is to wait for.
+answers at once, so that rollouts wait for the tool alone.
 """
 
 import asyncio
@@ -18,12 +18,12 @@ from rich.table import Table
 from tests.support.scripted_engine import call, make_loop, row
 
 TOOLS = {"sleep": "async", "block": "blocks a thread"}
-"""Function of tests/support/tool_functions.py -> what the table calls it."""
+"""{function of tests/support/tool_functions.py: its name in the table}."""
 
 
 def main(
-    trajectories: Annotated[int, typer.Option(min=1, help="Rollouts that are under way together.")] = 64,
-    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds of the tool's one call in each rollout.")] = 1.0,
+    trajectories: Annotated[int, typer.Option(min=1, help="Rollouts that run at the same time.")] = 64,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds of the one tool call in each rollout.")] = 1.0,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
 ) -> None:
     """Print seconds of one rollout and of many, for an asynchronous tool and for one that blocks its thread."""
@@ -34,7 +34,7 @@ def main(
         for tool, kind in TOOLS.items():
             tools = Path(folder) / f"{tool}.yaml"
             tools.write_text(f"- function: tests.support.tool_functions:{tool}\n")
-            measure(tool, tools, 1, seconds)  # imports, and the tokenizer
+            measure(tool, tools, 1, seconds)  # warms up imports and the tokenizer
             one = statistics.median(measure(tool, tools, 1, seconds) for _ in range(rounds))
             many = statistics.median(measure(tool, tools, trajectories, seconds) for _ in range(rounds))
             table.add_row(kind, f"{one:.2f}", f"{many:.2f}", f"{many / one:.2f}", f"{one * trajectories:.0f}")
@@ -42,7 +42,7 @@ def main(
 
 
 def measure(tool: str, tools: Path, num_trajectories: int, seconds: float) -> float:
-    """Seconds until all of these rollouts have ended, each with one call that takes `seconds`."""
+    """Seconds until all rollouts have ended, each with one call that takes `seconds`."""
 
     async def play() -> float:
         script = [call(tool, seconds=seconds), "Done."]

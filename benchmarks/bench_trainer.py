@@ -1,9 +1,9 @@
 """Seconds of rollouts in the stock trainer with verl's own router and with kv_forecast, for the same conversations.
 
 Run by `make bench-router`, or with other sizes by `python -m benchmarks.bench_trainer --help`. Two engines with a small
-KV cache serve them. The learning rate is 0, so that the policy does not change. The numbers of prefilled and cached
-tokens come from SGLang's own log. Trainings that an earlier run of the same command has finished are not repeated;
-the folder `--out` has them.
+KV cache serve the conversations. The learning rate is 0, so that the policy does not change. The numbers of prefilled
+and cached tokens come from SGLang's own log. Trainings that an earlier run of the same command has finished are not
+repeated: their results are in the folder `--out`.
 """
 
 import json
@@ -39,7 +39,7 @@ class TrainingCosts:
     """Costs of the rollouts in one training, over all its steps."""
 
     rollout_seconds: float
-    """Median over the steps, without the first."""
+    """Median of the seconds of a step's rollouts, without the first step."""
     prefilled_tokens: int
     cached_tokens: int
     """Tokens found in a prefix cache, which were not prefilled."""
@@ -53,14 +53,14 @@ class TrainingCosts:
 
 def main(
     steps: Annotated[int, typer.Option(min=2, help="Steps of each training.")] = 3,
-    rounds: Annotated[int, typer.Option(min=1, help="Trainings with each router, taken in turn.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Trainings with each router, in turn.")] = 3,
     prompts: Annotated[int, typer.Option(min=1, help="Prompts of a step, with 8 conversations each.")] = 15,
     budgets: Annotated[
-        str, typer.Option(help="Tokens of the longest response, for one table each; a turn has 1/23 of them.")
+        str, typer.Option(help="Tokens of the longest response, comma-separated, one table each. A turn has 1/23.")
     ] = "448,1056",
-    capacity: Annotated[int, typer.Option(min=1, help="KV tokens of each engine, in longest responses.")] = 6,
+    capacity: Annotated[int, typer.Option(min=1, help="Longest responses that fit into an engine's KV cache.")] = 6,
     seed: Annotated[int, typer.Option(help="Seed of the conversations.")] = 0,
-    out: Annotated[Path, typer.Option(help="Folder for the logs.")] = Path("outputs/bench-trainer"),
+    out: Annotated[Path, typer.Option(help="Folder for logs and results.")] = Path("outputs/bench-trainer"),
 ) -> None:
     """Print seconds of the rollouts and tokens that the engines computed, for each router and length of turns."""
     out.mkdir(parents=True, exist_ok=True)
@@ -89,14 +89,17 @@ def compare(model: Path, scenario: Scenario, capacity: int, steps: int, rounds: 
             console.print(results[router][-1], style="dim")
     turn_tokens = statistics.fmean(turn.generated for each in conversations for turn in each.turns)
     title = (
-        f"{steps} steps of {batch_size} conversations, turns of {turn_tokens:.0f} tokens, engines of {capacity}, "
-        f"medians of {rounds} rounds"
+        f"{steps} steps of {batch_size} conversations, turns of {turn_tokens:.0f} tokens, "
+        f"engines of {capacity} KV tokens, medians of {rounds} rounds"
     )
     show(results, title, console)
 
 
 def launch_of(model: Path, rows: Path, scenario: Scenario, capacity: int, *, batch_size: int, steps: int) -> list[str]:
-    """Overrides of the launches under each router. Each rollout has its own row: no estimator may compare several."""
+    """Overrides that the launches with both routers share.
+
+    Each rollout has its own row, so the estimator is one that does not compare the rollouts of a group.
+    """
     return [
         "+local=cpu",
         "pivot.trial_steps=null",
@@ -135,9 +138,9 @@ def write_loops(path: Path, *, reports_end: bool) -> Path:
 
 
 def show(results: dict[str, list[TrainingCosts]], title: str, console: Console) -> None:
-    """Print one row per router: medians over the rounds, and how many times as fast as verl's own it was in each."""
+    """Print one row per router: medians over the rounds, and the speed-up over verl's own router in each round."""
     table = Table(title=title, title_justify="left")
-    for column in ("router", "rollouts s", "prefilled", "hits", "retracted", "times as fast", "in each round"):
+    for column in ("router", "rollouts, s", "prefilled", "prefix hits", "retracted", "speed-up", "in each round"):
         table.add_column(column, justify="left" if column == "router" else "right", no_wrap=column == "router")
     for router, found in results.items():
         ratios = [base.rollout_seconds / each.rollout_seconds for base, each in zip(results[STOCK], found, strict=True)]

@@ -1,7 +1,7 @@
-"""Tokens/s that a real SGLang server writes for `synthesize`, beside a bare loop that sends the same requests.
+"""Output tokens/s of a real SGLang server for `synthesize`, beside a bare loop that sends the same requests.
 
-Run by `make bench-synthesis`, or with other sizes by `python -m benchmarks.bench_writer --help`. Both take turns, each
-with the same number of questions at a time and answers of the same length, and the server's cache is flushed between.
+Run by `make bench-synthesis`, or with other sizes by `python -m benchmarks.bench_writer --help`. The two run in turn,
+with the same number of requests at a time and answers of the same length. The server's cache is flushed in between.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from verl_pivot.types import JsonObject
 
 TARGET_SHARE = 0.9
 _NUM_TOKENS = 1024
-"""Tokens of each answer, which `Workshop.ask` allows."""
+"""Tokens of each answer, which are the default limit of `Workshop.ask`."""
 
 
 async def bare_loop(url: str, num_calls: int, concurrency: int) -> float:
@@ -48,7 +48,7 @@ async def bare_loop(url: str, num_calls: int, concurrency: int) -> float:
 
 
 def _body(number: int) -> bytes:
-    """A request like those of the recipe `bench_questions`."""
+    """A request like those of the step `bench_questions`."""
     message: JsonObject = {"role": "user", "content": f"Question 0 about item {number}. " * 20}
     body = {"model": "default", "messages": [message], "temperature": 1.0, "seed": number, "max_tokens": _NUM_TOKENS}
     return msgspec.json.encode(body)
@@ -61,8 +61,8 @@ async def flush(url: str) -> None:
 
 
 def main(
-    calls: Annotated[int, typer.Option(min=1, help="Answers of each round.")] = 64,
-    concurrency: Annotated[int, typer.Option(min=1, help="Questions at a time.")] = 32,
+    calls: Annotated[int, typer.Option(min=1, help="Answers per round.")] = 64,
+    concurrency: Annotated[int, typer.Option(min=1, help="Requests at a time.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 3,
 ) -> None:
     """Print output tokens/s of `synthesize` and of a bare loop, on one SGLang server."""
@@ -79,13 +79,13 @@ def main(
                 asyncio.run(flush(url))
                 writer = EndpointWriter(url, str(model), answer_format="text", retries=Retries())
                 ours.append(measured(writer, calls, 1, concurrency).seconds)
-    table = Table("what", "tokens/s", "of the bare loop", "range", title=f"{calls} answers of {_NUM_TOKENS} tokens")
+    table = Table("what", "tokens/s", "vs. bare loop", "range", title=f"{calls} answers of {_NUM_TOKENS} tokens")
     shares = [theirs / own for own, theirs in zip(ours, bare, strict=True)]
     for what, seconds, of_bare in (("bare loop of aiohttp", bare, [1.0]), ("verl-pivot synthesize", ours, shares)):
         rate = f"{calls * _NUM_TOKENS / statistics.median(seconds):,.0f}"
         table.add_row(what, rate, f"{statistics.median(of_bare):.2f}", f"{min(of_bare):.2f} to {max(of_bare):.2f}")
     reached = statistics.median(shares) >= TARGET_SHARE
-    table.caption = f"target: synthesize >= {TARGET_SHARE:.2f} of the bare loop: {'yes' if reached else 'NO'}"
+    table.caption = f"target: synthesize >= {TARGET_SHARE:.2f} of the bare loop; reached: {'yes' if reached else 'NO'}"
     console.print(table)
 
 

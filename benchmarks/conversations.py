@@ -20,7 +20,7 @@ class PlayedTurn(NamedTuple):
     output: Any
     """verl's TokenOutput."""
     observed: list[int]
-    """Token ids of what the tools gave back."""
+    """Token ids of the results of the tools."""
 
 
 async def play(
@@ -31,7 +31,7 @@ async def play(
     Args:
         client: verl's LLMServerClient.
         conversation: Lengths and waits of the turns.
-        sampling_params: Parameters of every request; each turn adds its length.
+        sampling_params: Parameters of every request; each turn adds its own `max_new_tokens`.
         reports_end: Whether to tell the router that the conversation has ended, which verl's own loops do not.
     """
     name = new_request_id() if reports_end else uuid4().hex

@@ -1,4 +1,4 @@
-"""A judge that takes a fixed time for each answer, in a process of its own: prints its URL, and ends with its input."""
+"""Judge that takes a fixed time for each answer: prints its URL, and ends when its standard input ends."""
 
 import asyncio
 import sys
@@ -10,8 +10,8 @@ from tests.support.fake_judge import grading, judging
 
 
 def main(
-    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds that it takes for an answer.")] = 0.2,
-    broken_every: Annotated[int, typer.Option(min=0, help="One connection of so many breaks; 0: none.")] = 0,
+    seconds: Annotated[float, typer.Option(min=0.0, help="Seconds that the judge takes for an answer.")] = 0.2,
+    broken_every: Annotated[int, typer.Option(min=0, help="One in so many connections breaks; 0: none.")] = 0,
 ) -> None:
     """Serve until the input ends.
 

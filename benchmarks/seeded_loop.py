@@ -11,7 +11,7 @@ class SeededLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
     """Loop whose responses have the lengths that the conversation in `extra_info` prescribes; the reward is 0.
 
     Args:
-        reports_end: Whether it tells the router when a conversation ends, which verl's own loops do not.
+        reports_end: Whether the loop tells the router when a conversation ends, which verl's own loops do not.
     """
 
     def __init__(self, *args: Any, reports_end: bool, **kwargs: Any) -> None:

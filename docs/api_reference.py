@@ -1,4 +1,4 @@
-"""Docstrings, fields and signatures of what users write against -> docs/api.md; docs/reference.py writes it."""
+"""Docstrings, fields and signatures of the public interfaces -> docs/api.md; docs/reference.py calls it."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ PACKAGE = ROOT / "verl_pivot"
 
 
 class Section(NamedTuple):
-    """Chapter of docs/api.md: what is said first, and the names that follow, by the file that defines them."""
+    """Chapter of docs/api.md: its introduction, and the names that it describes, by the file that defines them."""
 
     title: str
     about: str
@@ -165,14 +165,14 @@ def described(name: str, node: Definition, file: str) -> Iterator[str]:
 
 
 def _text_after(node: Definition, file: str) -> str:
-    """What stands below a type alias, as its docstring."""
+    """Docstring below a type alias; an empty text if there is none."""
     after = {ast.unparse(one): other for one, other in pairwise(ast.parse((PACKAGE / file).read_text()).body)}
     text = after.get(ast.unparse(node))
     return str(text.value.value) if _is_text(text) else ""
 
 
 def _is_public(method: ast.FunctionDef | ast.AsyncFunctionDef, owner: str) -> bool:
-    """Whether users call or write the method; some classes are made for them."""
+    """Whether users call or write the method; the package itself makes objects of some classes."""
     made_by_users = method.name == "__init__" and owner not in ("Session", "Workspace")
     return not method.name.startswith("_") or method.name == "__call__" or made_by_users
 
@@ -233,7 +233,7 @@ def _cell(text: str) -> str:
 
 
 def signature(function: ast.FunctionDef | ast.AsyncFunctionDef, source: list[str]) -> Iterator[str]:
-    """The head of a function as it stands in its file, as code."""
+    """The signature of a function as its file has it, as a block of code."""
     marks = [f"@{ast.unparse(each)}" for each in function.decorator_list]
     head = source[function.lineno - 1 : max(function.lineno, function.body[0].lineno - 1)]
     head = [re.sub(r"  # noqa.*", "", line) for line in head]

@@ -33,7 +33,7 @@ def _as_code(found: re.Match[str]) -> str:
 
 
 def lines_of_shell(lines: list[str]) -> list[str]:
-    """Commands after a prompt; what continues a line stands as it is."""
+    """Commands after a shell prompt; a line that continues another gets no prompt."""
     continued = [False, *(line.rstrip().endswith("\\") for line in lines)]
     return [line if goes_on else f"$ {line.strip()}" for line, goes_on in zip(lines, continued, strict=False)]
 

@@ -25,10 +25,10 @@ WORDS: dict[object, str] = {
     Path: "path",
     Any: "any value",
 }
-"""Types of Python in the words of the docs."""
+"""{type of Python: its name in the docs}."""
 LISTS = (tuple, list, frozenset, set)
 SAME_FIELDS: dict[type, tuple[type, ...]] = {ToolCallOptions: (EqualityRules,)}
-"""Classes whose fields a model has too, which explain them."""
+"""{model: classes that have some of its fields, and the texts that explain them}."""
 
 
 class Option(NamedTuple):
@@ -44,7 +44,7 @@ class Option(NamedTuple):
 
 
 def options_of(model: type[BaseModel], section: str = "") -> Iterator[Option]:
-    """The options of a model, those of the models within it under their own section."""
+    """The options of a model; those of a model within it have the name of its field as their section."""
     meanings = meanings_of(model)
     for name, field in model.model_fields.items():
         key = f"{section}.{name}" if section else name
@@ -59,7 +59,7 @@ def options_of(model: type[BaseModel], section: str = "") -> Iterator[Option]:
 
 
 def meanings_of(model: type) -> dict[str, str]:
-    """{field: the text under it}, of the class and of those that it inherits from."""
+    """{field: the text under it}, of the class and its base classes."""
     found: dict[str, str] = {}
     for owner in (*reversed(model.__mro__), *SAME_FIELDS.get(model, ())):
         if not owner.__module__.startswith("verl_pivot."):
@@ -73,7 +73,7 @@ def meanings_of(model: type) -> dict[str, str]:
 
 
 def in_words(annotation: Any, limits: Iterable[object] = ()) -> str:
-    """A type for people: "whole number >= 1, or null"."""
+    """A type in words, such as "whole number >= 1, or null"."""
     if hasattr(annotation, "__metadata__"):  # Annotated
         return in_words(annotation.__origin__, (*annotation.__metadata__, *limits))
     origin, parts = get_origin(annotation), get_args(annotation)
@@ -91,13 +91,13 @@ def in_words(annotation: Any, limits: Iterable[object] = ()) -> str:
 
 
 def _own(annotation: Any) -> str:
-    """A class of this package by the words of its name."""
+    """The name of a class of this package, split into words."""
     name = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", getattr(annotation, "__name__", str(annotation)))
     return name.removesuffix(" Options").lower()
 
 
 def bounds(limits: Iterable[object]) -> str:
-    """Limits of a number, " >= 1, < 2"; of other types none are told."""
+    """Limits of a number, such as " >= 1, < 2"; "" for other types."""
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     flat = [inner for each in limits for inner in (each, *getattr(each, "metadata", ()))]
     told = [f"{sign} {getattr(each, name)}" for each in flat for name, sign in signs.items() if hasattr(each, name)]
@@ -105,7 +105,7 @@ def bounds(limits: Iterable[object]) -> str:
 
 
 def as_written(value: object) -> str:
-    """A default as YAML or JSON has it."""
+    """A default value as YAML or JSON writes it."""
     match value:
         case None:
             return "null"
@@ -134,18 +134,18 @@ def table(options: Iterable[Option]) -> Iterator[str]:
 
 
 def code(text: str) -> str:
-    """A value as code; one with backticks between more of them; "" for an empty one."""
+    """A value as code in Markdown, between more backticks than it contains; "" for an empty value."""
     marks = "`" * (max(map(len, re.findall("`+", text)), default=0) + 1)
     return f"{marks}{text}{marks}" if text and marks == "`" else f"{marks} {text} {marks}" if text else ""
 
 
 def prose(text: str) -> str:
-    """A text from Python for people who write YAML, with brackets that Markdown does not take for HTML."""
+    """A docstring for readers who write YAML: null for None, and no `<` that Markdown takes for HTML."""
     text = re.sub(r"\bNone\b", "null", text).replace("```", r"\`\`\`")
     parts = re.split(r"((?<!\\)`[^`]*`)", text)
     return "".join(part if part.startswith("`") else part.replace("<", "&lt;") for part in parts)
 
 
 def row(*cells: str) -> str:
-    """One row of a table; bars within cells do not end them."""
+    """One row of a table; bars within cells are escaped."""
     return f"| {' | '.join(' '.join(cell.split()).replace('|', chr(92) + '|') for cell in cells)} |"

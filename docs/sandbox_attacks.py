@@ -1,7 +1,7 @@
 """Writes the table of classes of attacks into docs/sandbox.md: `python docs/sandbox_attacks.py`. A test compares it.
 
-A row is what `@pytest.mark.finding(NAME, where=COLUMN)` names; without `where` the parameter `kind` of a test says the
-column, and else it is the first one. A cell is the number of tests, each set of parameters counted.
+Each NAME of `@pytest.mark.finding(NAME, where=COLUMN)` is a row. Without `where`, the parameter `kind` of a test gives
+the column; without `kind`, it is the first column. A cell has the number of tests, where each set of parameters counts.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ COLUMNS = {
     "zygote_without_proc": "zygote, T3",
     "no service": "no service",
 }
-"""Value of a test's `kind`, or its `where` -> head of the column."""
+"""{`kind` or `where` of a test: heading of the column}."""
 
 
 class Collected:
@@ -61,7 +61,7 @@ def table(counts: dict[str, Counter[str]]) -> str:
     """The table in Markdown.
 
     Raises:
-        ValueError: If a test names a column that is none.
+        ValueError: If a test names an unknown column.
     """
     lines = [f"| Class | {' | '.join(COLUMNS.values())} |", f"|---|{'--:|' * len(COLUMNS)}"]
     for name, tests in sorted(counts.items()):

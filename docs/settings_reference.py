@@ -169,7 +169,7 @@ def all_keys() -> dict[Path, list[Key]]:
 
 
 def keys_of(text: str) -> Iterator[Key]:
-    """The keys of a config, down to values that are no sections."""
+    """The keys of a config whose values are not sections."""
     root, lines = yaml.compose(text), text.splitlines()
     assert isinstance(root, yaml.MappingNode)
     sections = [("", root)]
@@ -192,7 +192,7 @@ def _value(text: str, node: yaml.Node) -> str:
 
 
 def _comment(lines: list[str], key: yaml.Node, value: yaml.Node) -> str:
-    """The comment behind a value with the lines that go on in the same column, or else the one above the key."""
+    """The comment behind a value, with its continuation in the same column, or else the comment above the key."""
     line, column = value.start_mark.line, key.start_mark.column
     behind = re.search(r"(?:^|\s)# ?(.*)", lines[line][value.end_mark.column if value.end_mark.line == line else 0 :])
     if behind:
@@ -211,7 +211,7 @@ def _comment(lines: list[str], key: yaml.Node, value: yaml.Node) -> str:
 
 
 def _about(path: Path) -> str:
-    """What a config says of itself in its first lines."""
+    """The comment in the first lines of a config, which describes it."""
     comments = [line[2:] for line in path.read_text().split("\n\n")[0].splitlines() if line.startswith("# ")]
     said = " ".join(line for line in comments if not line.startswith("@package"))
     return prose(said)

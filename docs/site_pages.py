@@ -1,4 +1,4 @@
-"""Puts the pages of the site into outputs/site-pages, at the places that they have here: `make docs` calls it.
+"""Copies the pages of the site to outputs/site-pages, under the same relative paths; `make docs` calls it.
 
 MkDocs and Zensical read one folder, and refuse links that leave it. So the folder has the repository's pages and the
 files that they link to, and every link leads to the same place on the site as it does here.
@@ -30,7 +30,7 @@ def linked_files() -> Iterator[Path]:
 
 
 def collect(target: Path = TARGET) -> None:
-    """Write the folder anew."""
+    """Remove the folder, and write it again."""
     shutil.rmtree(target, ignore_errors=True)
     for path in {*pages(), *linked_files(), ROOT / "docs" / "site.css"}:
         place = target / path.relative_to(ROOT)

@@ -1,4 +1,4 @@
-"""Traces programs with strace -> verl_pivot/sandbox/lane/system_calls.py: numbers of calls, and calls that were made.
+"""Programs, traced with strace -> verl_pivot/sandbox/lane/system_calls.py: numbers of calls, and calls that they made.
 
 `python docs/system_calls.py` needs strace, gcc and the headers of the kernel; a program that is not installed is left
 out, and the file says which were there.
@@ -33,7 +33,7 @@ NEWER = {
 """Calls that are newer than the headers of many machines; since Linux 5.1 new calls have one number everywhere."""
 DEFINITION = re.compile(r"#define (__NR\w*) (\S+)")
 APART = ["bwrap", "--unshare-pid", "--unshare-net", "--dev-bind", "/", "/", "--proc", "/proc", "--die-with-parent"]
-"""Words before a command that keep its signals and sockets to itself."""
+"""Prefix of a command, which separates its processes and its network from those of the machine."""
 LIMITS = ["prlimit", f"--data={2 << 30}", "--cpu=60"]
 CALL = re.compile(r"^\d+\s+(\w+)\(", re.MULTILINE)
 SCIENCE = {

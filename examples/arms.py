@@ -1,4 +1,4 @@
-"""Arms of a study with their seeds, trained one after the other; and an arm that is GRPO on rollouts with tools."""
+"""Arms of a study, trained one after the other for each seed; and `ToolArm`, an arm by GRPO on rollouts with tools."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -17,7 +17,7 @@ from examples.units import Unit, finish, gaps
 from verl_pivot.types import JsonObject
 
 _NUM_TASKS = 2000
-"""Training tasks of a seed."""
+"""Number of training tasks for each seed."""
 console = Console()
 
 
@@ -30,11 +30,11 @@ class Lengths(NamedTuple):
     turn: int
     """Tokens of one turn."""
     response: int
-    """Tokens behind the prompt, observations included."""
+    """Tokens after the prompt, observations included."""
 
 
 WHOLE_TASKS = Lengths(max_turns=MAX_TURNS, prompt=MAX_PROMPT_TOKENS, turn=MAX_NEW_TOKENS, response=MAX_RESPONSE_TOKENS)
-"""Those of whole tasks in the shop."""
+"""Limits for whole tasks in the shop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,14 +44,14 @@ class ToolArm(EvaluatedTraining):
     project: str
     """Name of the study."""
     overrides: tuple[str, ...]
-    """What this arm has that others may lack, the method first."""
+    """Overrides that this arm has and other arms may lack; the method comes first."""
     is_base: bool
-    """Whether it is the base policy, which is evaluated alone."""
+    """Whether the arm is the base policy, which is evaluated but not trained."""
     lengths: Lengths = WHOLE_TASKS
     evaluated_every: int | None = None
-    """Steps between two evaluations; None: one at the end."""
+    """Steps between two evaluations; None: one evaluation, at the end."""
     saved_every: int | None = None
-    """Steps between two checkpoints, from which a training that was ended goes on; None: one at the end."""
+    """Steps between two checkpoints, from which an interrupted training resumes; None: one checkpoint, at the end."""
 
     @property
     def is_trained(self) -> bool:
@@ -104,11 +104,11 @@ def shop_arm(
         folder: Folder of the seed.
         seed: The seed.
         project: Name of the study.
-        overrides: What the arm has that others may lack, the method first.
-        is_base: Whether it is the base policy, which is evaluated alone.
-        num_steps: Training steps.
-        num_held_out: Tasks of an evaluation.
-        evaluated_every: Steps between two evaluations; None: one at the end.
+        overrides: Overrides that this arm has and other arms may lack; the method comes first.
+        is_base: Whether the arm is the base policy, which is evaluated but not trained.
+        num_steps: Number of training steps.
+        num_held_out: Number of held-out tasks in an evaluation.
+        evaluated_every: Steps between two evaluations; None: one evaluation, at the end.
     """
     first = FIRST_EXPERT_SEED * (seed + 1)
     return ToolArm(
@@ -134,11 +134,11 @@ ArmT = TypeVar("ArmT", bound=EvaluatedTraining)
 
 
 class TrainedArm(NamedTuple, Generic[ArmT]):
-    """An arm that is trained and evaluated."""
+    """An arm that has been trained and evaluated."""
 
     arm: ArmT
     missing: list[str]
-    """One sentence for each unit so far that is not whole."""
+    """One sentence for each unit so far that is unfinished, or that was not finished in one run."""
 
 
 def train_arms(
@@ -155,18 +155,18 @@ def train_arms(
 ) -> Iterator[TrainedArm[ArmT]]:
     """Train the arms of each seed, all from its base policy, and yield each once it is evaluated.
 
-    An arm with a seed is a unit: one that is finished is not repeated, and one that was ended goes on.
+    A unit is one arm with one seed: a finished unit is not repeated, and an interrupted one is continued.
 
     Args:
         names: Names of the arms.
         seeds: The seeds.
-        out: Folder of the study; each seed has one in it.
-        about_policy: What the base policy is, for the heading.
+        out: Folder of the study; each seed has its own subfolder.
+        about_policy: Description of the base policy for the printed heading.
         sft_config: Settings of the base policy of a seed.
         make_policy: Makes the base policy in a folder.
         make_arm: Makes an arm by its name, the policy, the folder of the seed and the seed.
-        train: Trains and evaluates an arm; None: its command alone does.
-        settings: What its command does not show and decides its result, such as what its files hold.
+        train: Trains and evaluates an arm; None: only run its command, which does both.
+        settings: Gives settings of an arm that decide its result but are not in its command, such as contents of files.
     """
     units: list[Unit] = []
     work = train or (lambda arm: train_and_evaluate(arm, console))

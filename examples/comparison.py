@@ -34,7 +34,7 @@ AnsweredT_co = TypeVar("AnsweredT_co", bound=Answered, covariant=True)
 
 @dataclass(frozen=True, kw_only=True)
 class UnitResult(Generic[AnsweredT]):
-    """What one unit gave."""
+    """Results of one unit, which is one arm with one seed."""
 
     arm: str
     seed: int
@@ -45,7 +45,7 @@ class UnitResult(Generic[AnsweredT]):
 
 
 class HeldOutUnit(Protocol[AnsweredT_co]):
-    """What one unit gave on held-out rows and in training."""
+    """Results of one unit on held-out rows and in training."""
 
     @property
     def arm(self) -> str: ...
@@ -65,7 +65,7 @@ class HeldOutUnit(Protocol[AnsweredT_co]):
 
 
 class TrainedUnit(Protocol):
-    """What one unit gave, if it was trained."""
+    """Results of one unit in training, if it was trained."""
 
     @property
     def arm(self) -> str: ...
@@ -98,7 +98,7 @@ def gain(
 
 
 def mean(values: Sequence[float]) -> float:
-    """Their mean; NaN if there are none."""
+    """Mean of the values; NaN if there are none."""
     return fmean(values) if values else float("nan")
 
 
@@ -133,7 +133,7 @@ def difference_as_json(difference: PairedDifference | None) -> Json:
 
 
 def binned(training: Mapping[int, Sequence[PlayedT]]) -> list[list[PlayedT]]:
-    """[num_bins] trajectories of BIN_STEPS steps each."""
+    """[num_bins] trajectories of each bin, which holds BIN_STEPS training steps."""
     bins: list[list[PlayedT]] = [[] for _ in range(0, max(training), BIN_STEPS)]
     for step, played in training.items():
         bins[(step - 1) // BIN_STEPS] += played

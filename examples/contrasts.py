@@ -24,31 +24,31 @@ class Contrast(Generic[AnsweredT]):
 
     arm: str
     over: str
-    """The other arm, whose value is taken from the arm's."""
+    """The other arm, whose value is subtracted from the arm's."""
     measure: str
-    """What is compared."""
+    """Name of the value that is compared."""
     value: Callable[[AnsweredT], float]
     applies: Callable[[AnsweredT], bool] = lambda each: True
-    """Which trajectories count."""
+    """Whether a trajectory counts."""
     in_training: bool = False
-    """Whether all trajectories of training count, so that the faster arm has more; else those on held-out rows do."""
+    """Whether trajectories of all training steps count, which favours the faster arm; False: those on held-out rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrasted:
-    """What a contrast came to."""
+    """Result of a contrast."""
 
     name: str
     seeds: tuple[int, ...]
-    """Those that both arms have."""
+    """Seeds that both arms have, with questions in common."""
     difference: PairedDifference
-    """Of the means by question over these seeds; its interval is over questions, for these trainings."""
+    """Difference of the means per question over these seeds; its interval resamples questions, not trainings."""
     by_seed: tuple[float, ...]
-    """[num_seeds]"""
+    """[num_seeds] difference for each seed alone."""
 
     @property
     def over_trainings(self) -> Interval | None:
-        """Student's t over the seeds; None with one seed."""
+        """Student's t interval over the seeds; None with one seed."""
         return t_interval(self.by_seed) if len(self.by_seed) > 1 else None
 
     def as_dict(self) -> JsonObject:
@@ -63,7 +63,7 @@ class Contrasted:
 
 
 def contrasted(contrasts: Iterable[Contrast[AnsweredT]], results: Iterable[HeldOutUnit[AnsweredT]]) -> list[Contrasted]:
-    """What the contrasts came to whose arms have a seed in common, and trajectories on the same questions."""
+    """Results of those contrasts whose arms have a seed in common, and trajectories on the same questions."""
     units = {(each.arm, each.seed): each for each in results}
     found = []
     for each in contrasts:
@@ -106,7 +106,7 @@ def _counted(unit: HeldOutUnit[AnsweredT], contrast: Contrast[AnsweredT]) -> lis
 def _difference(
     pairs: Sequence[tuple[Sequence[AnsweredT], Sequence[AnsweredT]]], contrast: Contrast[AnsweredT]
 ) -> PairedDifference | None:
-    """Of the means by question over all pairs; None if no question is shared."""
+    """Difference of the means per question over all pairs; None if no question is shared."""
     before, after = (
         means_by_question((each for pair in pairs for each in pair[side]), contrast.value) for side in (0, 1)
     )

@@ -1,4 +1,4 @@
-"""Folders of dumps -> the decided rollouts in them, by which the studies measure."""
+"""Folders of dumps -> the decided rollouts in them, from which the studies compute their measures."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""EvaluatedTraining: an arm of a study with one seed, whose stock command trains and then asks held-out questions."""
+"""EvaluatedTraining: an arm of a study with one seed, whose stock command trains and then evaluates."""
 
 import shutil
 from dataclasses import dataclass, replace
@@ -20,28 +20,32 @@ class EvaluatedTraining(Training):
     """Parquet file of the held-out questions."""
     tools: Path
     num_samples: int = 1
-    """Trajectories of each held-out question in an evaluation."""
+    """Number of trajectories for each held-out question in an evaluation."""
     only_evaluates: bool = False
-    """Whether the launch asks the trained policy alone; for a training that was ended behind its last checkpoint."""
+    """Whether the launch only evaluates the policy: for a training that was interrupted after its last checkpoint."""
 
     @property
     def is_trained(self) -> bool:
-        """Whether there is a training, and not the evaluation of the base policy alone."""
+        """Whether the arm is trained; False: the base policy is only evaluated."""
         raise NotImplementedError
 
     @property
     def test_freq(self) -> int:
-        """Steps between two evaluations; there is always one behind the last step."""
+        """Steps between two evaluations; there is always an evaluation after the last step."""
         return self.num_steps
 
     @property
     def num_kept_checkpoints(self) -> int:
-        """Two where there are several, so that a training can go back behind one whose evaluation was ended."""
+        """Number of checkpoints that verl keeps.
+
+        If several are saved, two are kept: a training goes back to the earlier one if it was interrupted in the
+        evaluation that follows the later one.
+        """
         return 1 if self.save_freq >= self.num_steps else 2
 
     @property
     def dumps_and_evaluation(self) -> list[str]:
-        """Overrides for the dumps, and for held-out questions whose answers are sampled as in training."""
+        """Overrides for the dumps, and for evaluations whose answers are sampled as in training."""
         trains = self.is_trained and not self.only_evaluates
         asked = ("do_sample=True", "temperature=1.0", f"n={self.num_samples}")
         return [
@@ -58,7 +62,7 @@ class EvaluatedTraining(Training):
 
     @property
     def rollouts(self) -> Path:
-        """Folder of verl's dump of each step; its folder `pivot` has all rollouts."""
+        """Folder of verl's dumps, one for each step; its subfolder `pivot` has all rollouts."""
         return self.folder / "rollouts"
 
     @property
@@ -67,7 +71,7 @@ class EvaluatedTraining(Training):
 
     @property
     def latest(self) -> Path:
-        """File in which verl writes the step of the last checkpoint, with which a launch goes on."""
+        """File in which verl writes the step of the last checkpoint, from which a launch resumes."""
         return self.folder / "latest_checkpointed_iteration.txt"
 
     @property
@@ -76,7 +80,7 @@ class EvaluatedTraining(Training):
 
     @property
     def evaluated_steps(self) -> list[int]:
-        """Steps behind which the policy plays the held-out rows, in order."""
+        """Steps after which the policy is evaluated on the held-out rows, in order."""
         if not self.is_trained:
             return [0]
         return sorted({*range(self.test_freq, self.num_steps, self.test_freq), self.num_steps})
@@ -92,16 +96,16 @@ class EvaluatedTraining(Training):
 
 
 def train_and_evaluate(arm: EvaluatedTraining, console: Console) -> None:
-    """Run the training command, which also asks the held-out questions, unless their answers are there.
+    """Run the training command, which also evaluates on the held-out questions, unless that evaluation is there.
 
-    A training that was ended goes on from its last checkpoint up to which nothing is missing, or starts over if there
-    is none (`go_back`). One that was ended between its only checkpoint and these questions asks them of it.
+    An interrupted training resumes from its last checkpoint up to which nothing is missing, or starts over if there is
+    none (`go_back`). If it was interrupted between its only checkpoint and the evaluation, only the evaluation is run.
 
     Raises:
-        SystemExit: If it fails, or ends without having asked them.
+        SystemExit: If the command fails, or ends without the evaluation.
     """
     if arm.folder.is_dir():
-        keep_steps(arm)  # of a launch that was killed behind its last evaluation, too
+        keep_steps(arm)  # also of a launch that was killed after its last evaluation
     go_back(arm)
     launch = replace(arm, only_evaluates=not arm.evaluated.is_file() and arm.has_last_checkpoint)
     console.print(shell(launch.command), highlight=False, markup=False, soft_wrap=True, style="dim")
@@ -112,16 +116,16 @@ def train_and_evaluate(arm: EvaluatedTraining, console: Console) -> None:
 
 
 def go_back(arm: EvaluatedTraining) -> None:
-    """Let a training that was ended go on from its last checkpoint up to which nothing is missing, or start over.
+    """Set an interrupted training to its last checkpoint up to which nothing is missing, or make it start over.
 
-    verl saves a checkpoint, plays the held-out rows, and logs the step then: a launch that was ended in between would
-    go on behind the step, and its evaluation and its metrics would be missing for good. Nothing changes where the last
-    evaluation alone is missing and there is no earlier checkpoint, since the last one can be asked.
+    verl saves a checkpoint, then plays the held-out rows, and then logs the step. A launch that was interrupted in
+    between would resume after this step, and its evaluation and its metrics would be missing for good. Nothing changes
+    if only the last evaluation is missing and there is no earlier checkpoint, since the last one can be evaluated.
     """
     if not arm.latest.is_file():
         return
     logged = {int(step["step"]) for step in kept_steps(arm)}
-    actors = arm.folder.glob("global_step_*/actor")  # which alone verl removes of a checkpoint that it does not keep
+    actors = arm.folder.glob("global_step_*/actor")  # verl removes the actor of a checkpoint that it does not keep
     saved = sorted(int(each.parent.name.removeprefix("global_step_")) for each in actors)
     whole = [step for step in saved if logged.issuperset(range(1, step + 1)) and not _unanswered(arm, step)]
     if whole:
@@ -134,15 +138,15 @@ def go_back(arm: EvaluatedTraining) -> None:
 
 
 def _unanswered(arm: EvaluatedTraining, last: int) -> list[int]:
-    """Steps up to the last one whose evaluation is missing."""
+    """Steps up to `last` whose evaluation is missing."""
     return [step for step in arm.evaluated_steps if step <= last and not arm.evaluation(step).is_file()]
 
 
 def _start_over(arm: EvaluatedTraining) -> None:
     """Remove what earlier launches left.
 
-    The evaluations go first, and the step with which verl goes on only then, so that a command that is ended in
-    between starts over again.
+    The evaluations are removed before the file with the step from which verl resumes, so that a command that is
+    interrupted in between starts over again.
     """
     shutil.rmtree(arm.validation, ignore_errors=True)
     arm.latest.unlink()

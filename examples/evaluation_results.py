@@ -14,7 +14,7 @@ PlayedT = TypeVar("PlayedT")
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluatedResult(Generic[PlayedT]):
-    """What one unit gave."""
+    """Results of one unit, which is one arm with one seed."""
 
     arm: str
     seed: int
@@ -30,7 +30,7 @@ class EvaluatedResult(Generic[PlayedT]):
 
 
 def grouped(results: Iterable[TrainedUnitT], arms: Iterable[str]) -> list[tuple[TrainedUnitT, ...]]:
-    """A group for each unit, in the order of arms; behind those of an arm with several seeds one of all of them."""
+    """A group for each unit, in the order of arms, followed by a group of all units of an arm with several seeds."""
     units = list(results)
     groups: list[tuple[TrainedUnitT, ...]] = []
     for arm in arms:
@@ -48,7 +48,7 @@ def curve(group: Sequence[EvaluatedResult[PlayedT]], measure: Callable[[Sequence
 
 
 EARLIER = "{}, two thirds of its steps"
-"""Name of an arm as it was then."""
+"""Name of an arm as it was at its last evaluation within two thirds of its steps."""
 
 
 def earlier(result: EvaluatedResult[PlayedT]) -> EvaluatedResult[PlayedT] | None:
@@ -61,7 +61,7 @@ def earlier(result: EvaluatedResult[PlayedT]) -> EvaluatedResult[PlayedT] | None
 def undecided(arm: str, seed: int, evaluations: Mapping[int, Path]) -> list[str]:
     """A sentence for each evaluation in which the system, or the judge, left held-out rows undecided.
 
-    Of the lines of a trajectory that has several, the last one counts, which has its record.
+    If a trajectory has several lines, its last line counts, which has the record.
 
     Args:
         arm: Name of the arm.
@@ -82,7 +82,7 @@ def undecided_in_training(arm: str, seed: int, dumps: Iterable[Path]) -> list[st
     Args:
         arm: Name of the arm.
         seed: Its seed.
-        dumps: Dumps of its steps.
+        dumps: Dumps of its training steps.
     """
     counted = [_undecided_rows(path) for path in dumps]
     number, of = sum(number for number, _ in counted), sum(of for _, of in counted)
@@ -90,13 +90,13 @@ def undecided_in_training(arm: str, seed: int, dumps: Iterable[Path]) -> list[st
 
 
 def undecided_share(dumps: Iterable[Path]) -> float:
-    """Share of the trajectories of some dumps that the system, or the judge, left undecided; 0 without any."""
+    """Share of the trajectories in dumps that the system, or the judge, left undecided; 0 without trajectories."""
     counted = [_undecided_rows(path) for path in dumps]
     return sum(number for number, _ in counted) / max(sum(of for _, of in counted), 1)
 
 
 def _undecided_rows(path: Path) -> tuple[int, int]:
-    """Number of the undecided trajectories of a dump, and of all."""
+    """(number of undecided trajectories, number of all trajectories) of a dump."""
     records = ((each.score, each.record) for each in read_rollouts(path))
     rows = [score is None or record.is_masked for score, record in records if record is not None]
     return sum(rows), len(rows)

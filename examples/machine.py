@@ -1,4 +1,4 @@
-"""This machine -> the overrides by which launches of the studies run on it: on a GPU if it has one, else on the CPU."""
+"""This machine -> overrides with which the studies' launches run on it: on its GPU, or on the CPU if it has none."""
 
 from functools import cache
 

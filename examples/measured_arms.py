@@ -35,12 +35,12 @@ class MeasuredArm:
     values: Mapping[str, float]
     """{measure: value}"""
     over_baseline: PairedDifference | None
-    """Over the baseline with the same seeds, on the same rows; None for itself, and where that was not run."""
+    """Mean of `em` minus the baseline's, with the same seeds and rows; None for the baseline, or if it was not run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArmReport(Generic[AnsweredT]):
-    """What a study reports of its arms."""
+    """How a study reports on its arms."""
 
     arms: Sequence[str]
     """Names of all arms, in the order of the table."""
@@ -49,7 +49,7 @@ class ArmReport(Generic[AnsweredT]):
     baseline: str
     """Arm that the others are compared with."""
     compared: str
-    """Heading of the difference."""
+    """Heading of the column with the difference from the baseline."""
     title: str
     """Title of the table."""
     plot: str
@@ -58,7 +58,7 @@ class ArmReport(Generic[AnsweredT]):
     """Arms that are compared with each other, in a table of their own."""
 
     def rows(self, results: Sequence[HeldOutUnit[AnsweredT]]) -> list[MeasuredArm]:
-        """One row for each unit, in the order of arms and seeds; behind those of an arm one over all of its seeds."""
+        """One row for each unit, in the order of arms and seeds, and one over all seeds of an arm that has several."""
         units = sorted(results, key=lambda each: each.seed)
         baseline = [each for each in units if each.arm == self.baseline]
         return [self._row(group, baseline) for group in grouped(units, self.arms)]
@@ -79,9 +79,9 @@ class ArmReport(Generic[AnsweredT]):
         """Write summary.json, and the plot if anything was trained.
 
         Args:
-            results: What the units gave.
+            results: Results of the units.
             gaps: Sentences about what is missing.
-            folder: Folder for both.
+            folder: Folder for both files.
         """
         found: list[Json] = [
             {

@@ -30,10 +30,10 @@ def main(
     files: Annotated[list[Path], typer.Argument(help=f"The files {RESULTS} of its runs.")],
     out: Out = Path("outputs/merged"),
 ) -> None:
-    """Make one table and one plot of what several runs of a study gave, such as one run for each seed.
+    """Make one table and one plot from the results of several runs of a study, such as one run for each seed.
 
-    No unit may be in two of the files, an arm must have the same settings in all of them, and all arms of a seed must
-    have started from one policy.
+    No unit (one arm with one seed) may be in two of the files, an arm must have the same settings in all of them, and
+    all arms of a seed must have started from one policy.
 
     Example: python -m examples.merge ppr seed-0/results.parquet seed-1/results.parquet --out outputs/ppr
     """

@@ -1,4 +1,4 @@
-"""Options that the examples share, and the arms that one of them names."""
+"""Options that the examples share, and the reading of options that list names."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -28,7 +28,7 @@ def names_option(what: str, known: Iterable[str]) -> Any:
 
 
 def all_of(names: Iterable[str]) -> str:
-    """The names as one value of such an option."""
+    """The names as one value of an option that `names_option` makes."""
     return ",".join(names)
 
 
@@ -38,7 +38,7 @@ def chosen_names(text: str, known: Iterable[str], *, kind: str = "arm", least: i
     Args:
         text: Value of the option.
         known: All names.
-        kind: What one of them is called in a message.
+        kind: Word for such a name in messages.
         least: Fewest names that the example can work with.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What the units of a study gave <-> one parquet file, which outlasts their folders and is merged with others."""
+"""Results of a study's units <-> one parquet file, which outlives their folders and can be merged with others."""
 
 import hashlib
 import json
@@ -20,7 +20,7 @@ from verl_pivot.types import Json, JsonObject
 RESULTS = "results.parquet"
 """Name of the file in a study's folder."""
 _ABOUT = b"units"
-"""Key of the file's metadata with the units, their steps and what is missing."""
+"""Key of the file's metadata that holds the units, their steps, and sentences about what is missing."""
 _PLACE = ("unit", "is_evaluation", "step")
 """Columns in front of those of a trajectory."""
 
@@ -29,15 +29,15 @@ PlayedT = TypeVar("PlayedT")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptUnit(Generic[PlayedT]):
-    """What one unit gave, and what it must share with others to be compared with them."""
+    """Results of one unit, and the properties that it must share with units that it is compared with."""
 
     result: EvaluatedResult[PlayedT]
     policy: str
-    """Digest of the base policy; that of all units of a seed."""
+    """Digest of the base policy, which must be the same for all units of a seed."""
     design: JsonObject
-    """Settings of its arm, without the seed; those of the arm with all seeds."""
+    """Settings of its arm without the seed, which must be the same for all seeds of the arm."""
     varying: JsonObject = field(default_factory=dict)
-    """Settings that another seed may have otherwise, such as the digest of a judge that was trained for this one."""
+    """Settings that may differ between seeds, such as the digest of a judge that was trained for one seed."""
 
     @property
     def name(self) -> str:
@@ -46,16 +46,16 @@ class KeptUnit(Generic[PlayedT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyReport(Generic[PlayedT]):
-    """How a study whose results are kept is reported."""
+    """How a study with results files is reported."""
 
     arms: Collection[str]
     """Names of all arms."""
     played: type[PlayedT]
     """Dataclass of a trajectory."""
     write: Callable[[Sequence[EvaluatedResult[PlayedT]], Sequence[str], Path], None]
-    """Writes summary.json and the plot: results, gaps, folder."""
+    """Writes summary.json and the plot; called with results, gaps and folder."""
     show: Callable[[Sequence[EvaluatedResult[PlayedT]], Sequence[str], Console], None]
-    """Prints the table: results, gaps, console."""
+    """Prints the table; called with results, gaps and console."""
 
     def publish(self, kept: "Kept[PlayedT]", folder: Path) -> None:
         """Write the trajectories, summary.json and the plot into a folder."""
@@ -64,7 +64,7 @@ class StudyReport(Generic[PlayedT]):
         self.write(kept.results, kept.gaps, folder)
 
     def check(self, unit: "KeptUnit[PlayedT]", folder: Path) -> None:
-        """Refuse a unit, before hours of work, that does not go with what earlier runs left in the study's folder.
+        """Refuse, before hours of work, a unit that conflicts with the earlier results in the study's folder.
 
         Raises:
             SystemExit: As `add` does.
@@ -72,7 +72,7 @@ class StudyReport(Generic[PlayedT]):
         self._beside_earlier(Kept(units=[unit], gaps=[]), folder)
 
     def add(self, kept: "Kept[PlayedT]", folder: Path) -> "Kept[PlayedT]":
-        """Publish the units of a run in the study's folder, with those of earlier runs that had other arms or seeds.
+        """Publish the units of a run in the study's folder, together with earlier runs' units of other arms or seeds.
 
         Raises:
             SystemExit: If the file there cannot be read, or its units are those of another study.
@@ -91,7 +91,7 @@ class StudyReport(Generic[PlayedT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept(Generic[PlayedT]):
-    """What a file holds."""
+    """Contents of a results file."""
 
     units: Sequence[KeptUnit[PlayedT]]
     gaps: Sequence[str]
@@ -103,7 +103,7 @@ class Kept(Generic[PlayedT]):
 
 
 def unplayed(arm: str, seed: int) -> EvaluatedResult[Any]:
-    """What a unit has given before it is trained."""
+    """Empty results of a unit that is not yet trained."""
     return EvaluatedResult(arm=arm, seed=seed, evaluations={}, training={})
 
 
@@ -114,17 +114,17 @@ def policy_digest(folder: Path) -> str:
 
 
 def sources_digest(folder: Path, names: Iterable[str]) -> str:
-    """Digest of the texts of files that decide results and that no setting of a unit shows."""
+    """Digest of the texts of files that decide results although no setting of a unit shows their contents."""
     texts = ((folder / name).read_text(encoding="utf-8") for name in names)
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:12]
 
 
 def without_seeds(settings: JsonObject, out: Path) -> JsonObject:
-    """Settings of a unit as its arm has them with every seed, and in every folder.
+    """Settings of a unit that are the same for all seeds of its arm, and in every folder.
 
     Args:
         settings: `Unit.settings`; those whose name ends in "seed" are left out.
-        out: Folder of the study, which stands as "." in what is returned.
+        out: Folder of the study, which becomes "." in the result.
     """
     written = {f"{path}/" for path in (out, out.resolve())}
     folders = written | {each.removeprefix(f"{PROJECT}/") for each in written}
@@ -139,7 +139,7 @@ def without_seeds(settings: JsonObject, out: Path) -> JsonObject:
 
 
 def write_results(kept: Kept[PlayedT], path: Path) -> None:
-    """Write all trajectories of the units; an earlier file stays until this one is whole.
+    """Write all trajectories of the units; an earlier file stays until the new one is complete.
 
     Args:
         kept: What to write; its trajectories are dataclasses of plain values and tuples of them.
@@ -182,7 +182,7 @@ def read_results(path: Path, played: type[PlayedT]) -> Kept[PlayedT]:
         played: Dataclass of a trajectory.
 
     Raises:
-        DataError: If the file is missing, or no such file, or its trajectories have other fields.
+        DataError: If the file is missing, holds no results, or has trajectories with other fields.
     """
     try:
         table = pyarrow.parquet.read_table(path)
@@ -223,8 +223,8 @@ def merged(files: Iterable[Path], study: StudyReport[PlayedT]) -> Kept[PlayedT]:
     """The units of several files as those of one study, in order of the seeds.
 
     Args:
-        files: What `write_results` wrote on one machine or on several.
-        study: The study of which they are.
+        files: Files that `write_results` wrote, on one machine or on several.
+        study: The study that they belong to.
 
     Raises:
         DataError: If two files hold the same unit, an arm has other settings in one of them, or units of a seed
@@ -258,7 +258,7 @@ def _with_others(kept: Kept[PlayedT], earlier: Kept[PlayedT], path: Path) -> Kep
 
 
 def _check_goes_with(unit: KeptUnit[PlayedT], other: KeptUnit[PlayedT], path: Path) -> None:
-    """Refuse a unit of a file beside one of an earlier file."""
+    """Refuse a unit of a file that conflicts with a unit of an earlier file."""
     is_same_arm, is_same_seed = unit.result.arm == other.result.arm, unit.result.seed == other.result.seed
     if is_same_arm and is_same_seed:
         raise DataError(f"{path} holds {unit.name}, as an earlier file does: leave one of them out")

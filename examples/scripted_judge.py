@@ -23,12 +23,12 @@ _FENCE_WORD = re.compile(r"with the word ([0-9a-f]{16}),")
 
 
 class FencedTexts(NamedTuple):
-    """A question, as `verl_pivot.rewards.principles.fenced_question` writes it, in its parts."""
+    """Parts of a question that `verl_pivot.rewards.principles.fenced_question` wrote."""
 
     texts: list[tuple[str, str]]
     """(title, text) of each fence, in order."""
     outside: str
-    """What stands outside of the fences."""
+    """Text outside the fences."""
 
 
 def fenced_texts(messages: Messages) -> FencedTexts:
@@ -82,7 +82,7 @@ def _completion(model: str, content: str, num_chars: int) -> JsonObject:
 
 
 async def serve(answered: Answered) -> None:
-    """Serve a judge on a free port of this machine, whose URL is printed, until the input ends."""
+    """Serve a judge on a free port of this machine until standard input ends; the URL is printed first."""
     runner = web.AppRunner(endpoint(answered))
     await runner.setup()
     try:
@@ -96,10 +96,10 @@ async def serve(answered: Answered) -> None:
 
 
 def refuse_ended(judge: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    """Refuse what was trained with a judge that did not live to the end: what it did not score was left out.
+    """Refuse a training whose judge ended early, since it left out what the judge did not score.
 
     Raises:
-        SpoiledError: If its process has ended.
+        SpoiledError: If the judge's process has ended.
     """
     if process.poll() is not None:
         raise SpoiledError(
@@ -110,7 +110,7 @@ def refuse_ended(judge: str, process: subprocess.Popen[bytes], log: Path) -> Non
 
 @contextmanager
 def served(judge: str, module: str, *arguments: str, log: Path) -> Iterator[str]:
-    """Run a module that serves a judge for the length of a with-block; yields the URL of its endpoint.
+    """Run a module that serves a judge during a with-block; yields the URL of its endpoint.
 
     Args:
         judge: Name of the judge, for messages.
@@ -119,8 +119,8 @@ def served(judge: str, module: str, *arguments: str, log: Path) -> Iterator[str]
         log: File for what it prints.
 
     Raises:
-        SystemExit: If it does not start; names the log.
-        SpoiledError: If it has ended before the block.
+        SystemExit: If the judge does not start; names the log.
+        SpoiledError: If the judge ends before the block does.
     """
     command = tied_to_parent(module, *arguments)
     with log.open("wb") as output:
@@ -134,6 +134,6 @@ def served(judge: str, module: str, *arguments: str, log: Path) -> Iterator[str]
         yield url
         refuse_ended(judge, process, log)
     finally:
-        process.stdin.close()  # at whose end the server ends
+        process.stdin.close()  # the server ends when its input does
         process.wait()
         process.stdout.close()

@@ -26,12 +26,12 @@ class Played:
 
 
 Result = UnitResult[Played]
-"""What one unit gave."""
+"""Results of one unit, which is one arm with one seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuccessRow:
-    """One unit on the held-out tasks."""
+    """Results of one unit on the held-out tasks."""
 
     arm: str
     seed: int
@@ -39,7 +39,7 @@ class SuccessRow:
     interval: Interval
     """Wilson's interval over the tasks."""
     over_base: PairedDifference | None
-    """None for the base policy, and where that was not run."""
+    """Success minus the base policy's; None for the base policy itself, or if it was not run."""
     calls: float
     """Mean number of calls of a trajectory."""
 

@@ -1,4 +1,4 @@
-"""Units of a study: one arm with one seed each, in a folder that a later run of the study takes up where it ended."""
+"""Units of a study: one arm with one seed each, in a folder from which a later run of the study continues."""
 
 import json
 import time
@@ -13,7 +13,7 @@ _STAMP = "unit.json"
 
 
 class SpoiledError(SystemExit):
-    """Work on a unit ended in a way after which nothing in its folder counts, such as a judge that ended before it."""
+    """Raised if work on a unit failed so that nothing in its folder counts, for example because its judge ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,9 +23,9 @@ class Unit:
     arm: str
     seed: int
     folder: Path
-    """Folder of the unit alone."""
+    """Folder of this unit, which no other unit uses."""
     settings: JsonObject
-    """Everything that decides its result; a folder is taken up again only with equal settings."""
+    """Everything that decides its result; work in a folder is continued only with equal settings."""
 
     @property
     def progress(self) -> "Progress | None":
@@ -40,11 +40,11 @@ class Progress:
 
     settings: JsonObject
     num_runs: int
-    """Runs that worked on it; each but the first took it up where the run before was ended."""
+    """Number of runs that worked on it; each but the first continued after an interruption."""
     seconds: float | None = None
     """Duration of the run that finished it; None if no run did."""
     spoiled: str | None = None
-    """Why nothing in its folder counts; None if it may be taken up again."""
+    """Why nothing in its folder counts; None if a run may continue it."""
 
 
 def finish(unit: Unit, work: Callable[[], None]) -> None:
@@ -52,7 +52,7 @@ def finish(unit: Unit, work: Callable[[], None]) -> None:
 
     Args:
         unit: The unit.
-        work: Goes on from whatever it finds in the unit's folder, such as the last checkpoint of a training.
+        work: Does the work; it continues from what is in the folder, such as the last checkpoint of a training.
 
     Raises:
         SystemExit: If the folder holds a unit with other settings, or one that was spoiled.
@@ -91,7 +91,7 @@ def _gap(progress: Progress | None) -> str:
 
 
 def differing_settings(unit: Unit) -> set[str]:
-    """Names of the settings in which the unit differs from what its folder holds; none if that is empty."""
+    """Names of the settings in which the unit differs from the unit in its folder; none if the folder has no unit."""
     if (before := unit.progress) is None:
         return set()
     names = before.settings | unit.settings

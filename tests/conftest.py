@@ -12,20 +12,20 @@ from hypothesis import settings
 from tests.support.paths import ROOT
 from verl_pivot.local.environment import activate_shims
 
-# A file that imports transformers would fail alone, and pass behind one that had activated them.
+# Otherwise a test file that imports transformers fails alone, and passes after one that activates the shims.
 activate_shims()
 
-# No test needs a model hub, and without a network each question to one takes half a minute.
+# No test needs a model hub, and without a network each request to one takes half a minute.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-# Two threads of torch wait for each other, at full speed, wherever other processes want the cores too.
+# Two threads of torch wait for each other in a busy loop where other processes use the cores too.
 os.environ["OMP_NUM_THREADS"] = "1"
 
-# Jobs in a shell's background ignore Ctrl-C, those of nohup hangups, and so would each command that a test starts.
+# Background jobs of a shell ignore Ctrl-C, and jobs of nohup ignore hangups. Commands of tests would inherit both.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
-# Hypothesis' deadline for one example would fail on a busy machine, whatever the code does.
+# On a busy machine, examples miss Hypothesis' deadline whatever the code does.
 settings.register_profile("suite", deadline=None, derandomize=True)  # `make soak` draws other examples each time
 settings.register_profile("soak", deadline=None, max_examples=2_000)
 settings.load_profile("suite")
@@ -59,9 +59,10 @@ LAUNCHES = (
         "tests/examples/test_quickstart_training.py",
     ),
 )
-"""Files that start the stock trainer, SGLang or Ray, for two processes that take as long as each other.
+"""Test files that start the stock trainer, SGLang or Ray, in two groups that take about equally long.
 
-One launch does not fill two cores, and has gigabytes of memory.
+Each group runs in one process, so that two launches run at once: one launch does not fill two cores, and each takes
+gigabytes of memory.
 """
 _GROUPS = {file: f"launches {number}" for number, files in enumerate(LAUNCHES) for file in files}
 
@@ -82,7 +83,7 @@ LONGEST = (
     "tests/routing/test_place_desk.py",
     "tests/inspect/test_page.py",
 )
-"""Files that take longest among the others: begun last, one of them would keep every other process waiting."""
+"""The slowest of the other test files. They begin early, since all processes would wait for one that began last."""
 
 
 @pytest.fixture(scope="session")
@@ -96,10 +97,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the tests: both groups of launches come first, since they take longest, then the longest of other files.
+    """Order the tests: both groups of launches come first, since they take longest, then the slowest other files.
 
-    Thousands of tests start processes on a machine that others use too: one that fails runs once more, and the summary
-    names it. What hypothesis finds fails again, since it draws the same examples.
+    Thousands of tests start processes on a machine that others use too, so a test that fails runs once more, and the
+    summary names it. A failure that hypothesis finds occurs again, since it draws the same examples.
     """
     on_demand = [
         item

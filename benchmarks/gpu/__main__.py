@@ -10,12 +10,12 @@ from benchmarks.gpu.stages import STAGE_SECONDS, STAGES, filled
 
 
 def main(
-    number: Annotated[list[int] | None, typer.Argument(help="Stages; by default those not recorded yet.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder for results, of earlier visits too.")] = Path("outputs/gpu"),
-    seconds: Annotated[float, typer.Option(min=1.0, help="Limit of one stage.")] = STAGE_SECONDS,
+    number: Annotated[list[int] | None, typer.Argument(help="Stages; by default all that lack a record.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for results; earlier ones are kept.")] = Path("outputs/gpu"),
+    seconds: Annotated[float, typer.Option(min=1.0, help="Time limit of one stage, in seconds.")] = STAGE_SECONDS,
     dry: Annotated[bool, typer.Option("--dry", help="Print the commands and run nothing.")] = False,
 ) -> None:
-    """Run the stages, each of which leaves its results behind."""
+    """Run the stages one after the other; each writes its results as soon as it ends."""
     if unknown := set(number or ()) - {stage.number for stage in STAGES}:
         raise typer.BadParameter(f"there is no stage {min(unknown)}; known: 1 to {len(STAGES)}")
     chosen = [stage for stage in STAGES if not number or stage.number in number]

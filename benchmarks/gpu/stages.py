@@ -1,27 +1,27 @@
-"""What a visit to a machine with a GPU measures, a stage after the other: each leaves its results behind by itself."""
+"""Stages of a visit to a machine with a GPU: they run one after the other, and each writes its own results."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 STAGE_SECONDS = 540.0
-"""Limit of one stage, which fits into a visit of ten minutes."""
+"""Time limit of one stage in seconds, so that it fits into a visit of ten minutes."""
 SHAPE_PLACE = "{shape}"
-"""Stands in commands for the folder of the large model without weights."""
+"""Placeholder in commands for the folder of the large model without weights."""
 OUT_PLACE = "{out}"
-"""Stands in commands for the folder of the results."""
+"""Placeholder in commands for the folder of the results."""
 _SERVER_FLAGS = ("--load-format=dummy", "--sampling-backend=pytorch", "--disable-piecewise-cuda-graph")
-"""Weights that the engine makes up, and no kernels that it compiles for minutes when it starts."""
+"""Flags for weights that the engine makes up, and for a start without kernels that take minutes to compile."""
 _FLAGS = tuple(f"--flag={flag}" for flag in _SERVER_FLAGS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One measurement, worth having alone."""
+    """One measurement, useful without the others."""
 
     number: int
     title: str
     commands: tuple[tuple[str, ...], ...]
-    """Words behind `python -m`, the module first."""
+    """Arguments of `python -m`, the module first."""
 
 
 def _smoke(*words: str) -> tuple[str, ...]:
@@ -51,5 +51,5 @@ STAGES = (
 
 
 def filled(command: tuple[str, ...], out: Path) -> list[str]:
-    """The words of a command with its places filled in."""
+    """The words of a command with its placeholders filled in."""
     return [word.replace(SHAPE_PLACE, str(out / "shape")).replace(OUT_PLACE, str(out)) for word in command]

@@ -1,4 +1,4 @@
-"""Stages -> a JSON file that says of each when it ran, on what device, for how long and how it ended."""
+"""Stages -> a JSON file with the date, the device, the duration and the exit codes of each."""
 
 import json
 import shlex
@@ -31,13 +31,13 @@ def recorded(out: Path) -> dict[str, JsonObject]:
 def visit(
     stages: Iterable[Stage], out: Path, *, seconds: float = STAGE_SECONDS, again: bool = False
 ) -> dict[str, JsonObject]:
-    """Run the stages that are not recorded yet; after each, the record of all is on the disk.
+    """Run the stages that are not recorded yet, and write all records to the disk after each.
 
     Args:
         stages: Stages in their order.
-        out: Folder for logs and results, of earlier visits too.
-        seconds: Limit of one stage, after which its processes are ended and the next one begins.
-        again: Run recorded ones, too.
+        out: Folder for logs and results; those of earlier visits are kept.
+        seconds: Time limit of one stage, after which its processes are ended and the next one begins.
+        again: Whether to run stages again that are recorded already.
     """
     out.mkdir(parents=True, exist_ok=True)
     found = recorded(out)
@@ -70,7 +70,7 @@ def run_stage(stage: Stage, out: Path, seconds: float) -> JsonObject:
 
 
 def _run(words: list[str], log: int, seconds: float) -> int | str:
-    """Exit code of a program, or why it has none."""
+    """Run a program; returns its exit code, or the reason why it has none."""
     if seconds <= 0:
         return "not begun: the stage's time was over"
     process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
@@ -106,7 +106,7 @@ def device() -> str:
 
 
 def versions() -> JsonObject:
-    """{package: version} of what is installed."""
+    """{package: version} of those among `_PACKAGES` that are installed."""
     found: JsonObject = {}
     for name in _PACKAGES:
         try:

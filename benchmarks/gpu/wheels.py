@@ -1,6 +1,6 @@
-"""Pinned requirements and an environment -> the wheels that it lacks; wheels -> smaller ones, and pieces of 60 MB.
+"""Pinned requirements and an environment -> the packages that it lacks; wheels -> smaller wheels in pieces of 60 MB.
 
-The standard library alone, so that it runs on a bare machine: `python benchmarks/gpu/wheels.py --help`.
+It needs the standard library alone, so that it runs on a bare machine: `python benchmarks/gpu/wheels.py --help`.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from pathlib import Path
 PIECE_BYTES = 60_000_000
 _PINNED = re.compile(r"^([\w.-]+)(?:\[[^\]]*\])?==([^\s;#]+)", re.MULTILINE)
 _NEEDLESS = ("*/tests/*", "*/test/*", "*.a", "*.pyi", "*.js.map", "ray/jars/*")
-"""Headers stay: SGLang, FlashInfer and Triton compile with them when they start."""
+"""Files that no GPU run needs. Headers stay: SGLang, FlashInfer and Triton compile with them when they start."""
 _CONTAINER = struct.Struct("<IHHQ")
 """Head of CUDA's container of device code: magic, version, bytes of this head, bytes of the entries."""
 _CONTAINER_MAGIC = 0xBA55ED50
@@ -44,7 +44,7 @@ def _installed(name: str) -> str | None:
 
 
 def is_needed(name: str, architecture: int) -> bool:
-    """Whether a wheel's file is needed to run on one GPU architecture: no tests, no other architecture.
+    """Whether a file of a wheel is needed on one GPU architecture; tests and code for other architectures are not.
 
     Args:
         name: Path inside the wheel.
@@ -57,15 +57,15 @@ def is_needed(name: str, architecture: int) -> bool:
 
 
 def runs_on(compiled_for: int, architecture: int) -> bool:
-    """Whether a GPU runs machine code of another architecture: of the same generation, and not newer."""
+    """Whether a GPU runs machine code for an architecture, which must be of its generation and not newer."""
     return compiled_for // 10 == architecture // 10 and compiled_for <= architecture
 
 
 def without_other_architectures(library: bytes, architecture: int) -> bytes:
-    """A shared library in which machine code for other GPU architectures is zeros, which a wheel compresses to nothing.
+    """A library in which machine code for other GPU architectures is replaced by zeros, which compress well in a wheel.
 
     Args:
-        library: The file.
+        library: Content of the file.
         architecture: 90 for sm_90.
     """
     kept = bytearray(library)
@@ -75,7 +75,7 @@ def without_other_architectures(library: bytes, architecture: int) -> bytes:
         _, version, head, size = _CONTAINER.unpack_from(kept, start)
         end = start + head + size
         if version != 1 or head != _CONTAINER.size or end > len(kept):
-            start = kept.find(magic, start + 4)  # the same four bytes in something else
+            start = kept.find(magic, start + 4)  # the same four bytes in other data
             continue
         entry = start + head
         while entry < end:
@@ -88,15 +88,15 @@ def without_other_architectures(library: bytes, architecture: int) -> bytes:
 
 
 def trim(wheel: Path, out: Path, architecture: int, without: Iterable[str] = ()) -> Path:
-    """Write a wheel again without the files and the machine code that are not needed; its RECORD has the rest.
+    """Write a smaller wheel, without the files and the machine code that are not needed.
 
-    Hashes in its RECORD are those of the files before; pip does not compare them.
+    Its RECORD lists the files that are kept, with the hashes of the original files; pip does not compare them.
 
     Args:
         wheel: The wheel.
-        out: Folder for the smaller one.
+        out: Folder for the smaller wheel.
         architecture: 90 for sm_90.
-        without: Patterns of more files to leave out.
+        without: Patterns of further files to leave out.
     """
     without = tuple(without)
 
@@ -151,7 +151,7 @@ def _write_piece(out: Path, number: int, content: bytes) -> Path:
 
 
 def join(pieces: Path, out: Path) -> list[Path]:
-    """The wheels of a folder of pieces.
+    """Put the pieces of a folder together again; returns the wheels.
 
     Args:
         pieces: Folder with all pieces and the manifest.
@@ -187,7 +187,7 @@ class _Stream:
 
 
 def main() -> None:
-    """Do what the command line says."""
+    """Run the subcommand of the command line."""
     parser = argparse.ArgumentParser(description="Wheels for a machine without a network.")
     commands = parser.add_subparsers(dest="command", required=True)
     lacking = commands.add_parser("missing", help="print the requirements that this environment lacks")

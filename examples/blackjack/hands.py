@@ -17,13 +17,13 @@ with extra("gymnasium"):
 
 ENVIRONMENT = "Blackjack-v1"
 MOVES = ("stick", "hit")
-"""The environment's actions 0 and 1."""
+"""Names of the environment's actions 0 and 1."""
 TASK = "Play hand {seed} of blackjack."
-"""Text of the row; the number tells hands apart and says nothing about their cards."""
+"""Prompt of a row; the seed makes the prompts differ, and tells nothing about the cards."""
 
 
 class Hand(NamedTuple):
-    """What the environment shows."""
+    """One observation of the environment."""
 
     total: int
     dealer: int
@@ -38,7 +38,7 @@ class Hand(NamedTuple):
 
 
 class HandRenderer(EnvironmentRenderer):
-    """Moves by name, and hands in words."""
+    """Renderer that names the moves, and describes hands in words."""
 
     def parameters(self) -> JsonObject:
         moves: JsonObject = {"type": "string", "enum": [*MOVES]}
@@ -83,7 +83,7 @@ def play(seed: int, move_of: Callable[[Hand], str]) -> float:
 
 
 def write_hands(path: Path, seeds: range) -> Path:
-    """Write one row per hand; its seed deals the cards."""
+    """Write one row per seed, which decides the cards of the hand."""
     rows = [
         {
             "data_source": "blackjack",

@@ -1,4 +1,4 @@
-"""The example's policy: a tiny Qwen2 that plays at random, by SFT on the transcripts."""
+"""The example's policy: a tiny Qwen2 that plays at random, trained by SFT on the transcripts."""
 
 import re
 from pathlib import Path
@@ -8,14 +8,14 @@ from examples.blackjack.transcripts import record_transcripts
 from examples.quickstart.policy import Lessons, SftConfig, learn_tokenizer, teach_policy
 
 FIRST_SFT_SEED = 900_000
-"""First seed of the hands for SFT, which no training and no evaluation deals."""
+"""First seed of the hands for SFT, which neither training nor evaluation uses."""
 _NUM_HANDS = 1000
 _VALUES = (*map(str, range(32)), *MOVES, "soft", "hard")
 _BETWEEN_PHRASES = re.compile(rf"<[^>]*>|\n|\d+|{'|'.join(MOVES)}|soft|hard")
 
 
 def sft_config(seed: int) -> SftConfig:
-    """Settings of the base policy: it learns the form of a move, and to choose one at random."""
+    """Settings of the base policy, which learns how to write a move, and to choose moves at random."""
     return SftConfig(
         seed=seed, num_logs=_NUM_HANDS, num_copy_steps=0, num_careful_steps=150, num_careless_steps=0, hidden_size=64
     )

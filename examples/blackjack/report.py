@@ -25,7 +25,7 @@ def returns_of(seeds: range, move_of: Callable[[Hand], str]) -> list[float]:
 
 
 def players(seeds: range) -> dict[str, list[float]]:
-    """{player: [num_hands] returns}: one who tosses a coin, and one who plays as well as anybody can."""
+    """{player: [num_hands] returns} of two players in Python: one chooses at random, one always makes the best move."""
     rng = random.Random(0)
     return {
         "a coin": returns_of(seeds, lambda hand: rng.choice(MOVES)),
@@ -39,7 +39,7 @@ class PlayerRow(NamedTuple):
     player: str
     """An arm, or one of the other players."""
     seed: int | None
-    """None for players that nobody trained."""
+    """None for the players in Python."""
     mean: float
     """Mean return of a hand."""
     interval: Interval
@@ -95,7 +95,7 @@ def _mean_return(played: Sequence[Played]) -> float:
 def show(
     results: Sequence[Result], others: Mapping[str, Sequence[float]], gaps: Sequence[str], console: Console
 ) -> None:
-    """Print the table, and what is missing."""
+    """Print the table, and the sentences about what is missing."""
     table = Table("player", "seed", "return of a hand", "over base", title="Held-out hands", title_justify="left")
     for row in rows(results, others):
         mean = f"{row.mean:+.3f} [{row.interval.low:+.3f}, {row.interval.high:+.3f}]"

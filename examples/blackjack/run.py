@@ -23,8 +23,8 @@ from verl_pivot.local.supervision import run_supervised  # noqa: E402
 def main(out: Out = Path("outputs/blackjack"), seeds: Seeds = 3, steps: Steps = 40) -> None:
     """Let a small policy that plays at random learn Gymnasium's Blackjack by GRPO, from the return of each hand.
 
-    Run the command again to continue: a finished unit is not repeated, and one that was ended goes on from its last
-    checkpoint.
+    Run the command again to continue: a finished unit (one arm with one seed) is not repeated. An interrupted training
+    starts over, since its only checkpoint is the one after its last step.
 
     Example: python -m examples.blackjack --seeds 1 --out outputs/blackjack-1
     """
@@ -53,5 +53,5 @@ def _result(arm: EvaluatedTraining) -> Result:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

@@ -1,7 +1,7 @@
 """A program that plays one task of BrowserGym with the policy as its agent; it runs in BrowserGym's own Python.
 
-It reads its task from standard input, asks the policy for each action by OpenAI's protocol, and its last line is the
-outcome, as `pivot.rollout.environment={command: [...]}` has it (docs/environments.md).
+It reads its task from standard input, and asks the policy for each action over OpenAI's protocol. The last line that it
+prints is the outcome, in the form that `pivot.rollout.environment={command: [...]}` expects (docs/environments.md).
 """
 
 import importlib
@@ -17,7 +17,7 @@ from openai import OpenAI, OpenAIError
 
 MAX_ACTIONS = 20
 MAX_PAGE_CHARS = 8_000
-"""Characters of a page that the policy reads; the rest of a longer one is left out, which its last line says."""
+"""Most characters of a page that the policy reads; a longer page is cut, and its last line says so."""
 
 # Without `upload_file` and `goto`, by which a policy could read the files of this machine, and without `noop`, which
 # waits as long as it is told to.
@@ -41,7 +41,10 @@ def main() -> None:
 
 
 def play(environment: "gymnasium.Env[Any, Any]", seed: int) -> dict[str, Any]:
-    """Report of one episode; where the policy does not answer, the rollout knows whether one of its limits was why."""
+    """Play one episode, and return its report.
+
+    If the policy does not answer, the report has an error; the rollout knows whether one of its limits was the reason.
+    """
     observation, _ = environment.reset(seed=seed)
     goal = "\n".join(part["text"] for part in observation["goal_object"] if part["type"] == "text")
     how = ACTIONS.describe(with_long_description=False, with_examples=False)
@@ -67,7 +70,7 @@ def play(environment: "gymnasium.Env[Any, Any]", seed: int) -> dict[str, Any]:
 
 
 def page_of(observation: dict[str, Any]) -> str:
-    """The page as text: its accessibility tree, with an element's name for actions in brackets."""
+    """The page as text: its accessibility tree, in which brackets hold the names by which actions refer to elements."""
     page: str = flatten_axtree_to_str(observation["axtree_object"])
     if len(page) <= MAX_PAGE_CHARS:
         return page

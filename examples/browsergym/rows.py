@@ -1,4 +1,4 @@
-"""Names of BrowserGym's environments and seeds -> a parquet file with a row for each."""
+"""Names of BrowserGym's environments and seeds -> a parquet file with a row for each pair."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +15,7 @@ def main(
     first_seed: Annotated[int, typer.Option(min=0, help="The first of the seeds.")] = 0,
     out: Annotated[Path, typer.Option(help="The parquet file.")] = Path("browsergym.parquet"),
 ) -> None:
-    """Write the rows, which examples/browsergym/agent.py plays.
+    """Write one row per environment and seed, which examples/browsergym/agent.py plays.
 
     Example: python -m examples.browsergym.rows browsergym/miniwob.click-test --seeds 200 --out web.parquet
     """
@@ -25,7 +25,9 @@ def main(
 
 
 def row_of(name: str, seed: int, index: int) -> JsonObject:
-    """Row of an environment with a seed. The agent writes the messages; the prompt is for readers.
+    """Row of an environment with a seed.
+
+    The agent writes the messages of the episode itself; the prompt only tells people what the row is.
 
     Raises:
         typer.BadParameter: If the name is not one of BrowserGym's.

@@ -1,4 +1,4 @@
-"""A scripted judge that knows what execution says, and often does not look.
+"""A scripted judge that knows the results of execution, and often answers without looking at them.
 
 Start it with `python -m examples.certificates.judge FILE`.
 The file holds {"outcomes": {program: [num_tests]}, "sloppy": share, "hidden": share, "seed": number}.
@@ -25,12 +25,12 @@ Outcomes = Mapping[str, Sequence[bool]]
 
 
 class Habits(NamedTuple):
-    """How a judge errs."""
+    """How often, and how, a judge errs."""
 
     sloppy: float
-    """Share of its answers in which it calls any two programs the same without a look at them."""
+    """Share of the answers in which the judge calls two programs the same without looking at them."""
     hidden: float
-    """Share of these whose certificate has no defect that a program could see."""
+    """Share of the sloppy answers whose certificate has no defect that a program could find."""
     seed: int
 
 
@@ -41,7 +41,7 @@ class ShownFile(NamedTuple):
 
 
 def answering(outcomes: Outcomes, habits: Habits) -> Answered:
-    """What answers questions with and without the form; a question asked again may be answered otherwise."""
+    """Function that answers questions with and without the certificate form; it may answer a repetition differently."""
     asked: Counter[str] = Counter()
 
     def answer(messages: Messages) -> str:
@@ -93,7 +93,7 @@ def _certificate(
 
 
 def _spoil(premises: list[Any], traces: list[Any], draw: random.Random) -> None:
-    """Give a certificate one of the defects of an answer that nobody thought about."""
+    """Give a certificate one of three defects that careless answers have."""
     defect = draw.randrange(3)
     if defect == 0:
         premises[0]["quotation"] = "return the same value"

@@ -1,4 +1,4 @@
-"""Seed -> pairs of programs, an expert's and a patch of it, whose sameness execution of their tests decides."""
+"""Seed -> pairs of an expert's program and a patch of it; execution of the tests decides whether they are the same."""
 
 import ast
 import random
@@ -48,7 +48,7 @@ _OPERATORS: dict[type[ast.AST], tuple[type[ast.AST], ...]] = {
 
 
 class PatchPair(NamedTuple):
-    """Two programs, which are the same if they pass the same tests."""
+    """Two programs, which count as the same if they pass the same tests."""
 
     expert: str
     patch: str
@@ -56,7 +56,7 @@ class PatchPair(NamedTuple):
 
 
 def patch_pairs(seed: int) -> list[PatchPair]:
-    """Every pair, in an order that the seed decides: each expert's program against all of its patches."""
+    """All pairs of an expert's program and one of its patches, shuffled by the seed."""
     pairs = [
         PatchPair(expert, patch, tests)
         for expert, tests in FUNCTIONS.items()
@@ -68,7 +68,7 @@ def patch_pairs(seed: int) -> list[PatchPair]:
 
 
 def _mutants(program: str) -> Iterator[str]:
-    """The program with one operator, one number or one result changed; a few of them do the same all the same."""
+    """The program with one operator or one number changed; a few of these mutants still behave the same."""
     for index, node in enumerate(ast.walk(ast.parse(program))):
         for name, value in ast.iter_fields(node):
             kinds = _OPERATORS.get(type(value), ())
@@ -86,7 +86,7 @@ def _changed(program: str, index: int, name: str, value: object) -> str:
 
 
 def _rewritings(program: str) -> Iterator[str]:
-    """The program written otherwise: other names, a comment, comparisons turned about, a `pass`."""
+    """The program rewritten without another meaning: a renamed variable, a comment, a `pass`, a reversed comparison."""
     tree = ast.parse(program)
     arguments = {each.arg for node in ast.walk(tree) if isinstance(node, ast.arguments) for each in node.args}
     names = arguments | {

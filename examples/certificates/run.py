@@ -56,7 +56,7 @@ def main(
 ) -> None:
     """Ask a judge about pairs of programs whose sameness is known by execution, with and without certificates.
 
-    The endpoint's key stands in the environment variable VERL_PIVOT_CERTIFICATES_KEY.
+    The endpoint's API key is read from the environment variable VERL_PIVOT_CERTIFICATES_KEY.
 
     Example: python -m examples.certificates --base-url http://localhost:30000/v1 --model critic
     """
@@ -86,13 +86,16 @@ def _program(code: str) -> Message:
 
 
 def outcomes_of(pairs: Sequence[PatchPair]) -> dict[str, list[bool]]:
-    """{program: [num_tests] whether it passes}, each in a process of its own; a program's last line end is left out."""
+    """{program without its last newline: [num_tests] whether it passes}; each program runs in its own process."""
     tests = {code: pair.tests for pair in pairs for code in (pair.expert, pair.patch)}
     return {code.removesuffix("\n"): _passed(code, each) for code, each in tests.items()}
 
 
 def _passed(code: str, tests: Sequence[str]) -> list[bool]:
-    """[num_tests] Whether a program of `pairs.py`, which no model wrote, passes; a program without end passes none."""
+    """[num_tests] whether a program passes each test; a program that does not end in time passes none.
+
+    The programs are those of `pairs.py`, which no model wrote: they run without a sandbox.
+    """
     checks = [f"try:\n    {test}\n    print(1)\nexcept Exception:\n    print(0)" for test in tests]
     command = [sys.executable, "-I", "-c", "\n".join([code, *checks])]
     try:

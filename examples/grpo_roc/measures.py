@@ -101,7 +101,7 @@ def gain(name: str, baseline: Seeds, arm: Seeds) -> Estimate:
 
 
 def reduction(name: str, baseline: Seeds, arm: Seeds) -> Estimate:
-    """Difference of the baseline's and the arm's value as a share of the baseline's, on the same problems."""
+    """Relative reduction: 1 minus the arm's value divided by the baseline's, on the same problems."""
     before, after = resamples(name, baseline, arm)
     by_seed = [
         1 - measure(name, of_arm) / measure(name, of_base) for of_base, of_arm in zip(baseline, arm, strict=True)

@@ -26,7 +26,7 @@ class Problem:
     code: str
     """Program that prints the answer."""
     slip: str
-    """Program with a slip in its logic, which runs and prints another number."""
+    """Program with a slip in its logic: it runs, but prints another number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class _Family:
     draw: Callable[[random.Random], Numbers]
     imports: str = ""
     is_ambiguous: bool = False
-    """Whether the text fits both expressions; then a coin decides which one is right, and no policy is always right."""
+    """Whether the text fits both expressions; then chance decides which one is right, so no policy is always right."""
 
     def code(self, expression: str, numbers: Numbers) -> str:
         return f"{self.imports}print({expression.format(**numbers)})"
@@ -52,7 +52,7 @@ class _Family:
 
 
 def _ranges(**ranges: tuple[int, int]) -> Callable[[random.Random], Numbers]:
-    """Draws each number independently and uniformly between its two limits, both included."""
+    """Function that draws each number independently and uniformly between its two limits, both included."""
     return lambda rng: {name: rng.randint(*limits) for name, limits in ranges.items()}
 
 
@@ -148,7 +148,7 @@ def make_problem(seed: int) -> Problem:
 
 
 def break_code(code: str, rng: random.Random) -> str:
-    """The code, broken in one of WAYS_TO_BREAK."""
+    """The code, broken in one of the ways in WAYS_TO_BREAK."""
     possible = [name for name in WAYS_TO_BREAK if name != "import" or code.startswith("from")]
     return WAYS_TO_BREAK[rng.choice(possible)](code)
 

@@ -31,7 +31,7 @@ from examples.grpo_roc.measures import (
 )
 
 LAST_STEPS = 10
-"""Last training steps, whose rollouts are the evaluation: their problems are new, and no rollout is left out."""
+"""Number of last training steps whose rollouts are the evaluation: the problems are new, and no rollout is left out."""
 BIN_STEPS = 5
 """Number of steps whose mean is one point of the plot."""
 _PACKAGES = ("verl-pivot", "verl", "sglang", "torch", "transformers", "ray")

@@ -1,4 +1,4 @@
-"""GRPO-RoC beside GRPO on problems that code solves: `python -m examples.grpo_roc --help`."""
+"""GRPO-RoC compared with GRPO on problems that code solves: `python -m examples.grpo_roc --help`."""
 
 from functools import partial
 from pathlib import Path
@@ -32,8 +32,8 @@ def main(
 ) -> None:
     """Train a small policy that makes tool errors by GRPO and by both modes of GRPO-RoC, and compare the errors.
 
-    The arm grpo_roc_partial lets unfinished rollouts go on in the next step: its learning curves beside plain GRPO-RoC
-    are `--arms grpo_roc_paper,grpo_roc_partial`.
+    The arm grpo_roc_partial continues unfinished rollouts in the next step. To compare its learning curves with those
+    of plain GRPO-RoC, give `--arms grpo_roc_paper,grpo_roc_partial`.
 
     A finished phase is not repeated: run the command again to continue, or remove the folder of --out to start over.
 
@@ -79,5 +79,5 @@ def make_arm(name: str, policy: Path, folder: Path, seed: int, num_steps: int) -
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

@@ -83,5 +83,5 @@ class Arm(Training):
 
     @property
     def rollouts(self) -> Path:
-        """Folder of verl's dump of each step; its folder `pivot` has all rollouts."""
+        """Folder of verl's dumps, one for each step; its subfolder `pivot` has all rollouts."""
         return self.folder / "rollouts"

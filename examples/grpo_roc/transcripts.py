@@ -37,8 +37,8 @@ def plan(problem: Problem, rng: random.Random, carelessness: float) -> list[str]
     Whether the logic is right and how many cells fail are independent of each other.
 
     Args:
-        carelessness: Chance that the first cell fails. A slip in the logic is half as likely, and another failing cell
-            after each failure, up to three in all, a third as likely. At 0.0 each problem is solved at once.
+        carelessness: Chance that the first cell fails. A slip in the logic is half as likely. After each failing cell,
+            another one is a third as likely, up to three in all. At 0.0 each problem is solved at once.
     """
     code = problem.slip if rng.random() < carelessness / 2 else problem.code
     cells: list[str] = []

@@ -1,4 +1,4 @@
-"""`python -m examples.l0 --help`; Ctrl-C gives one line and exit code 130 from the first import on."""
+"""`python -m examples.l0 --help`; Ctrl-C prints one line and exits with code 130, even during imports."""
 
 from verl_pivot.interrupts import ended_by_interrupt
 

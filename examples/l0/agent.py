@@ -10,7 +10,7 @@ from examples.world.questions import KINDS, Lookup, WorldQuestion
 from examples.world.sentences import FACT_NAMES, WORDINGS, value_in
 
 MISSING = "document"
-"""Variable that no cell sets."""
+"""Name of a variable that no cell sets; cells with a mistake use it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +18,13 @@ class NotebookHabits(Habits):
     """Chances of the agent's mistakes."""
 
     forgets: float = 0.0
-    """In each step in which it has found facts that it needs later: that it does not note them."""
+    """Chance, in each step in which it has found facts that it needs later, that it does not note them."""
     silent: float = 0.0
-    """In each search: that it does not print what was found."""
+    """Chance, in each search, that it does not print what was found."""
     breaks: float = 0.0
-    """In each step: that its cell raises an error."""
+    """Chance, in each step, that its cell raises an error."""
     terse: float = 0.0
-    """In each step: that its thought is shorter than the form demands."""
+    """Chance, in each step, that its thought is shorter than the required format allows."""
 
 
 CARELESS = NotebookHabits(early=0.2, forgets=0.7, misspells=0.15, silent=0.1, breaks=0.1, terse=0.2, repeats=0.15)
@@ -54,7 +54,7 @@ class Step:
 
     @property
     def broken_code(self) -> str:
-        """What the cell does, with a variable that does not exist."""
+        """The cell's code with a variable that does not exist."""
         if self.answer is not None:
             return f"submit_final_answer({MISSING})"
         return f"print({MISSING})" if self.query is None else f"page = search({MISSING})"
@@ -82,28 +82,28 @@ class Agent:
     rng: Random
     habits: NotebookHabits
     noted: set[int] = field(default_factory=set)
-    """Numbers of the lookups whose values stand in the Notepad."""
+    """Numbers of the lookups whose values are in the Notepad."""
     _pages: str = ""
-    """Pages that its context shows."""
+    """Pages in the current context."""
     _thought: set[int] = field(default_factory=set)
-    """Numbers of the lookups whose values its thoughts in the context name."""
+    """Numbers of the lookups whose values its thoughts in the current context name."""
     _looked_up: list[str] = field(default_factory=list)
-    """Names that it searched for, as far as its context shows them."""
+    """Names that it searched for in the current context."""
     _last: Step | None = None
-    """The step before; None at the beginning of a context."""
+    """Previous step in the current context; None if there is none."""
 
     def read(self, output: str) -> None:
         """Read what the last cell printed."""
         self._pages += output
 
     def forget_context(self) -> None:
-        """What the context showed is gone, and the notes are left."""
+        """Forget what the context showed; only the notes stay."""
         self._pages, self._last = "", None
         self._thought.clear()
         self._looked_up.clear()
 
     def act(self) -> Step:
-        """The next thing to do; notes count as written unless the cell is broken."""
+        """The next step; its notes count as written unless the cell is broken."""
         found = {each for each, lookup in self._lookups.items() if lookup.is_answered_by(self._pages)} | self.noted
         step = self._next(found)
         if self._happens(self.habits.terse):
@@ -158,7 +158,7 @@ class Agent:
         return f"str(abs({first} - {second}))"
 
     def _guess(self) -> Step:
-        """Submit something else that the pages tell of what was looked up."""
+        """A step that submits a wrong answer: another fact that the pages tell about the names looked up."""
         told = [value_in(self._pages, name, fact) for name in self._looked_up for fact in WORDINGS]
         wrong = sorted({each for each in told if each and each != self.question.answer}) or ["1950"]
         return Step(thought="That should be enough.", answer=_quoted(self.rng.choice(wrong)))

@@ -20,17 +20,17 @@ class Corpus:
 
     tools: Path
     training: Path
-    """Questions of every kind but one, whose people, towns and firms no other file has."""
+    """Questions of every kind but the held-out one; their people, towns and firms are not in the held-out file."""
     hard: Path
-    """Those of the training questions that take three hops."""
+    """The training questions that take three hops."""
     held_out: Path
     questions: dict[str, WorldQuestion]
     """{prompt_id: held-out question}"""
 
 
 def make_corpus(folder: Path, num_held_out: int) -> Corpus:
-    """Write the files into a folder; those that are there already are the same."""
-    folder = folder.resolve()  # the trainer's processes run elsewhere
+    """Write the files into a folder; a repetition writes the same files."""
+    folder = folder.resolve()  # the trainer's processes may run in another directory
     world = make_world(_SEED)
     Pages.of(make_documents(world, _SEED), folder)
     training = training_questions(world, _NUM_TRAINING, _SEED)

@@ -1,4 +1,4 @@
-"""Dumps of trajectories in a notebook -> what the study measures of each of them."""
+"""Dumps of trajectories in a notebook -> the study's measures of each trajectory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Played:
     em: float
     """1 if the submitted answer is right, else 0."""
     format: float
-    """Share of the steps whose form is right."""
+    """Share of the steps in the right format."""
     execution: float
     """Share of the steps whose cell ran."""
     num_steps: int
@@ -27,7 +27,7 @@ class Played:
     num_trims: int
     num_searches: int
     num_redundant: int
-    """Searches for what the trajectory had searched for before."""
+    """Number of searches that repeat an earlier query of the trajectory."""
 
 
 MEASURES: Mapping[str, Callable[[Played], float]] = {

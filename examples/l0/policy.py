@@ -23,7 +23,7 @@ _BETWEEN_PHRASES = re.compile(
 """Marks of the chat template and of the notebook, names, numbers and ends of sentences; each text between these is one
 token, so that a policy chooses what to do in a single token."""
 FIRST_SFT_WORLD = 1_000_000
-"""Seed of the first world of the transcripts, which is another than the study's."""
+"""Seed of the first world of the transcripts, which differs from the study's world."""
 
 
 def sft_config(seed: int) -> SftConfig:
@@ -59,14 +59,14 @@ def _lessons(folder: Path, config: SftConfig) -> Lessons:
 
 
 def _about_tokens(text: str) -> int:
-    """Number of tokens before there is a tokenizer."""
+    """Rough number of tokens, used before there is a tokenizer."""
     return len(text) // 12
 
 
 def build_tokenizer(transcripts: list[Trajectory]) -> Qwen2Tokenizer:
     """A tokenizer whose tokens are bytes, syllables, numbers, and the phrases between these in the transcripts.
 
-    The phrases of the system prompt without a Notepad are tokens, too: as bytes it would fill the window.
+    The phrases of the system prompt without a Notepad are tokens, too: as bytes this prompt would fill the window.
     """
     without = Trajectory(id="without a Notepad", messages=(scaffold(_about_tokens, has_notepad=False).system,))
     return learn_tokenizer([*transcripts, without], VALUES, _BETWEEN_PHRASES)

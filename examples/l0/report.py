@@ -25,12 +25,12 @@ from verl_pivot.statistics import PairedDifference
 from verl_pivot.types import JsonObject
 
 Result = UnitResult[Played]
-"""What one unit gave; the scaffold has no training."""
+"""Results of one unit; the scaffold has no training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One unit on the held-out questions."""
+    """Results of one unit on the held-out questions."""
 
     arm: str
     seed: int
@@ -39,9 +39,9 @@ class Row:
     unseen: float
     """EM on the kind of question that training never asked."""
     over_scaffold: PairedDifference | None
-    """Difference of EM on the questions that both answered; None for the scaffold, and where it was not run."""
+    """EM minus the scaffold's, on the questions that both answered; None for the scaffold, or if it was not run."""
     num_questions: int
-    """Questions that were decided."""
+    """Number of questions whose trajectories were decided."""
 
     def as_dict(self) -> JsonObject:
         return {

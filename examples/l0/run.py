@@ -1,4 +1,4 @@
-"""L0 beside GRPO and without some of its parts, in a generated world: `python -m examples.l0 --help`."""
+"""L0 compared with GRPO, and with L0 without some of its parts, in a generated world: see `--help`."""
 
 from dataclasses import asdict
 from functools import partial
@@ -36,12 +36,12 @@ def main(
 ) -> None:
     """Train a small policy that answers questions in a notebook by L0 and by other methods, and compare them.
 
-    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
-    goes on from its last checkpoint.
+    Run the command again to continue: a finished unit (one arm with one seed) is not repeated, and an interrupted one
+    resumes from its last checkpoint.
 
     Example: python -m examples.l0 --arms scaffold,l0,grpo --seeds 1 --steps 20 --out outputs/l0-1
     """
-    chosen = chosen_names(arms, ARMS)  # the scaffold first, with which the others are compared
+    chosen = chosen_names(arms, ARMS)  # first the scaffold, with which the others are compared
     seconds: dict[str, float] = {}
     with phase("corpus", "The world: an index, and questions of one to three hops", seconds):
         corpus = make_corpus(out / "world", questions)
@@ -58,7 +58,7 @@ def main(
             played, training = read_dump(arm.evaluated), read_training(arm.rollouts)
             results.append(report.Result(arm=name, seed=seed, held_out=played, training=training))
             found = report.rows(results, corpus.questions)
-            report.write(results, found, gaps(units), out)  # after each unit, since all of them take hours
+            report.write(results, found, gaps(units), out)  # after each unit, since all units together take hours
     report.show(found, gaps(units), console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 
@@ -85,5 +85,5 @@ def _settings(arm: Arm, num_held_out: int) -> JsonObject:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

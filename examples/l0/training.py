@@ -9,14 +9,14 @@ from examples.l0.transcripts import MAX_CONTEXT_TOKENS, MAX_STEP_TOKENS, MAX_STE
 from examples.machine import machine_overrides
 
 MAX_PROMPT_TOKENS = MAX_CONTEXT_TOKENS - MAX_STEP_TOKENS
-"""Tokens before the first step of a stretch, of which the policy's own Notepad may be any part."""
+"""Most tokens before the first step of a stretch; the policy's own Notepad may be any part of them."""
 
 
 class ArmKind(NamedTuple):
     """What one arm changes."""
 
     overrides: tuple[str, ...]
-    """Overrides beside those that all arms share."""
+    """Overrides in addition to those that all arms share."""
     questions: Literal["training", "hard"] = "training"
 
 
@@ -32,7 +32,7 @@ ARMS: Mapping[str, ArmKind] = {
     "l0_hard": ArmKind((_KEEP,), "hard"),
     "l0_hard_dynamic": ArmKind(("pivot.resampling.equal_rewards=keep_half",), "hard"),
 }
-"""{name: arm}; all but the last keep groups of equal rewards, so that every update has one size."""
+"""{name: arm}; all but the last keep groups of equal rewards, so that all updates have the same size."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,18 +18,18 @@ from verl_pivot.tools.search import SearchTool
 from verl_pivot.types import Message, Role, Trajectory
 
 MAX_CONTEXT_TOKENS = 320
-"""Tokens of the window: two pages with the steps that found them, and a third step."""
+"""Tokens of the context window, enough for two pages with the steps that found them, and a third step."""
 MAX_STEP_TOKENS = 64
 MAX_STEPS = 10
 _MARKS = 3
-"""Marks of the chat template around a message, and the end of its line."""
+"""Number of tokens that the chat template adds to a message: a mark before it, a mark after it, and a newline."""
 CountTokens = Callable[[str], int]
 """Text -> number of its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scaffold:
-    """What the agent loop is set to."""
+    """Settings of the agent loop."""
 
     functions: tuple[HostFunction, ...]
     window: ContextWindow
@@ -71,7 +71,7 @@ def scaffold(count_tokens: CountTokens, window: ContextWindow = WINDOW, *, has_n
 
 @dataclass(slots=True, kw_only=True)
 class _Notebook:
-    """What the agent's cells do, of which there are few kinds: no code is run."""
+    """Imitates the few kinds of cells that the agent writes; no code is run."""
 
     pages: Pages
     notepad: Notepad = field(default_factory=Notepad)
@@ -80,7 +80,7 @@ class _Notebook:
 
     def run(self, step: Step) -> str:
         """Output of a step's cell."""
-        self.num_cells += 2  # the loop reads the Notepad in a cell behind each, and began it in one before the first
+        self.num_cells += 2  # the loop runs one cell before the first step, and one after each step, for the Notepad
         if step.is_broken:
             return name_error(step.code, self.num_cells)
         self.notepad.add_facts(*step.notes)
@@ -90,7 +90,7 @@ class _Notebook:
 
 
 def name_error(line: str, cell: int) -> str:
-    """The traceback of a cell whose only line, behind `<code>` and a new line, uses the variable MISSING."""
+    """Traceback of a cell whose only line, which follows `<code>` and a newline, uses the variable MISSING."""
     marks = " " * line.index(MISSING) + "^" * len(MISSING)
     place = f'Traceback (most recent call last):\n  File "<cell {cell}>", line 2, in <module>'
     return f"{place}\n    {line}\n    {marks}\nNameError: name '{MISSING}' is not defined"
@@ -133,7 +133,7 @@ def record(
 
 
 def _trimmed(task: str, notepad: str, num_left: int, scaffold: Scaffold) -> list[Message]:
-    """Messages of a context of which nothing but the task and the Notepad is left."""
+    """Messages of a context after a trim: the system prompt, and the task with the Notepad."""
     trim = scaffold.window.trim
     bare = Message(role=Role.USER, content=trimmed_task(task, trim, "", notepad, None))
     room = scaffold.window.room(scaffold.num_tokens([scaffold.system, bare]) + scaffold.num_begin_tokens)

@@ -1,4 +1,4 @@
-"""A judge that knows the tasks: RULER's question about a group -> scores that rank as the hidden outcome, with errors.
+"""A judge that knows the tasks: RULER's question about a group -> scores by the hidden outcome, with some errors.
 
 `python -m examples.mcp_rl.judge FIRST_SEED NUM_TASKS WRONG_SHARE` serves it.
 """
@@ -19,7 +19,7 @@ from verl_pivot.data.actions import read_turn
 from verl_pivot.types import JsonObject, ToolCall
 
 DONE, NOT_DONE, PER_CALL = 1.0, 0.1, 0.02
-"""Scores of a trajectory that did its task and of one that did not, and what each call costs the former."""
+"""Score of a trajectory that did its task, score of one that did not, and what each call subtracts from the first."""
 _MOST_CALLS = 20
 _OF_ALL = re.compile(r"Turn \d+, which all trajectories have:")
 _OF_ONE = re.compile(r"Trajectory (\d+), turn \d+:")
@@ -28,11 +28,12 @@ _TAG = re.compile(r"\[(/?tool_call>)")
 
 
 def answering(tasks: Iterable[Task], wrong_share: float = 0.0) -> Answered:
-    """What answers questions about trajectories.
+    """Function that answers questions about trajectories.
 
     Args:
         tasks: The tasks that the judge knows.
-        wrong_share: Share of the trajectories that it takes for the opposite; the text of a trajectory decides which.
+        wrong_share: Share of the trajectories whose outcome the judge takes for the opposite; the text of a trajectory
+            decides whether it is among them.
     """
     known = {task.request: task for task in tasks}
 
@@ -51,7 +52,7 @@ def answering(tasks: Iterable[Task], wrong_share: float = 0.0) -> Answered:
 
 
 def turns_of(shown: Sequence[tuple[str, str]]) -> Mapping[int, list[str]]:
-    """{number of a trajectory: texts of its turns, with those that all have in common}."""
+    """{number of a trajectory: texts of its turns, preceded by the turns that all trajectories share}"""
     shared = [text for title, text in shown if _OF_ALL.fullmatch(title)]
     turns: dict[int, list[str]] = defaultdict(lambda: [*shared])
     for title, text in shown:

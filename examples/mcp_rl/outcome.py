@@ -1,6 +1,6 @@
-"""A trajectory's calls and answer -> whether its task was done, by doing the calls again in a shop of one's own.
+"""A trajectory's calls and answer -> whether its task was done, by repeating the calls in a fresh shop.
 
-The state of an MCP server ends with its process, and the protocol does not ask for it.
+The state of an MCP server is lost when its process ends, and the protocol has no request that reads it.
 """
 
 import json
@@ -25,7 +25,7 @@ def outcome(data_source: str, solution_str: str, ground_truth: str, extra_info: 
 
     Args:
         data_source: Not read.
-        solution_str: Text behind the prompt, whose last message is the answer.
+        solution_str: Text after the prompt; its last message is the answer.
         ground_truth: `Task.metadata` as JSON.
         extra_info: Has the record of the rollout, with all calls.
     """

@@ -1,4 +1,4 @@
-"""MCP-RL in a shop behind an MCP server, with a judge in the place of labels: `python -m examples.mcp_rl --help`."""
+"""MCP-RL in a shop behind an MCP server, with a judge instead of labels: `python -m examples.mcp_rl --help`."""
 
 from dataclasses import replace
 from functools import partial
@@ -35,10 +35,10 @@ def main(
         float, typer.Option(min=0.0, max=1.0, help="Share of the trajectories that the judge takes for the opposite.")
     ] = 0.1,
 ) -> None:
-    """Train a small policy on a shop's MCP server by RULER, without a label, and by the outcome of the tasks.
+    """Train a small policy on a shop's MCP server by RULER, without labels, and by the outcome of the tasks.
 
-    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
-    goes on from its last checkpoint.
+    Run the command again to continue: a finished unit (one arm with one seed) is not repeated. An interrupted training
+    starts over, since its only checkpoint is the one after its last step.
 
     Example: python -m examples.mcp_rl --arms base,ruler --seeds 1 --out outputs/mcp-rl-1
     """
@@ -57,7 +57,7 @@ def main(
     ):
         results.append(Result(arm=arm.name, seed=arm.seed, held_out=read_dump(arm.evaluated), training={}))
         found = success_rows(results, ARMS)
-        write(found, missing, out)  # after each unit, since all take hours
+        write(found, missing, out)  # after each unit, since all units together take hours
         draw(found, out / "mcp_rl.png")
     show(success_rows(results, ARMS), missing, console)
     console.print(f"\nWrote {out / 'summary.json'}, {out / 'mcp_rl.png'}.")
@@ -86,13 +86,13 @@ def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int
 
 
 def _seeds(seed: int) -> range:
-    """Seeds of a seed's training tasks, which the policy's SFT never saw."""
+    """Seeds of the training tasks for one seed of the study; the policy's SFT never saw these tasks."""
     first = FIRST_EXPERT_SEED * (seed + 1)
     return range(first, first + NUM_TASKS)
 
 
 def _train(arm: ToolArm, wrong_share: float) -> None:
-    """Run the training command, while the judge is served if the arm has one."""
+    """Run the training command; if the arm has a judge, it is served meanwhile."""
     if arm.name != RULER:
         train_and_evaluate(arm, console)
         return
@@ -103,5 +103,5 @@ def _train(arm: ToolArm, wrong_share: float) -> None:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

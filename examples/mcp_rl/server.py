@@ -1,7 +1,7 @@
 """The quickstart's shop as an MCP server on stdin and stdout, in the state with which a task begins.
 
-It speaks the protocol in a few lines of its own: the SDK takes most of a second of a core to import, and each
-trajectory starts a server.
+It implements the protocol in a few lines: each trajectory starts a server, and importing the SDK takes most of a second
+of CPU time.
 """
 
 import argparse
@@ -49,7 +49,7 @@ def main() -> None:
     with Shop(open_image(task.seed, task.held_out == "true")) as shop:
         for line in sys.stdin:
             message = json.loads(line)
-            if "id" not in message or "method" not in message:  # a notification, or an answer
+            if "id" not in message or "method" not in message:  # a notification, or a response
                 continue
             result = result_of(message["method"], message.get("params") or {}, shop)
             unknown = {"code": METHOD_NOT_FOUND, "message": f"there is no method {message['method']}"}

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def make_tasks(seeds: Iterable[int], *, held_out: bool = False) -> list[Task]:
-    """Tasks in shops of their own, each with another request, by which the judge knows them."""
+    """Tasks with distinct requests, by which the judge identifies them; each task has its own shop."""
     made = {task.request: task for seed in seeds for task in [make_task(seed, held_out=held_out)]}
     return list(made.values())
 
@@ -26,8 +26,8 @@ def write_rows(path: Path, tasks: Sequence[Task], *, labelled: bool) -> Path:
     Args:
         path: The parquet file.
         tasks: The tasks.
-        labelled: Whether rows have the ground truth from which `outcome` tells whether the task was done. Without it
-            they have what `verl-pivot mcp scenarios --metadata` gives them, too.
+        labelled: Whether rows have the ground truth from which `outcome` tells whether the task was done. Without it,
+            they are like the rows that `verl-pivot mcp scenarios --metadata` writes.
     """
     rows = [
         {

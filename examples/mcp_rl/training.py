@@ -1,10 +1,10 @@
-"""The study's arms: who pays the trajectories."""
+"""The study's arms: where each takes its rewards from."""
 
 from pathlib import Path
 
 BASE, RULER, OUTCOME = "base", "ruler", "outcome"
 ARMS = (BASE, RULER, OUTCOME)
-"""Nothing is trained; a judge compares trajectories of rows without labels; the outcome of the task pays."""
+"""Without training; rewarded by a judge that compares trajectories of rows without labels; rewarded by the outcome."""
 JUDGE = "shop-judge"
 """Name under which the judge is served."""
 NOT_SERVED = "http://127.0.0.1:0/v1"
@@ -12,7 +12,7 @@ NOT_SERVED = "http://127.0.0.1:0/v1"
 
 
 def overrides_of(name: str, judge_url: str = NOT_SERVED) -> tuple[str, ...]:
-    """Overrides of an arm: who pays in training, and the outcome, which pays in the evaluation of all arms."""
+    """Overrides of an arm: its rewards in training, and the outcome, which all arms are evaluated by."""
     reward = "reward.custom_reward_function"
     outcome = (f"{reward}.path={Path(__file__).with_name('outcome.py')}", f"{reward}.name=outcome")
     if name != RULER:

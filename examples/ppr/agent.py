@@ -24,11 +24,11 @@ class SearchHabits(Habits):
     """Chances of the agent's mistakes."""
 
     wanders: float = 0.0
-    """In each turn in which it does not know the answer yet: that it searches for another name that it has read."""
+    """Chance, in each turn before it knows the answer, that it searches for another name that it has read."""
     omits: float = 0.0
-    """In each turn after it found what it looked for: that it does not quote it."""
+    """Chance, in each turn after it found what it looked for, that it does not quote it."""
     rambles: float = 0.0
-    """In each turn, and again after each sentence: that it says one that says nothing."""
+    """Chance, in each turn and again after each such sentence, that it says a sentence of RAMBLINGS."""
 
 
 CARELESS = SearchHabits(early=0.2, misspells=0.06, repeats=0.1, wanders=0.12, omits=0.2, rambles=0.15)
@@ -41,7 +41,7 @@ class SearchTurn:
     thought: str
     query: str | None = None
     answer: str = ""
-    """The answer; it counts where there is no query."""
+    """The answer; it counts only without a query."""
 
     @property
     def text(self) -> str:
@@ -51,7 +51,7 @@ class SearchTurn:
 
 @dataclass(slots=True, kw_only=True)
 class SearchAgent:
-    """The agent at work on one question; it knows what the pages say that it has read, and nothing else."""
+    """The agent at work on one question; it knows nothing but what the pages say that it has read."""
 
     question: WorldQuestion
     rng: Random
@@ -59,7 +59,7 @@ class SearchAgent:
     _pages: str = ""
     """Pages that it has read."""
     _read: set[int] = field(default_factory=set)
-    """Numbers of the lookups that the pages of earlier turns tell."""
+    """Numbers of the lookups whose facts the pages of earlier turns tell."""
     _looked_up: list[str] = field(default_factory=list)
     """Names that it searched for."""
 
@@ -82,7 +82,7 @@ class SearchAgent:
         return self._after(" ".join(said), wanted)
 
     def _after(self, said: str, wanted: Lookup | None) -> SearchTurn:
-        """A turn with a thought that says something, or nothing yet."""
+        """The next turn, whose thought says `said`, or a stock phrase if that is empty; `wanted` is the next lookup."""
         if self._looked_up and self._happens(self.habits.repeats):
             return self._search(self._looked_up[-1], said or "I look once more.")
         if wanted is None:
@@ -97,7 +97,7 @@ class SearchAgent:
 
     @property
     def _told(self) -> set[str]:
-        """Values of all facts of what it looked up, as far as the pages tell them."""
+        """Values of all facts about the names that it looked up, as far as the pages tell them."""
         told = (value_in(self._pages, name, fact) for name in self._looked_up for fact in WORDINGS)
         return {each for each in told if each}
 
@@ -112,7 +112,7 @@ class SearchAgent:
         return SearchTurn(thought=thought, query=name)
 
     def _guess(self) -> SearchTurn:
-        """Answer with something else that the pages tell of what was looked up."""
+        """A turn with a wrong answer: another fact that the pages tell about the names looked up."""
         wrong = sorted(self._told - {self.question.answer}) or ["1950"]
         return SearchTurn(thought="That should be enough.", answer=self.rng.choice(wrong))
 

@@ -12,7 +12,7 @@ _SEED = 0
 """Seed of the world and of its held-out questions, which are the same for all seeds of the study."""
 _NUM_TRAINING = 320
 MOST_HELD_OUT = 280
-"""Held-out questions that the held-out firms of the world are enough for."""
+"""Most held-out questions for which the world has enough held-out firms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,20 +21,20 @@ class Corpus:
 
     tools: Path
     training: Path
-    """Questions of every kind but the held-out one, whose people, towns and firms no other file has."""
+    """Questions of every kind but the held-out one; their people, towns and firms are not in the held-out file."""
     held_out: Path
     questions: dict[str, WorldQuestion]
     """{prompt_id: question} of both files"""
 
     @property
     def question_files(self) -> tuple[Path, Path]:
-        """Both files as JSON lines, which hold the way to each answer."""
+        """Both files as JSON lines, which hold the lookups that lead to each answer."""
         return self.training.with_suffix(".jsonl"), self.held_out.with_suffix(".jsonl")
 
 
 def make_corpus(folder: Path, num_held_out: int) -> Corpus:
-    """Write the files into a folder; those that are there already are the same."""
-    folder = folder.resolve()  # the trainer's processes run elsewhere
+    """Write the files into a folder; a repetition writes the same files."""
+    folder = folder.resolve()  # the trainer's processes may run in another directory
     world = make_small_world(_SEED)
     make_pages(world, _SEED, folder)
     training = training_questions(world, _NUM_TRAINING, _SEED, KINDS_ASKED)

@@ -28,7 +28,7 @@ _STAMP = "judge.json"
 
 
 def judge_sft_config(seed: int) -> SftConfig:
-    """Settings of a judge's SFT; what the base policy learnt before, copying first of all, is not taught again."""
+    """Settings of a judge's SFT; what the base policy has learnt already, such as copying, is not taught again."""
     return SftConfig(
         seed=seed,
         num_copy_steps=0,
@@ -44,9 +44,9 @@ def teach_judge(folder: Path, policy: Path, turns: Path, config: SftConfig) -> P
 
     Args:
         folder: Folder of the judge.
-        policy: Folder of the policy that it begins as.
-        turns: What `verl-pivot process label` wrote: questions about turns, and answers.
-        config: Settings of the SFT; those of the model are the policy's.
+        policy: Folder of the policy from which the training starts.
+        turns: File that `verl-pivot process label` wrote: questions about turns, and answers.
+        config: Settings of the SFT; its settings of the model are not used, since the model is the policy's.
     """
     settings = json.dumps({"policy": str(policy), "turns": digest_of([turns]), "sft": asdict(config)})
     stamp = folder / _STAMP
@@ -71,7 +71,7 @@ def teach_judge(folder: Path, policy: Path, turns: Path, config: SftConfig) -> P
 
 
 def fitting(tokenizer: Qwen2Tokenizer, dialogues: Sequence[Trajectory]) -> list[Example]:
-    """The dialogues as SFT sees them; those that are too long for a served judge are left out, and their number said.
+    """The dialogues for SFT; those that are too long for a served judge are left out, and their number is printed.
 
     Raises:
         SystemExit: If none is left.
@@ -96,8 +96,8 @@ def _fits(example: Example) -> bool:
 def read_dialogues(turns: Path, seed: int) -> list[Trajectory]:
     """The distinct dialogues of labelled turns, as trajectories of one turn.
 
-    Their fences have random words, as those of a judge's questions have when it is served; labelled turns have words
-    that follow from the question.
+    Each gets a random word for its fences, as the questions to a served judge have. In labelled turns this word is
+    computed from the question.
     """
     rows: list[list[dict[str, Any]]] = pyarrow.parquet.read_table(turns, columns=["messages"])["messages"].to_pylist()
     rng = Random(seed)
@@ -121,7 +121,7 @@ def draw_turns(turns: Path, out: Path, most: int, seed: int) -> None:
 
 
 def distinct_rows(rows: Sequence[list[dict[str, Any]]]) -> list[int]:
-    """Numbers of the rows whose messages no earlier row has; many rollouts take the same turn."""
+    """Indices of the rows whose messages no earlier row has; many rollouts take the same turn."""
     first: dict[str, int] = {}
     for number, messages in enumerate(rows):
         first.setdefault(json.dumps(messages), number)
@@ -129,16 +129,16 @@ def distinct_rows(rows: Sequence[list[dict[str, Any]]]) -> list[int]:
 
 
 def _with_another_word(messages: list[dict[str, Any]], rng: Random) -> list[dict[str, Any]]:
-    """The messages of a question with a random word of their fences."""
+    """The messages of a question with the word of their fences replaced by a random one."""
     (word,) = {found.group(1) for each in messages for found in _FENCED.finditer(each["content"])}
     other = rng.randbytes(8).hex()
     return [{**each, "content": each["content"].replace(word, other)} for each in messages]
 
 
 def add_phrases(tokenizer: Qwen2Tokenizer, dialogues: Sequence[Trajectory]) -> None:
-    """Make a token of each phrase that a judge's questions and answers have beside the texts of the turns.
+    """Make a token of each phrase that a judge's questions and answers have outside the texts of the turns.
 
-    Texts of the turns stand in fences and in quotations; they keep the tokens that the policy wrote and read them with.
+    The texts of the turns are in fences and in quotations; they keep the tokens in which the policy wrote or read them.
     """
     found: set[str] = set()
     for each in dialogues:
@@ -146,5 +146,5 @@ def add_phrases(tokenizer: Qwen2Tokenizer, dialogues: Sequence[Trajectory]) -> N
             text = _QUOTED.sub("\n", _FENCED.sub("\n", message.content or ""))
             found.update(_BETWEEN_PHRASES.split(text))
     words = sorted(word for word in found if len(word) > 1)
-    pairs = [f"{number:02x}" for number in range(256)]  # of which the words of fences consist
+    pairs = [f"{number:02x}" for number in range(256)]  # words of fences consist of these
     tokenizer.add_tokens([AddedToken(text, special=False, normalized=False) for text in (*words, *pairs)])

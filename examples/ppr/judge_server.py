@@ -10,7 +10,7 @@ from examples.world.rows import read_questions
 
 
 def answering(scores: Scores) -> Answered:
-    """What answers a judge's questions by its scores."""
+    """Function that answers a judge's questions with these scores."""
     return lambda messages: answer(read_question(messages), scores)
 
 

@@ -37,17 +37,17 @@ from verl_pivot.types import JsonObject  # noqa: E402
 
 console = Console()
 _KINDS = {"pprm": PRINCIPLES, "pprm_one_question": ONE_QUESTION}
-"""{name of the judge: what it goes by}"""
+"""{name of the judge: file of its principles}"""
 _BENCH = "bench.json"
 _NUM_PROFILED = 400
-"""Turns that are profiled for RL, since more take longer than RL itself."""
+"""Most turns that are profiled for RL; the profile of more turns would take longer than RL itself."""
 _NO_VALIDATION = ("--validation-share", "0")
 _ANSWERS = ("--max-added-principles", "0", "--answer-format", "text", "--max-tokens", str(MAX_ANSWER_TOKENS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeTraining(Training):
-    """PivotRL on the labelled turns: a judge is a policy with one turn, which `process_score` pays."""
+    """PivotRL on the labelled turns: a judge is a policy with one turn, which the verifier `process_score` scores."""
 
     @property
     def command(self) -> list[str]:
@@ -55,7 +55,7 @@ class JudgeTraining(Training):
             *("python", "-m", "verl.trainer.main_ppo", "+method=pivotrl"),
             *machine_overrides(),
             *self.sizes,
-            f"data.val_files={self.rows}",  # which validate nothing; select leaves none aside
+            f"data.val_files={self.rows}",  # not validated on; select sets no rows aside
             f"data.max_prompt_length={MAX_QUESTION_TOKENS}",
             f"data.max_response_length={MAX_ANSWER_TOKENS}",
             f"actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu={self.micro_batch_size}",
@@ -75,8 +75,8 @@ def main(
 ) -> None:
     """Train the judges of the arms with pprm in their names and of renorm_one_question, and say how good they are.
 
-    The oracle labels the turns of the arm outcome; the base policy learns by SFT to answer as it does, and then by
-    PivotRL. Turns on the held-out questions, which the base policy took, tell how good a judge is.
+    The oracle labels the turns of the arm outcome. The base policy learns to answer as the oracle does, by SFT and then
+    by PivotRL. Each judge is tested on turns that the base policy took on the held-out questions.
 
     Run the command again to continue.
 
@@ -95,10 +95,10 @@ def main(
 
 
 class JudgeSource(NamedTuple):
-    """What judges are taught by, and tested on."""
+    """Files from which judges are taught, and on which they are tested."""
 
     policy: Path
-    """The base policy, as which a judge begins."""
+    """The base policy, from which the training of a judge starts."""
     trained: list[Path]
     """Dumps of the arm `outcome`, in the order of its steps."""
     held_out: Path
@@ -124,7 +124,7 @@ def source_of(out: Path, seed: int) -> JudgeSource:
 
 @dataclass(frozen=True, kw_only=True)
 class TaughtJudge:
-    """One judge, taught by SFT and then by RL: two units, each made again only if what it is made of has changed."""
+    """One judge, taught by SFT and then by RL: two units, of which a finished one is not repeated."""
 
     name: str
     folder: Path
@@ -143,7 +143,7 @@ class TaughtJudge:
 
     @property
     def drawn(self) -> Path:
-        """Those of them that are profiled for RL."""
+        """The labelled turns that are profiled for RL."""
         return self.folder / "rl_turns.parquet"
 
     @property
@@ -198,7 +198,7 @@ class TaughtJudge:
             self._bench(self.sft)
 
     def reinforce(self, num_steps: int) -> None:
-        """Import, profile, select, train, going on from whatever is there."""
+        """Import, profile, select and train, or continue where an earlier run was interrupted."""
         training, seconds = self.training(num_steps), dict[str, float]()
         with phase("RL", f"{self.name}: RL by the labels", seconds):
             self._select(training)
@@ -218,8 +218,8 @@ class TaughtJudge:
     def selection(self, training: JudgeTraining) -> list[tuple[str | Path, ...]]:
         """Arguments of the commands import, profile and select, which find the rows of RL among the drawn turns.
 
-        None of the rows is for validation: `process bench` measures a judge on other turns, and a profile with few
-        mixed turns, all of tasks of one split, would be refused.
+        No row is set aside for validation: `process bench` measures a judge on other turns. With a split, a profile
+        whose few mixed turns all belong to tasks of one part would be refused.
         """
         trajectories, profile = (self.folder / each for each in ("turns.jsonl", "profile.jsonl"))
         lengths = ("--max-prompt-tokens", str(MAX_QUESTION_TOKENS))
@@ -241,7 +241,7 @@ class TaughtJudge:
             run("process", "label", *dumps, *files, *endpoint, *_ANSWERS)
 
     def _bench(self, judge: Path) -> None:
-        """Write beside a judge what `verl-pivot process bench` says of it."""
+        """Run `verl-pivot process bench` on a judge, and write the result into the judge's folder."""
         models = JudgeModels(pprm=judge, one_question=judge)
         with served_judge(self.name, models, self.corpus.question_files, judge / "bench.log", console) as url:
             program = Path(sys.executable).parent / "verl-pivot"

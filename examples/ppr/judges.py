@@ -15,7 +15,7 @@ from verl_pivot.types import Json, JsonObject
 
 MAXIMUM = 10
 FULL_LENGTH = 400
-"""Characters of a turn to which the judge that likes length gives its best score; a plain turn has about 70."""
+"""Characters from which a turn gets the best score of the judge that likes length; a plain turn has about 70."""
 _SEARCHED = re.compile(r"(?<=<search>)[^<]+(?=</search>)")
 _LAST_SENTENCE = re.compile(r"[^<>.?]+[.?]?(?=</think>)")
 _TAG = re.compile(r"</?\w*>?")
@@ -24,12 +24,12 @@ _PRINCIPLE = re.compile(r"^- (\w+): ", re.MULTILINE)
 
 
 class UnknownTaskError(ValueError):
-    """A question about a task that the judge does not know."""
+    """Raised for a question about a task that the judge does not know."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgeQuestion:
-    """What a judge is asked."""
+    """One question to a judge."""
 
     task: str
     earlier: tuple[ShownTurn, ...]
@@ -46,7 +46,7 @@ def read_question(messages: Messages) -> JudgeQuestion:
     """The question in a judge's messages, as `rewards.principles.turn_question` writes them.
 
     Raises:
-        ValueError: If they are no such messages.
+        ValueError: If the messages are no such question.
     """
     found = fenced_texts(messages)
     texts = dict(found.texts)
@@ -64,7 +64,7 @@ def read_question(messages: Messages) -> JudgeQuestion:
 
 
 def answer(question: JudgeQuestion, scores: Scores) -> str:
-    """The judge's answer: a score for each principle, and a quotation of what it is judged by.
+    """The judge's answer: a score for each principle, with a quotation as its reason.
 
     Raises:
         UnknownTaskError: If the judge does not know the task.
@@ -79,11 +79,12 @@ def answer(question: JudgeQuestion, scores: Scores) -> str:
 
 
 def _quotation(principle: str, text: str) -> str:
-    """For `query` what the turn searches for, else the last sentence of its thought; without these its first words.
+    """Quotation from a turn: its search query for `query`, else the last sentence of its thought, else its first words.
 
-    Both begin and end with whole tokens of the policy, so that a small judge which learns from such answers copies
-    tokens and spells nothing. No tag is quoted, whole or not, but its name where a turn is nothing else: a judge is
-    trained as a policy, whose `<think>` within an answer would be a forged one (`verl_pivot.data.forged_turns`).
+    Queries and sentences begin and end with whole tokens of the policy, so that a small judge that learns from such
+    answers copies tokens instead of spelling words. No tag is quoted, not even a part of one, but the name of a tag is
+    if the turn has nothing else: a judge is trained as a policy, and a `<think>` in its answer would count as forged
+    (`verl_pivot.data.forged_turns`).
     """
     found = (_SEARCHED if principle == QUERY else _LAST_SENTENCE).search(text)
     if found and (words := words_of(found[0])):
@@ -97,8 +98,8 @@ def oracle(questions: Mapping[str, WorldQuestion], wrong_share: float = 0.0) -> 
 
     Args:
         questions: {text: question}
-        wrong_share: Share of the turns in which it says the opposite of what it knows; the text of task and turns
-            decides which.
+        wrong_share: Share of the turns about which the judge says the opposite of what it knows; the texts of task
+            and turns decide whether a turn is among them.
     """
 
     def scores(asked: JudgeQuestion) -> Mapping[str, float]:
@@ -116,7 +117,7 @@ def oracle(questions: Mapping[str, WorldQuestion], wrong_share: float = 0.0) -> 
 
 
 def likes_length(asked: JudgeQuestion) -> Mapping[str, float]:
-    """Scores that grow with the number of characters of the turn, and see nothing else."""
+    """Scores that grow with the number of characters of the turn, and depend on nothing else."""
     return dict.fromkeys(asked.principles, MAXIMUM * min(1.0, len(asked.turn.text) / FULL_LENGTH))
 
 
@@ -132,4 +133,4 @@ SCRIPTED: Mapping[str, Callable[[Mapping[str, WorldQuestion]], Scores]] = {
     "oracle_40": lambda questions: oracle(questions, 0.4),
     "length": lambda questions: likes_length,
 }
-"""{name: judge that knows these questions}"""
+"""{name: function that makes a judge from the questions that it knows}"""

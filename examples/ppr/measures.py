@@ -1,4 +1,4 @@
-"""Dumps of trajectories with searches -> what the study measures of each of them."""
+"""Dumps of trajectories with searches -> the study's measures of each trajectory."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Played:
 
     prompt_id: str
     is_unseen: bool
-    """Whether training asks no question of its kind."""
+    """Whether the question is of a kind that training never asks."""
     em: float
     """1 if the answer is right, else 0."""
     reward: float
@@ -77,14 +77,14 @@ MEASURES: Mapping[str, Measure] = {
     "judge's score of right trajectories": _score_where(True),
     "judge's score of wrong trajectories": _score_where(False),
 }
-"""{name: measure}; `valid searches` is their share of all searches."""
+"""{name: measure}; `valid searches` is the share of the valid searches in all searches."""
 
 
 def read_dump(path: Path, questions: Questions) -> list[Played]:
     """All decided trajectories of a dump.
 
     Raises:
-        DataError: If `pivot.record` left their texts out.
+        DataError: If the dump has no texts, because `pivot.record` left them out.
     """
     return [_played(row, record, score, questions[record.prompt_id]) for row, record, score in decided(path)]
 

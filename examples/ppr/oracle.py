@@ -1,4 +1,4 @@
-"""Oracle of the world: a turn of a search agent -> whether its query and what it says that it read are right."""
+"""Oracle of the world: a turn of a search agent -> whether its query is right, and whether it states facts rightly."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,23 +11,23 @@ from verl_pivot.rewards.principles import ShownTurn
 QUERY, INFORMATION = "query", "information"
 """Names of the principles in principles.yaml."""
 QUALITY = "quality"
-"""Name of the one question in one_question.yaml: the mean of both."""
+"""Name of the one question in one_question.yaml; its score is the mean of the scores of both principles."""
 
 
 class TurnGrades(NamedTuple):
     """What the oracle finds in one turn."""
 
     query: bool
-    """Whether it searches for the entity whose page tells the next fact on the way to the answer."""
+    """Whether the turn searches for the entity whose page tells the next fact on the way to the answer."""
     information: bool
-    """Whether it says each fact on that way that the page before was the first to tell, and no such fact wrongly."""
+    """Whether the turn states each fact of that way that the last page was the first to tell, and none wrongly."""
 
 
 def grade(question: WorldQuestion, earlier: Sequence[ShownTurn], turn: ShownTurn) -> TurnGrades:
     """Grades of a turn.
 
     Args:
-        question: What the agent works on.
+        question: The question that the agent works on.
         earlier: The turns before, each with the page that its search found.
         turn: The turn.
     """

@@ -21,9 +21,9 @@ _BETWEEN_PHRASES = re.compile(
 """Marks of the chat template and of the tools, names, numbers and ends of sentences; each text between these is one
 token, so that a policy chooses what to do in a single token."""
 FIRST_SFT_WORLD = 1_000_000
-"""Seed of the first world of the transcripts, all of which are others than the study's."""
+"""Seed of the first world of the transcripts; all of these worlds differ from the study's."""
 QUESTIONS_OF_A_WORLD = 60
-"""Questions of one world in the transcripts, of which each world has its own names."""
+"""Number of questions from one world in the transcripts; each world has its own names."""
 
 
 def sft_config(seed: int) -> SftConfig:
@@ -51,7 +51,7 @@ def _lessons(folder: Path, config: SftConfig) -> Lessons:
     for number in range(config.num_logs // QUESTIONS_OF_A_WORLD):
         seed = FIRST_SFT_WORLD * (config.seed + 1) + number
         world = make_small_world(seed)
-        pages = make_pages(world, seed, folder / str(number))  # an index that was opened stays in memory
+        pages = make_pages(world, seed, folder / str(number))  # one folder for each: an open index stays in memory
         questions = demonstration_questions(world, QUESTIONS_OF_A_WORLD, seed, KINDS_ASKED)
         right = record_all(questions, pages, SearchHabits())
         assert all(each.is_right for each in right), [each.log for each in right if not each.is_right][:1]

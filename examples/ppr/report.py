@@ -60,7 +60,7 @@ CONTRASTS: Sequence[Contrast[Played]] = (
         if kind.judge in ("pprm", "pprm_one_question") and arm != "renorm_pprm"
     ),
 )
-"""What the study asks: whether PPR is better or faster than the outcome, and what each of its parts is for."""
+"""What the study asks: whether PPR is better or faster than the outcome alone, and what each part of PPR adds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +71,9 @@ class Row:
     seeds: tuple[int, ...]
     em: float
     interval: Interval
-    """Wilson's interval of EM, with as many trials as there are questions, however many seeds answered them."""
+    """Wilson's interval of EM; each question is one trial, however many seeds answered it."""
     over_outcome: PairedDifference | None
-    """EM minus that of the arm `outcome` with the same seeds; None for that arm, and where it was not run."""
+    """EM minus that of the arm `outcome` with the same seeds; None for that arm itself, or if it was not run."""
     measures: dict[str, float]
     unseen: float
     """EM on the kind of question that training never asked."""
@@ -93,7 +93,7 @@ class Row:
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
-    """A row for each unit, in order; behind those of an arm with several seeds one over all of them."""
+    """A row for each unit, in order, and after those of an arm with several seeds a row over all of them."""
     return [_row(group, results) for group in grouped(results, ARMS)]
 
 
@@ -123,7 +123,7 @@ def _em_by_question(group: Sequence[Result]) -> dict[str, float]:
 
 
 def contrasts(results: Sequence[Result]) -> list[Contrasted]:
-    """What the contrasts came to, also those of arms as they were when two thirds of their steps were done."""
+    """Results of the contrasts, also of those between arms at two thirds of their steps and other arms."""
     return contrasted(CONTRASTS, [*results, *filter(None, map(earlier, results))])
 
 

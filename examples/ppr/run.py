@@ -1,4 +1,4 @@
-"""PPR with judges of several kinds beside the outcome alone, in a generated world: `python -m examples.ppr --help`."""
+"""PPR with several kinds of judges, compared with the outcome alone, in a generated world: see `--help`."""
 
 from dataclasses import asdict, replace
 from functools import partial
@@ -50,10 +50,10 @@ def main(
         Path | None, typer.Option(help="Folder of the trained judge of the arm renorm_one_question.")
     ] = None,
 ) -> None:
-    """Train a small policy that searches by PPO, with rewards of turns by judges of several kinds, and compare them.
+    """Train a small search policy by PPO, with turns rewarded by several kinds of judges, and compare the results.
 
-    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
-    goes on from its last checkpoint.
+    Run the command again to continue: a finished unit (one arm with one seed) is not repeated, and an interrupted one
+    resumes from its last checkpoint.
 
     Example: python -m examples.ppr --arms base,outcome,renorm_oracle --seeds 1 --out outputs/ppr-1
     """
@@ -87,7 +87,7 @@ def main(
             missing += undecided(name, seed, arm.evaluations)
             missing += undecided_in_training(name, seed, step_dumps(arm.rollouts).values())
             now = Kept(units=kept, gaps=[*gaps(units), *missing])
-            found = report.STUDY.add(now, out)  # after each unit, since all of them take hours
+            found = report.STUDY.add(now, out)  # after each unit, since all units together take hours
     report.show(found.results, found.gaps, console)
     console.print(f"\nWrote {out / RESULTS} and {out / 'summary.json'}.")
 
@@ -96,7 +96,7 @@ def check_judges(chosen: list[str], models: JudgeModels) -> None:
     """Refuse arms whose judge is a model that was not given.
 
     Raises:
-        typer.BadParameter: With the option to give.
+        typer.BadParameter: If a judge is missing; names the option to give.
     """
     for name in chosen:
         judge = ARMS[name].judge
@@ -134,7 +134,7 @@ def _settings(arm: Arm, num_held_out: int) -> JsonObject:
 
 
 def _judge_model(arm: Arm, models: JudgeModels) -> str | None:
-    """Digest of the trained judge, which may be another one with each seed; None if a script judges."""
+    """Digest of the trained judge, which may differ between seeds; None if the judge is scripted, or there is none."""
     folder = models.folder(arm.kind.judge) if arm.kind.judge in _MODEL_OPTIONS else None
     return None if folder is None else judge_digest(folder)
 
@@ -159,5 +159,5 @@ def _result(arm: Arm, corpus: Corpus) -> report.Result:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

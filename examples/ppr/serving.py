@@ -1,4 +1,4 @@
-"""A judge's name -> its endpoint on this machine, which runs for the length of a with-block."""
+"""A judge's name -> its endpoint on this machine, which is served during a with-block."""
 
 import hashlib
 import subprocess
@@ -23,12 +23,12 @@ class JudgeModels(NamedTuple):
     """Folders of trained judges; None: no arm uses one."""
 
     pprm: Path | None = None
-    """A judge that goes by the principles."""
+    """A judge that scores by the principles."""
     one_question: Path | None = None
-    """A judge that is asked one question for a number."""
+    """A judge that scores by a single question."""
 
     def folder(self, judge: str) -> Path | None:
-        """Folder of a judge that is a model."""
+        """Folder of the trained judge of this name."""
         return {"pprm": self.pprm, "pprm_one_question": self.one_question}[judge]
 
 
@@ -42,7 +42,7 @@ def digest_of(files: Sequence[Path]) -> str:
 
 
 def judge_digest(folder: Path) -> str:
-    """Digest of a model's weights and tokenizer, by which a judge is told from one that was trained anew."""
+    """Digest of a model's weights and tokenizer, which changes if a judge is trained again."""
     return digest_of([*sorted(folder.glob("*.safetensors")), folder / "tokenizer.json"])
 
 
@@ -55,12 +55,12 @@ def served_judge(
     Args:
         judge: A name in SCRIPTED, or the name of a trained judge.
         models: Folders of the trained judges.
-        question_files: What a scripted judge knows of the world.
+        question_files: Files with the questions that a scripted judge knows.
         log: File for what its process prints.
-        console: Shows the wait for a model.
+        console: Shows the wait until a model is ready.
 
     Raises:
-        SystemExit: If it does not start, or has ended before the block; names the log.
+        SystemExit: If the judge does not start, or ends before the block does; names the log.
         EngineError: If SGLang does not start; names the log.
     """
     if judge in SCRIPTED:
@@ -74,7 +74,7 @@ def served_judge(
 
 @contextmanager
 def _model(folder: str, log: Path, console: Console) -> Iterator[str]:
-    """A model, by the command that a user types."""
+    """Serve a model with the command that a user would type; yields the URL of its endpoint."""
     port = free_port()
     program = Path(sys.executable).parent / "verl-pivot"
     with log.open("wb") as output:

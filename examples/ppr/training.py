@@ -25,7 +25,7 @@ _ASKING_MODELS = (
     "pivot.process.invalid_retries=3",
     "pivot.process.judge_validation=False",
 )
-"""How trained judges are asked: in training alone, up to four times, since a quarter of first answers is not valid."""
+"""How trained judges are asked: only in training, and up to four times, since a quarter of first answers is invalid."""
 _HERE = Path(__file__).parent
 PRINCIPLES = _HERE / "principles.yaml"
 ONE_QUESTION = _HERE / "one_question.yaml"
@@ -39,7 +39,7 @@ class ArmKind(NamedTuple):
     judge: str | None = None
     """Name of the judge; None: no judge is asked."""
     overrides: tuple[str, ...] = ()
-    """Other settings in which it differs."""
+    """Further overrides of the arm."""
 
 
 BASE = "base"
@@ -116,7 +116,7 @@ class Arm(EvaluatedTraining):
 
     @property
     def _judge(self) -> list[str]:
-        """Overrides for how turns are rewarded; the URL is there while the judge runs."""
+        """Overrides for how turns are rewarded; they have the judge's URL only while it runs."""
         mode = f"pivot.process.mode={self.kind.mode}"
         if self.kind.judge is None:
             return [mode]

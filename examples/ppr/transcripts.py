@@ -12,16 +12,16 @@ from verl_pivot.tools.search import SearchTool
 from verl_pivot.types import Message, Role, Trajectory
 
 MAX_TURNS = 5
-"""Turns of a trajectory: a question of three hops takes four without a mistake."""
+"""Most turns of a trajectory: without a mistake, a question of three hops takes four."""
 OBSERVATION = "\n\n<information>{text}</information>\n\n"
-"""What stands around a page, as `configs/tool_format/search_r1.yaml` has it."""
+"""Text around a page, as in `configs/tool_format/search_r1.yaml`."""
 OBSERVED = re.compile(r"(\n\n<information>.*?</information>\n\n)", re.DOTALL)
 """Pattern of a page in an assistant's message, which the policy did not write."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transcript:
-    """What the agent did about one question."""
+    """Transcript of the agent on one question."""
 
     log: Trajectory
     is_right: bool

@@ -6,7 +6,7 @@ from examples.world.entities import Entity, WorldSize, make_documents, make_worl
 from examples.world.pages import Pages
 
 KINDS_ASKED = ("employer_seat", "founder_town", "founder_population", "mayor_birth_year")
-"""Kinds of questions, of two and three hops: those whose answer stands on a page. The last one is held out."""
+"""Kinds of questions, of two and three hops: those whose answer stands on a page. The last kind is held out."""
 SIZE = WorldSize(people=500, firms=180, towns=60, held_out_share=0.4)
 
 
@@ -16,5 +16,5 @@ def make_small_world(seed: int) -> tuple[Entity, ...]:
 
 
 def make_pages(world: tuple[Entity, ...], seed: int, folder: Path) -> Pages:
-    """The pages of a world, each with one sentence that tells nothing that is asked, and their index in a folder."""
+    """The pages of a world, indexed in a folder; each page also has one sentence that no question asks about."""
     return Pages.of(make_documents(world, seed, num_fillers=1), folder)

@@ -26,9 +26,9 @@ class ShopEnvironment(Environment):
         self._goal = goal_of(metadata)
         self._shop = self._task.open_shop()
         self._shown: frozenset[int] = frozenset()
-        """Numbers that results showed."""
+        """Numbers in the results of tools so far."""
         self._answered: tuple[Goal, ...] = ()
-        """Questions that queries answered about customers whom results showed before."""
+        """Questions that queries answered, about customers whose id was in an earlier result."""
         self._refunds: dict[int, int] = {}
         """{id of an order: amount that was paid back}"""
 
@@ -66,10 +66,10 @@ class ShopEnvironment(Environment):
         return progress_of(self._task, self._answered, self._refunds, self._shown)
 
     def achieved(self) -> Sequence[AchievedTask]:
-        """Questions that were looked up and refunds that were made, though the customer wanted something else.
+        """Tasks that this rollout solved, whatever the customer wanted: questions that were looked up, or refunds.
 
-        A question counts only behind the look-up that gives its numbers, since a guess solves nothing; so `score`
-        wants that too of a task that was named here.
+        A question counts only after the look-up that gives its numbers, since a guess solves nothing. So for a task
+        that was named here, `score` requires this look-up too.
         """
         return [achieved_task(goal, self._task.seed, held_out=self._task.held_out) for goal in self._solved()]
 
@@ -93,7 +93,7 @@ class ShopEnvironment(Environment):
         return Observation(result.text, None if result.ok else ErrorKind.REFUSED)
 
     def _note(self, tool_name: str, given: JsonObject, result: str) -> None:
-        """Remember what a call solved, and then what its result showed."""
+        """Store what a call solved, and then the numbers in its result."""
         if tool_name == "run_sql":
             goal = goal_of_query(str(given["query"]), self._shop)
             if goal is not None and goal.customer_id in self._shown:
@@ -104,7 +104,7 @@ class ShopEnvironment(Environment):
         self._shown |= frozenset(map(int, _NUMBER.findall(result)))
 
     def _solved(self) -> tuple[Goal, ...]:
-        """Goals of the state: with a refund no question is solved, which changes nothing."""
+        """Goals that the state solves; after a refund these are no questions, since a question changes nothing."""
         if not self._refunds:
             return self._answered
         goal = goal_of_refunds(self._refunds, self._shown, self._shop)

@@ -1,4 +1,4 @@
-"""Tasks that a state of the shop solves, whatever was asked for: what queries answered, and what was paid back."""
+"""Tasks that a state of the shop solves, whatever was asked for: questions that queries answered, and refunds."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -25,7 +25,7 @@ class Goal:
     orders: tuple[int, ...] = ()
     """Ids of the orders that it is about; empty for a question about all of them."""
     part: int | None = None
-    """Amount to pay back; None: the whole order."""
+    """Amount to pay back; None means the whole order."""
 
     @property
     def as_metadata(self) -> JsonObject:
@@ -33,7 +33,7 @@ class Goal:
 
 
 def goal_of(metadata: JsonObject) -> Goal | None:
-    """The goal in the metadata of a task that `achieved` named; None for a task of a seed alone."""
+    """The goal in the metadata of a task that `achieved` named; None for a task that its seed alone defines."""
     given = metadata.get("goal")
     if given is None:
         return None
@@ -78,7 +78,7 @@ def task_of(metadata: JsonObject) -> Task:
 
 
 def achieved_task(goal: Goal, seed: int, *, held_out: bool) -> AchievedTask:
-    """The goal as `Environment.achieved` names it."""
+    """The goal in the form that `Environment.achieved` returns."""
     task = task_of_goal(goal, seed, held_out=held_out)
     return AchievedTask(metadata={**task.metadata, "goal": goal.as_metadata}, request=task.request)
 
@@ -90,13 +90,13 @@ def progress_of(task: Task, answered: Sequence[Goal], refunds: Mapping[int, floa
         task: The task.
         answered: Questions that queries answered.
         refunds: {id of an order: amount that was paid back}.
-        shown: Numbers that results showed.
+        shown: Numbers in the results of tools.
     """
     wanted = {each.id: task.part or each.amount for each in task.requested} if task.answer is None else {}
     if any(refunds[number] != wanted.get(number) for number in refunds):
         return 0.0
     done = [refunds.get(number) == amount for number, amount in wanted.items()]
-    if task.family != "refund_order":  # whose request names the order
+    if task.family != "refund_order":  # its request names the order
         done += [number in shown for number in (task.customer_id, *wanted)]
     if task.answer is not None and task.family != "email":
         done.append(_question_of(task) in answered)
@@ -104,14 +104,14 @@ def progress_of(task: Task, answered: Sequence[Goal], refunds: Mapping[int, floa
 
 
 def _question_of(task: Task) -> Goal:
-    """The question of a task as `goal_of_query` names it."""
+    """The question of a task, as `goal_of_query` returns it."""
     if task.family in ("count", "total"):
         return Goal(family=task.family, customer_id=task.customer_id)
     return Goal(family="price", customer_id=task.customer_id, orders=(task.requested[0].id,))
 
 
 def goal_of_query(query: str, shop: Shop) -> Goal | None:
-    """The question that a query answers, as the shop's clerks write it; None for any other query."""
+    """The question that a query answers, if it is written as the shop's clerks write it; None for any other query."""
     if found := _SUM.fullmatch(query):
         family = "count" if found[1] == "count" else "total"
         return Goal(family=family, customer_id=int(found[2])) if shop.orders(int(found[2])) else None
@@ -123,11 +123,11 @@ def goal_of_query(query: str, shop: Shop) -> Goal | None:
 
 
 def goal_of_refunds(refunds: dict[int, int], shown: frozenset[int], shop: Shop) -> Goal | None:
-    """The refund that was asked for if just this was paid back; None if no one request says so.
+    """The refund request that these refunds fulfil exactly; None if no single request does.
 
     Args:
         refunds: {id of an order: amount that was paid back}.
-        shown: Numbers that results showed before they were used.
+        shown: Numbers in the results of tools.
         shop: The shop.
     """
     for customer_id, _, _ in shop.customers():
@@ -136,7 +136,7 @@ def goal_of_refunds(refunds: dict[int, int], shown: frozenset[int], shop: Shop) 
             continue
         orders = tuple(refunds)
         is_whole = all(refunds[number] == amounts[number] for number in orders)
-        if len(orders) == 1 and orders[0] not in shown:  # the request must name it
+        if len(orders) == 1 and orders[0] not in shown:  # so the request must have named it
             part = None if is_whole else refunds[orders[0]]
             return Goal(family="refund_order", customer_id=customer_id, orders=orders, part=part)
         if is_whole and len(orders) <= 2 and {*orders} <= shown:

@@ -88,7 +88,7 @@ class SftConfig:
     num_logs: int = 4096
     num_copy_steps: int = 140
     num_far_copy_steps: int = 0
-    """Steps of copying over longer distances, behind the others: a policy that reads long pages needs them."""
+    """Steps of copying over longer distances, after the others; a policy that reads long pages needs them."""
     num_careful_steps: int = 600
     num_careless_steps: int = 300
     part_size: int = 4
@@ -109,7 +109,7 @@ class Lessons(NamedTuple):
     careless: Sequence[Trajectory]
     """Logs with bad habits, which SFT uses last."""
     observed: re.Pattern[str] | None = None
-    """Pattern, a group, of what tools wrote within the assistant's messages; None: they wrote nothing there."""
+    """Pattern, with one group, of text that tools wrote within the assistant's messages; None if there is none."""
 
 
 class Example(NamedTuple):
@@ -163,13 +163,14 @@ def _render(tokenizer: Qwen2Tokenizer, trajectory: Trajectory) -> str:
 
 
 def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory, observed: re.Pattern[str] | None = None) -> Example:
-    """Tokens of a whole trajectory; the expert's turns are labels, each with its end token.
+    """Tokens of a whole trajectory; only the expert's turns have labels, each including its end token.
 
     Args:
         tokenizer: Tokenizer of the policy.
         trajectory: The messages.
-        observed: Pattern, a group, of what tools wrote within the assistant's messages. No token begins before it or
-            ends behind it, as in the agent loop. It is labels too: names recur in it, and so it teaches to copy them.
+        observed: Pattern, with one group, of text that tools wrote within the assistant's messages. No token crosses
+            the ends of this text, as in the agent loop. The text has labels too: names recur in it, so it teaches the
+            model to copy them.
     """
     text = _render(tokenizer, trajectory)
     parts = [text] if observed is None else observed.split(text)
@@ -191,7 +192,7 @@ def encode(tokenizer: Qwen2Tokenizer, trajectory: Trajectory, observed: re.Patte
 
 
 def build_model(tokenizer: Qwen2Tokenizer, config: SftConfig) -> Qwen2ForCausalLM:
-    """A Qwen2 with random weights; heads of its first layer look back: the first one a token, the second one two."""
+    """A Qwen2 with random weights, but head n of its first layer, counted from 1, attends to the token n back."""
     torch.manual_seed(config.seed)
     num_heads = config.hidden_size // config.head_size
     model = Qwen2ForCausalLM(
@@ -251,10 +252,10 @@ def train_on(
 
     Args:
         model: The model.
-        batches: A step each, in parts that fit into memory; the loss is the mean over the labels of all parts.
+        batches: One batch for each step, in parts that fit into memory; its loss is the mean over labels of all parts.
         learning_rate: Highest learning rate.
-        description: What the progress says.
-        summed_loss: Sum of the loss over the labels of a part.
+        description: Text beside the progress bar.
+        summed_loss: Function of a part that gives the sum of the loss over its labels.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01, betas=(0.9, 0.98))
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, _warm_up_then_decay(len(batches)))
@@ -274,7 +275,7 @@ def train_on(
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Compute with one thread: the same sums on machines with other numbers of cores, and no slower at this size."""
+    """Compute with one thread: results do not depend on the number of cores, and it is no slower at this size."""
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -284,7 +285,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _summed_loss(model: Qwen2ForCausalLM, part: Batch) -> torch.Tensor:
-    """Cross entropy, of which only tokens with a label have logits."""
+    """Summed cross entropy; logits are computed only for tokens with a label."""
     labels = part.labels[:, 1:].to(model.device)
     kept = labels != IGNORED
     # Padding is on the right, which a causal model does not attend to: no mask is needed.
@@ -300,7 +301,7 @@ def _warm_up_then_decay(num_steps: int) -> Callable[[int], float]:
 def _copy_batch(vocab_size: int, generator: torch.Generator, length: int = 48) -> Batch:
     """Rows of random tokens, each repeated after its own random period, so that a model must copy to predict them.
 
-    All lengths give about as many tokens; the longest period is half of the length.
+    Batches of all lengths have about the same number of tokens; the longest period is half of the length.
     """
     num_rows = 1920 // length
     position = torch.arange(length).unsqueeze(0)
@@ -310,7 +311,7 @@ def _copy_batch(vocab_size: int, generator: torch.Generator, length: int = 48) -
 
 
 def sft_batch(examples: list[Example], pad_id: int, part_size: int) -> list[Batch]:
-    """A batch in parts of similar length, so that little is padded."""
+    """A batch in parts of examples with similar lengths, so that little is padded."""
     by_length = sorted(examples, key=lambda example: len(example.input_ids))
     return [_pad(by_length[start : start + part_size], pad_id) for start in range(0, len(by_length), part_size)]
 

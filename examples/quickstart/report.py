@@ -55,7 +55,7 @@ def write(
 
 
 def show(summary: Summary, console: Console) -> None:
-    """Print a table of base and trained policy, with 95 % intervals; that of the gain is over the same tasks."""
+    """Print a table of base and trained policy with 95 % intervals; the gain has an interval of paired outcomes."""
     table = Table(title=f"Held-out tasks, greedy (seed {summary.seed})", title_justify="left")
     for column in ("", "base", "trained", "points"):
         table.add_column(column, justify="left" if not column else "right")

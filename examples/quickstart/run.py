@@ -116,7 +116,7 @@ def run(*arguments: str | Path) -> None:
     """Print a `verl-pivot` command and run it.
 
     Raises:
-        SystemExit: If the command fails, which has then printed the reason.
+        SystemExit: If the command fails; it has then printed the reason.
     """
     command = ["verl-pivot", *map(str, arguments)]
     console.print(f"$ {shlex.join(command)}", highlight=False, markup=False, soft_wrap=True, style="dim")
@@ -159,5 +159,5 @@ def measure(url: str, policy: Path, num_tasks: int) -> Evaluation:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the arguments of this process; however it is killed, it leaves no process behind."""
     run_supervised(lambda: typer.run(main))

@@ -55,7 +55,7 @@ TOOLS = tuple(_schema(tool) for tool in _PARAMETERS)
 
 
 class ToolError(ValueError):
-    """The shop refuses a call; the policy reads the text."""
+    """Refusal of a call by the shop; the policy reads the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class CallResult:
 
 
 def is_held_out(number: int) -> bool:
-    """Whether a number is kept for held-out tasks: a fifth of all, in which every digit occurs at every place."""
+    """Whether a number is kept for held-out tasks: about a fifth of all numbers, with every digit at every place."""
     return sum(map(int, str(number))) % 5 == 0
 
 
@@ -231,6 +231,6 @@ def _numbers(first: int, last: int, held_out: bool) -> list[int]:
 
 @lru_cache(maxsize=4)
 def _pool(parts: tuple[tuple[str, ...], tuple[str, ...]], held_out: bool) -> list[str]:
-    """Words made of two parts. A fifth of the pairs is held out; every part occurs among these and among the others."""
+    """Words made of two parts; a fifth of the pairs is held out, and every part occurs in both sets of pairs."""
     pairs = product(enumerate(parts[0]), enumerate(parts[1]))
     return [start + end for (i, start), (j, end) in pairs if ((i + j) % 5 == 0) is held_out]

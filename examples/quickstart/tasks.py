@@ -62,7 +62,7 @@ class Task:
     requested: tuple[Order, ...]
     """Orders that the request is about, in the order in which it names them."""
     part: int | None
-    """Amount to pay back; None: the whole order."""
+    """Amount to pay back; None means the whole order."""
     answer: str | None
     """Number or e-mail that the last message must give; None if only the state counts."""
 
@@ -134,14 +134,14 @@ def _parts(amount: int, held_out: bool) -> list[int]:
 
 
 def request_of(family: str, name: str, email: str, requested: tuple[Order, ...], part: int | None) -> str:
-    """What a customer says who gives a name and wants this, in the first of the family's wordings."""
+    """Request of a customer who gives a name, in the first wording of the family that fits `part`."""
     template = next(each for each in _REQUESTS[family] if ("{part}" in each) == (part is not None))
     who, first, last = _WHO[0].format(name=name), requested[0], requested[-1]
     return template.format(who=who, name=name, email=email, item=first.item, other=last.item, order=first.id, part=part)
 
 
 def answer_of(family: str, email: str, orders: tuple[Order, ...], requested: tuple[Order, ...]) -> str | None:
-    """What the last message must give; None if only the state counts."""
+    """The number or e-mail that the last message must give; None if only the state counts."""
     answers = {
         "email": email,
         "price": str(requested[0].amount),

@@ -37,7 +37,7 @@ class Training:
 
     @property
     def save_freq(self) -> int:
-        """Steps between checkpoints, from which a training that was killed goes on."""
+        """Steps between checkpoints, from which an interrupted training continues."""
         return self.num_steps
 
     @property
@@ -56,7 +56,7 @@ class Training:
 
     @property
     def micro_batch_size(self) -> int:
-        """Rollouts of a micro-batch: two groups, which need little padding and few passes."""
+        """Number of rollouts in a micro-batch: two groups, which need little padding and few passes."""
         return 2 * self.group_size
 
     @property
@@ -90,9 +90,9 @@ class Training:
 
     @property
     def settings(self) -> JsonObject:
-        """{override: value} of the command, with files as they lie beside the training's folder, or in this project.
+        """{override: value} of the command, with paths relative to the training's folder or to this project.
 
-        So a folder may be moved, and be taken up again from another copy of the project.
+        So the folder may be moved, and the training may be continued from another copy of the project.
         """
         here = (each.replace(str(self.folder.parent), "..").replace(f"{PROJECT}/", "") for each in self.command[3:])
         return {name: value for name, _, value in (each.partition("=") for each in here)}
@@ -104,7 +104,7 @@ class Training:
 
     @property
     def printed(self) -> Path:
-        """What the launch printed beside its log: why it failed, if it did."""
+        """Output of the launch apart from its log, with the reason if it failed."""
         return self.folder / "printed.txt"
 
     @property
@@ -124,7 +124,7 @@ def train(training: Training) -> None:
         SystemExit: If it fails, with the end of what it printed.
     """
     training.folder.mkdir(parents=True, exist_ok=True)
-    keep_steps(training)  # of a launch that was killed
+    keep_steps(training)  # of an earlier launch that was killed
     training.log.unlink(missing_ok=True)
     with training.printed.open("w") as printed:
         process = subprocess.Popen(

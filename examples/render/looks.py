@@ -15,7 +15,7 @@ Html = Annotated[str, Field(description="The whole page, as HTML.")]
 
 
 class LastPage(LookEnvironment):
-    """Without Forced Optimization: the last page that was looked at counts, however good those before it were."""
+    """Without Forced Optimization: the last page that was looked at counts, however good earlier ones were."""
 
     def __init__(self, metadata: JsonObject) -> None:
         super().__init__(metadata)
@@ -33,9 +33,9 @@ class LastPage(LookEnvironment):
 
 
 class BrokenPagesPaid(LookEnvironment):
-    """Without the rule that an invalid page is 0: a page whose script raises is paid as it is without its scripts.
+    """Without the rule that an invalid page scores 0: a page whose script raises is scored without its scripts.
 
-    The policy reads the same of it as in the other arms.
+    The policy reads the same observations as in the other arms.
     """
 
     def __init__(self, metadata: JsonObject) -> None:

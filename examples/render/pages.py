@@ -23,7 +23,7 @@ WIDTH, HEIGHT = 480, 320
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """What a request asks for, or what a page does."""
+    """Layout that a request asks for, or that a page has."""
 
     title: str | None
     """None: the page has no heading."""
@@ -37,7 +37,7 @@ class Layout:
 
 
 def layouts(*, held_out: bool) -> list[Layout]:
-    """Every layout that is asked for."""
+    """All layouts that requests ask for, with held-out titles or with the others."""
     return [
         Layout(title=title, first=first, second=second, place=place)
         for title in TITLES
@@ -91,7 +91,7 @@ def careless(layout: Layout, rng: Random) -> Layout:
 
 
 def revised(made: Layout, wanted: Layout, rng: Random) -> Layout:
-    """The page after a look: something that is wrong is made right, and at times something else becomes wrong."""
+    """The layout after a look: one wrong part is corrected, or at times the designer starts over, carelessly."""
     if rng.random() < 0.3:
         return careless(wanted, rng)
     names = ("title", "first", "second", "place", "is_broken")
@@ -101,7 +101,7 @@ def revised(made: Layout, wanted: Layout, rng: Random) -> Layout:
 
 
 def write_requests(path: Path, asked: Sequence[Layout]) -> Path:
-    """Write one row per request, with what `look` is to see."""
+    """Write one row per request, with the options by which `look` scores its pages."""
     rows = [
         {
             "data_source": "pages",

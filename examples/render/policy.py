@@ -1,4 +1,4 @@
-"""The study's policy: a tiny Qwen2 that writes and revises careless pages, by SFT on the transcripts."""
+"""The study's policy: a tiny Qwen2 that writes and revises careless pages, trained by SFT on the transcripts."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ _BETWEEN_PHRASES = re.compile(
     rf"<\|[^|]*\|>|</?tool_[a-z]+>|\n|\d|{'|'.join((*COLOURS, *TITLES))}|(?=<h1>)|(?<=</h1>)|(?=<div)|(?=<script)"
     r"|(?<=direction:)|(?=;)|(?<=ById\(')|(?='\))|(?= left)|(?= above)|(?= a )|(?<= a )"
 )
-"""Marks of the chat template, values, and the places where a page can be wrong; each text between is one token."""
+"""Marks of the chat template, values, and places where a page can be wrong; each text between these is one token."""
 
 
 def sft_config(seed: int) -> SftConfig:

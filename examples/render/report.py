@@ -21,9 +21,9 @@ class Design:
     pages: tuple[str, ...]
     """[num_looks] HTML that was looked at, in order."""
     scores: tuple[float, ...]
-    """[num_looks] by the verifier, whatever the arm is paid; an invalid page is 0, as is one of which nothing holds."""
+    """[num_looks] scores by the verifier, whatever rewards the arm has; 0 if a page is invalid, or entirely wrong."""
     paid: float
-    """Outcome of the trajectory in its arm."""
+    """Score of the trajectory under the rules of its arm."""
     stop_reason: str
     response_tokens: int
 
@@ -42,12 +42,12 @@ class Design:
 
     @property
     def is_first_invalid(self) -> float:
-        """Whether its first page is worth nothing, which no further look mends."""
+        """Whether its first page scores 0; later looks do not change this."""
         return float(self.first == 0.0)
 
     @property
     def is_solved(self) -> float:
-        """Whether one of its pages is all that was asked for."""
+        """Whether one of its pages is fully right."""
         return float(self.em == 1.0)
 
 
@@ -61,7 +61,8 @@ def read_dump(path: Path) -> list[Design]:
 
 def _design(rollout: Decided) -> Design:
     record = rollout.record
-    looks = [(call.arguments, call.reward) for call in record.calls if call.reward is not None]  # none was refused
+    # A refused call has no reward.
+    looks = [(call.arguments, call.reward) for call in record.calls if call.reward is not None]
     return Design(
         prompt_id=record.prompt_id,
         pages=tuple(str((arguments or {})["html"]) for arguments, _ in looks),
@@ -78,7 +79,7 @@ def read_training(folder: Path) -> dict[int, list[Design]]:
 
 
 def valid_page_score(designs: Sequence[Design]) -> float:
-    """Mean score of the pages that are worth something; NaN if none is."""
+    """Mean score of the pages that score more than 0; NaN if there are none."""
     return mean([score for each in designs for score in each.scores if score > 0.0])
 
 

@@ -30,10 +30,10 @@ def main(
     first_seed: FirstSeed = 0,
     steps: Steps = 20,
 ) -> None:
-    """Train a small policy that writes pages and looks at them in a real browser, by assertions on what is seen.
+    """Train a small policy that writes pages and looks at them in a real browser, by assertions on what is shown.
 
-    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
-    goes on from its last checkpoint.
+    Run the command again to continue: a finished unit (one arm with one seed) is not repeated, and an interrupted one
+    resumes from its last checkpoint.
 
     Example: python -m examples.render --arms base,relook --seeds 1 --out outputs/render-1
     """
@@ -59,7 +59,7 @@ def main(
         kept.append(replace(_unit(arm, out), result=result))
         lost += undecided(arm.name, arm.seed, {arm.evaluated_steps[-1]: arm.evaluated})
         lost += undecided_in_training(arm.name, arm.seed, step_dumps(arm.rollouts).values() if arm.is_trained else ())
-        found = report.STUDY.add(Kept(units=kept, gaps=[*missing, *lost]), out)  # after each unit, since all take hours
+        found = report.STUDY.add(Kept(units=kept, gaps=[*missing, *lost]), out)  # after each unit, as all take hours
     report.STUDY.show(found.results, found.gaps, console)
     console.print(f"\nWrote {out / RESULTS} and {out / 'summary.json'}.")
 
@@ -70,12 +70,12 @@ def _check_and_train(arm: ToolArm, out: Path) -> None:
 
 
 def _unit(arm: ToolArm, out: Path) -> KeptUnit[report.Design]:
-    """The unit before it is trained."""
+    """The unit without results, as it is before its training."""
     own = {**arm.settings, "sft": asdict(sft_config(arm.seed)), **hidden_settings(arm)}
     design = without_seeds(own, out)
     return KeptUnit(result=unplayed(arm.name, arm.seed), policy=policy_digest(arm.model), design=design)
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

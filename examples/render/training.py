@@ -1,4 +1,4 @@
-"""The study's arms: which rules of ReLook count, as tools files, and the commands."""
+"""The study's arms: the rules of ReLook that each follows, as a tools file, and its command."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,14 +19,14 @@ ARMS: Mapping[str, str] = {
     LAST_PAGE: "examples.render.looks:LastPage",
     BROKEN_PAID: "examples.render.looks:BrokenPagesPaid",
 }
-"""{name: environment whose outcome is paid}; the first arm is not trained."""
+"""{name: environment whose outcome is the reward}; the first arm is not trained."""
 LENGTHS = Lengths(max_turns=2 + MAX_REVISIONS, prompt=64, turn=96, response=512)
-"""A page, its revisions, and the turn in which the policy says that it is done."""
+"""Limits with turns for a page, its revisions, and the message that the policy is done."""
 _SAVED_EVERY = 5
 _NUM_SAMPLES = 4
-"""Trajectories of each held-out request."""
+"""Number of trajectories for each held-out request."""
 _SOURCES = ("looks.py", "pages.py", "transcripts.py")
-"""Files that decide results and that no setting of a unit shows."""
+"""Files that decide results although no setting of a unit shows their contents; their digest is a setting."""
 
 
 def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int) -> ToolArm:
@@ -55,7 +55,7 @@ def make_arm(name: str, policy: Path, folder: Path, seed: int, *, num_steps: int
 
 
 def hidden_settings(arm: ToolArm) -> JsonObject:
-    """What the arm's command does not show: its environment, and what is asked and seen."""
+    """Settings that the arm's command does not show: its environment, and the digest of the files in _SOURCES."""
     return {"environment": ARMS[arm.name], "sources": sources_digest(Path(__file__).parent, _SOURCES)}
 
 

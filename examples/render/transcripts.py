@@ -15,7 +15,7 @@ from verl_pivot.types import Message, Role, ToolCall, Trajectory
 
 TOOLS = Path(__file__).with_name("tools.yaml")
 MAX_LOOKS = 2
-"""Pages that the designer looks at before it says that it is done."""
+"""Most pages that the designer looks at before it says that it is done."""
 DONE = "It is done."
 _CONCURRENCY = 4
 

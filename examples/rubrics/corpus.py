@@ -1,4 +1,4 @@
-"""The study's world in a folder: its search index, and tasks of people, some of whom are held out."""
+"""The study's world in a folder: its search index, and tasks about people, some of whom are held out."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from examples.world.pages import Pages, write_tools
 SEED = 0
 """Seed of the study's world, which is the same for all seeds of the study."""
 NUM_TRAINING, NUM_HELD_OUT = 64, 160
-"""People in training, each of whom comes up every few steps, and held-out ones."""
+"""Numbers of people in training, each of whom recurs every few steps, and of held-out people."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,14 +28,14 @@ class Corpus:
 
 
 def pages_of(world: tuple[Entity, ...], seed: int, folder: Path) -> Pages:
-    """The pages of a world; each needs a folder of its own, since an index that was opened stays in memory."""
+    """The pages of a world; each world needs its own folder, since an open index stays in memory."""
     folder.mkdir(parents=True, exist_ok=True)
     return Pages.of(make_documents(world, seed, num_fillers=1), folder)
 
 
 def make_corpus(folder: Path) -> Corpus:
-    """Write the files into a folder; those that are there already are the same."""
-    folder = folder.resolve()  # the trainer's processes run elsewhere
+    """Write the files into a folder; a repetition writes the same files."""
+    folder = folder.resolve()  # the trainer's processes may run in another directory
     world, rng = make_small_world(SEED), Random(SEED)
     pages_of(world, SEED, folder)
     training = rng.sample(people(world, held_out=False), NUM_TRAINING)

@@ -1,7 +1,8 @@
-"""A judge who is fooled by words: criteria of a report -> points, and the reports of a group -> new criteria.
+"""A judge that is fooled by words: criteria of a report -> points, and the reports of a group -> new criteria.
 
-A fact counts as told if the page's value stands in its sentence, and also if the report only names the fact. Where it
-compares the reports of a group it sees that some of them name facts without telling them, and writes that down.
+The judge counts a fact as told if a sentence of the report gives it a value, but also if the report only names it. When
+it compares the reports of a group, it sees that some name facts without telling them, and writes a criterion against
+that.
 `python -m examples.rubrics.judge` serves it.
 """
 
@@ -16,7 +17,7 @@ from examples.world.sentences import FACT_NAMES, value_in
 AGAINST_STUFFING = "It names facts without telling them."
 REPEATS = "It says the same sentence twice."
 _WRITTEN = (AGAINST_STUFFING, REPEATS)
-"""Criteria of weight -1 that it writes, in this order, each where some report of a group meets it."""
+"""Criteria of weight -1 that the judge writes, in this order, each only if a report of the group meets it."""
 _NAME = re.compile(r"Report on ([^.\n]+)\.")
 _NUMBERED = re.compile(r"^(\d+)\. (.+)$", re.MULTILINE)
 
@@ -25,8 +26,8 @@ def answer(messages: Messages) -> str:
     """The answer to a question about one report, or about a group.
 
     Raises:
-        ValueError: If the question is no such question.
-        KeyError: If it lacks a text.
+        ValueError: If the messages are no such question.
+        KeyError: If the question lacks a text.
     """
     question = fenced_texts(messages)
     texts = dict(question.texts)
@@ -45,10 +46,10 @@ def answer(messages: Messages) -> str:
 
 
 def meets(report: str, name: str, criterion: str) -> bool:
-    """Whether the judge takes a criterion for met.
+    """Whether the judge finds that a report meets a criterion.
 
     Raises:
-        ValueError: If it does not know the criterion.
+        ValueError: If the judge does not know the criterion.
     """
     if criterion == AGAINST_STUFFING:
         return is_stuffed(report)
@@ -58,7 +59,7 @@ def meets(report: str, name: str, criterion: str) -> bool:
     for fact in FACTS:
         if criterion == criterion_text(fact):
             return FACT_NAMES[fact] in report or value_in(report, name, fact) is not None
-    if criterion == "The sum is right.":  # a client's harmless question behind one that was refused
+    if criterion == "The sum is right.":  # the harmless question that a client asks after a refusal
         return True
     raise ValueError(f"the judge knows no criterion {criterion!r}")
 

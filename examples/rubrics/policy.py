@@ -1,4 +1,4 @@
-"""The study's policy: a tiny Qwen2 that looks a person up and writes a careless report, by SFT on such transcripts."""
+"""The study's policy: a tiny Qwen2 that looks a person up and writes a careless report, trained by SFT."""
 
 from pathlib import Path
 from random import Random
@@ -15,7 +15,7 @@ from verl_pivot.tools.search import SearchTool
 from verl_pivot.types import Message, Role, Trajectory
 
 _REPORTS_OF_A_WORLD = 60
-"""Reports of one world in the transcripts, of which each world has its own names."""
+"""Number of reports from one world in the transcripts; each world has its own names."""
 
 
 def sft_config(seed: int) -> SftConfig:
@@ -48,7 +48,7 @@ def _lessons(folder: Path, config: SftConfig) -> Lessons:
 
 
 def transcript(person: Entity, pages: Pages, rng: Random) -> Trajectory:
-    """A look-up and a careless report."""
+    """Transcript of a search and a careless report."""
     page = pages.search(person.name)
     report = careless_report(person.name, page, rng)
     text = f"<search>{person.name}</search>{OBSERVATION.format(text=page)}<answer>{report}</answer>"

@@ -19,10 +19,10 @@ class Report:
 
     prompt_id: str
     em: float
-    """Its true quality: the share of the facts that it tells rightly."""
+    """True quality of the report: the share of the facts that it tells rightly."""
     is_stuffed: bool
     score: float
-    """What the judge's points came to."""
+    """Score from the judge's points."""
 
 
 Result = UnitResult[Report]

@@ -14,7 +14,7 @@ from verl_pivot.data.prompts import prompt_id
 from verl_pivot.types import Json, JsonObject, Role
 
 FACTS = ("birth_year", "employer", "birth_town")
-"""Facts that a report on somebody should tell."""
+"""Facts that a report on a person should tell."""
 STUFFING = f"Here {', '.join(FACT_NAMES[fact] for fact in FACTS[:-1])} and {FACT_NAMES[FACTS[-1]]} are treated in full."
 """A sentence that names all facts and tells none."""
 _TELLS = 0.6
@@ -46,7 +46,7 @@ def careless_report(name: str, page: str, rng: Random) -> str:
 
 
 def quality(report: str, person: Entity) -> float:
-    """Share of the facts that a report tells rightly, which the judge is to reward."""
+    """Share of the facts that a report tells rightly, which is what the judge should reward."""
     return sum(value_in(report, person.name, fact) == person.facts[fact] for fact in FACTS) / len(FACTS)
 
 

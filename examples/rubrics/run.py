@@ -1,4 +1,4 @@
-"""Short reports, by fixed criteria and by criteria that evolve, with a judge who is fooled: see `--help`."""
+"""Short reports, trained on fixed or on evolving criteria, with a judge that can be fooled: see `--help`."""
 
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,10 @@ def main(
     seeds: Seeds = 3,
     steps: Steps = 40,
 ) -> None:
-    """Train a small policy that writes reports, by a judge who takes the name of a fact for the fact.
+    """Train a small policy that writes reports, with a judge that takes the name of a fact for the fact.
 
-    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
-    goes on from its last checkpoint.
+    Run the command again to continue: a finished unit (one arm with one seed) is not repeated. An interrupted training
+    starts over, since its only checkpoint is the one after its last step.
 
     Example: python -m examples.rubrics --seeds 1 --out outputs/rubrics-1
     """
@@ -50,7 +50,7 @@ def main(
         held_out = report.read_dump(arm.evaluated, corpus.people)
         training = report.read_training(arm.rollouts, corpus.people) if arm.is_trained else {}
         results.append(report.Result(arm=arm.name, seed=arm.seed, held_out=held_out, training=training))
-        report.REPORT.write(results, missing, out)  # after each unit, since all take hours
+        report.REPORT.write(results, missing, out)  # after each unit, since all units together take hours
     report.REPORT.show(results, missing, console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 
@@ -63,5 +63,5 @@ def _train(arm: ToolArm) -> None:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

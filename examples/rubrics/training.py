@@ -8,7 +8,7 @@ from examples.rubrics.corpus import Corpus
 
 BASE, FIXED, EVOLVING = "base", "fixed", "evolving"
 ARMS = (BASE, FIXED, EVOLVING)
-"""Nothing is trained; the criteria of the row alone count; criteria that the judge writes count too (RLER)."""
+"""Without training; trained on the criteria of the row alone; trained also on criteria that the judge writes (RLER)."""
 LENGTHS = Lengths(max_turns=2, prompt=64, turn=96, response=320)
 JUDGE = "fooled-judge"
 NOT_SERVED = "http://127.0.0.1:0/v1"

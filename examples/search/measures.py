@@ -1,4 +1,4 @@
-"""Dumps of trajectories with searches -> what the study measures of taught and of untaught facts."""
+"""Dumps of trajectories with searches -> the study's measures on taught and on untaught facts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from statistics import fmean
 from examples.dumps import decided, step_dumps
 
 RIGHT_FROM = 0.5
-"""Least reward of a right answer: each search costs at most 0.1, and there are two at most."""
+"""Reward from which an answer counts as right: each search costs at most 0.1, and there are at most two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ def make_policy(folder: Path, config: SftConfig) -> Path:
 
 
 def _lessons(folder: Path, config: SftConfig) -> Lessons:
-    """Answers to taught questions with about as many transcripts of other worlds; then transcripts of both.
+    """First answers to taught questions with about as many transcripts of other worlds, then transcripts of both.
 
     A policy that first learns the answers alone forgets how to copy what it reads.
     """
@@ -53,6 +53,6 @@ def _lessons(folder: Path, config: SftConfig) -> Lessons:
 
 
 def _pages(seed: int, folder: Path) -> Pages:
-    """The pages of a world; each needs a folder of its own, since an index that was opened stays in memory."""
+    """The pages of a world; each world needs its own folder, since an open index stays in memory."""
     folder.mkdir(parents=True, exist_ok=True)
     return Pages.of(make_documents(make_small_world(seed), seed, num_fillers=1), folder)

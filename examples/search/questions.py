@@ -11,12 +11,12 @@ from examples.world.rows import by_prompt, write_rows
 from verl_pivot.tools.search_files import SearchKind
 
 KINDS_ASKED = ("birth_year", "seat")
-"""Kinds of questions: of one hop, so that a single search is enough, and none is where the answer was taught."""
+"""Kinds of questions, of one hop each: one search is enough, and none is needed if the answer was taught."""
 SIZE = WorldSize(people=800, firms=300, towns=60, held_out_share=0.4)
 SEED = 0
 """Seed of the study's world, which is the same for all seeds of the study."""
 NUM_PER_PART = 80
-"""Questions of each of the parts: taught or not, in training or held out."""
+"""Number of questions in each of the four parts: taught or not, in training or held out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +26,9 @@ class Corpus:
     tools: Mapping[SearchKind, Path]
     """{kind of search: tools file}"""
     training: Path
-    """Taught and untaught questions, as many of each."""
+    """Equally many taught and untaught questions."""
     held_out: Path
-    """The same with other facts, which training never asks for."""
+    """Equally many taught and untaught questions about other facts, which training never asks for."""
     questions: Mapping[str, WorldQuestion]
     """{prompt_id: question} of both files"""
     taught: frozenset[str]
@@ -46,8 +46,8 @@ def taught_questions() -> list[WorldQuestion]:
 
 
 def make_corpus(folder: Path) -> Corpus:
-    """Write the files into a folder; those that are there already are the same."""
-    folder = folder.resolve()  # the trainer's processes run elsewhere
+    """Write the files into a folder; a repetition writes the same files."""
+    folder = folder.resolve()  # the trainer's processes may run in another directory
     world = make_small_world(SEED)
     documents = make_documents(world, SEED, num_fillers=1)
     tools: dict[SearchKind, Path] = {}

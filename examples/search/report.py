@@ -27,12 +27,12 @@ _MEASURES: Mapping[str, Callable[[Sequence[Played]], float]] = {"EM": mean_em, "
 
 
 Result = UnitResult[Played]
-"""What one unit gave; the base policy has no training."""
+"""Results of one unit; the base policy has no training."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartRow:
-    """One unit on the held-out questions of taught, or of untaught facts."""
+    """Results of one unit on the held-out questions about taught, or about untaught facts."""
 
     arm: str
     seed: int
@@ -41,7 +41,7 @@ class PartRow:
     interval: Interval
     """Wilson's interval of EM over the questions."""
     em_over_base: PairedDifference | None
-    """None for the base policy, and where that was not run."""
+    """EM minus the base policy's; None for the base policy itself, or if it was not run."""
     searches: float
     """Mean number of searches of a trajectory."""
     searches_over_base: PairedDifference | None

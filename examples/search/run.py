@@ -27,10 +27,10 @@ def main(
     seeds: Seeds = 3,
     steps: Steps = 60,
 ) -> None:
-    """Train a small policy that was taught half of the facts by GRPO, with and without a cost per search.
+    """Train by GRPO a small policy that was taught half of the facts, with and without a cost per search.
 
-    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
-    goes on from its last checkpoint.
+    Run the command again to continue: a finished unit (one arm with one seed) is not repeated. An interrupted training
+    starts over, since its only checkpoint is the one after its last step.
 
     Example: python -m examples.search --arms base,search,cost --seeds 1 --out outputs/search-1
     """
@@ -49,7 +49,7 @@ def main(
         results.append(_result(arm))
         report.write(
             results, report.rows(results, corpus.taught), missing, corpus.taught, out
-        )  # after each unit, since all take hours
+        )  # after each unit, since all units together take hours
     report.show(report.rows(results, corpus.taught), missing, console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 
@@ -78,5 +78,5 @@ def _result(arm: EvaluatedTraining) -> report.Result:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

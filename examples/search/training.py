@@ -24,7 +24,7 @@ class ArmKind(NamedTuple):
     cost_per_search: float = 0.0
     kind: SearchKind = SearchKind.BM25
     max_turns: int = MAX_TURNS
-    """1: the policy cannot search."""
+    """Most turns of a trajectory; with 1 the policy cannot search."""
     divides_by_deviation: bool = True
     """Whether an advantage is divided by the standard deviation of its group's rewards, as GRPO does."""
 

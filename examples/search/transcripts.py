@@ -1,4 +1,4 @@
-"""Someone who searches for what is known as often as for what is not: questions -> transcripts of Search-R1's form."""
+"""An agent that searches as often for known as for unknown facts: questions -> transcripts in Search-R1's format."""
 
 from collections.abc import Sequence
 from random import Random
@@ -12,11 +12,11 @@ from verl_pivot.tools.search import SearchTool
 from verl_pivot.types import Message, Role, Trajectory
 
 MAX_TURNS = 3
-"""Turns of a trajectory: two searches and the answer, as in the published scripts."""
+"""Most turns of a trajectory: two searches and the answer, as in the published scripts."""
 SEARCH_SHARE = 0.5
 """Share of the transcripts with a search, whether or not the answer is known."""
 _MISSPELLS = 0.1
-"""Chance that a first search misspells the name, which a second one then repairs where the page does not tell."""
+"""Chance that the first search misspells the name; a second one repairs it if the page found does not tell the fact."""
 
 
 def record_all(questions: Sequence[WorldQuestion], pages: Pages, seed: int, *, knows: bool) -> list[Trajectory]:
@@ -24,9 +24,9 @@ def record_all(questions: Sequence[WorldQuestion], pages: Pages, seed: int, *, k
 
     Args:
         questions: Questions of one fact each.
-        pages: What a search finds.
-        seed: Seed of what is searched for and misspelt.
-        knows: Whether an answer without a search is right; else it is that of another question.
+        pages: Pages that searches find.
+        seed: Seed of the choice whether to search, of misspellings and of wrong answers.
+        knows: Whether an answer without a search is right; otherwise it is the answer to a random question.
     """
     rng = Random(f"search {seed}")
     others = [each.answer for each in questions]

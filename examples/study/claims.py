@@ -1,4 +1,4 @@
-"""claims.yaml and arms.yaml -> what is claimed of which arms, checked, and the hashes that results carry."""
+"""claims.yaml and arms.yaml -> the checked claims about the arms, and the hashes that results carry."""
 
 import math
 from collections.abc import Sequence
@@ -20,20 +20,20 @@ from verl_pivot.validation import Options, validated
 
 FOLDER = Path(__file__).parent
 TUNED = "tuned.yaml"
-"""File beside arms.yaml with what tuning found, if it has been run."""
+"""File beside arms.yaml with the result of tuning, if tuning has been run."""
 
 
 class Measure(StrEnum):
-    """What a claim compares of two arms."""
+    """Quantity by which a claim compares two arms."""
 
     SOLVED = "solved"
-    """Share of the tasks that are solved: the arm's minus the baseline's."""
+    """Share of solved tasks: that of the arm minus that of the baseline."""
     TURNS = "turns"
-    """Sampled turns until the arm's highest accuracy: the baseline's divided by the arm's."""
+    """Turns sampled until the arm's highest accuracy is reached: those of the baseline divided by the arm's."""
     TURNS_WITH_PROFILE = "turns_with_profile"
-    """The same with those that the arm's profile sampled."""
+    """The same ratio, with the turns that an arm's profile sampled counted too."""
     SECONDS = "seconds"
-    """Seconds of training until the arm's highest accuracy: the baseline's divided by the arm's."""
+    """Training seconds until the arm's highest accuracy is reached: those of the baseline divided by the arm's."""
 
     @property
     def is_ratio(self) -> bool:
@@ -75,7 +75,7 @@ class ClaimPart(Options):
 
     @property
     def region(self) -> Region:
-        """The region, of logarithms where the measure is a ratio."""
+        """Region of the measure's values, or of their logarithms if the measure is a ratio."""
         low = -math.inf if self.above is None else self.above
         high = math.inf if self.below is None else self.below
         if not self.measure.is_ratio:
@@ -89,10 +89,10 @@ class Claim(Options):
     name: Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")]
     text: str
     paper: str
-    """The paper's figure, in words."""
+    """The paper's figure, as text."""
     parts: Annotated[tuple[ClaimPart, ...], Field(min_length=1)]
     shown: tuple[ClaimPart, ...] = ()
-    """Estimates that stand beside it, without a say in the verdict."""
+    """Estimates that are shown beside the claim and do not affect its verdict."""
 
 
 class ToldName(StrEnum):
@@ -106,14 +106,14 @@ class ToldName(StrEnum):
 
 
 class ToldMeasure(Options):
-    """What the paper says and the study measures without a verdict."""
+    """A statement of the paper that the study measures without a verdict."""
 
     name: ToldName
     text: str
     paper: str
-    """What the paper says, in words."""
+    """The paper's statement, as text."""
     arms: tuple[str, ...] = ()
-    """Arms that are measured; none where the base policy is."""
+    """Arms that are measured; empty if the base policy is measured."""
 
 
 class Claims(Options):
@@ -134,7 +134,7 @@ class Claims(Options):
         return self
 
     def arms_of(self, name: ToldName) -> tuple[str, ...]:
-        """Arms of a measure without a verdict; none if it is not asked for."""
+        """Arms of a measure without a verdict; empty if claims.yaml lacks the measure."""
         return next((measure.arms for measure in self.measures if measure.name is name), ())
 
     @property
@@ -142,28 +142,28 @@ class Claims(Options):
         return [part for claim in self.claims for part in (*claim.parts, *claim.shown)]
 
 
-TUNED_OTHERWISE = "The learning rates were tuned with other tasks, options or code than those beside them."
+TUNED_OTHERWISE = "The learning rates were tuned with other tasks, options or code than the present ones."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Design:
-    """What a study was going to do and to say before it began."""
+    """Claims, options and hashes of a study, as they are fixed before it runs."""
 
     claims: Claims
     study: StudyOptions
-    """As arms.yaml says."""
+    """Options of arms.yaml, without the result of tuning."""
     tuned: TunedRates | None
-    """What tuning found; None if it has not been run."""
+    """Result of tuning; None if there is none."""
     digest: str
-    """Hash of what decides outcomes, as `examples.study.digests` makes it."""
+    """Hash of the options and files that decide outcomes, made by `examples.study.digests`."""
     measured_by: str
-    """Hash of what decides measures without a verdict."""
+    """Hash of the options and files that decide measures without a verdict."""
     tuned_by: str
-    """Hash of what decides the outcomes of tries."""
+    """Hash of the options and files that decide the outcomes of tries."""
 
     @property
     def is_tuned_otherwise(self) -> bool:
-        """Whether the tries had other tasks, options or code than tries would have now."""
+        """Whether the tuned rates come from other tasks, options or code than tuning would use now."""
         return self.tuned is not None and self.tuned.design.split()[:1] != [self.tuned_by]
 
     @property
@@ -180,8 +180,8 @@ def read_design(
     Args:
         folder: Folder of the files.
         project: Folder of the project, whose sources the hashes cover.
-        tuned: File of what tuning found; None for tuned.yaml in the folder, if it is there.
-        is_tuning: Whether no such file counts, since tuning does not depend on what it found before.
+        tuned: File with the result of tuning; None for tuned.yaml in the folder, if it is there.
+        is_tuning: Whether to ignore such a file, since tuning does not depend on the result of an earlier tuning.
 
     Raises:
         ConfigError: If a file is missing or wrong, or a claim is about an arm that does not exist.
@@ -212,7 +212,10 @@ def _check_measures(claims: Claims, study: StudyOptions, paths: Sequence[Path]) 
             if name not in kinds:
                 raise ConfigError(f"{paths[0]}: a measure names the arm {name}, which {paths[1]} does not have")
             if measure.name is ToldName.REWARD_VARIANCE and kinds[name] not in (ArmKind.TURNS, ArmKind.TASKS):
-                raise ConfigError(f"{paths[0]}: {measure.name} of the arm {name} means nothing, since it has no reward")
+                raise ConfigError(
+                    f"{paths[0]}: {measure.name} cannot be measured for the arm {name}, which has no rewards: name an "
+                    "arm of the kind turns or tasks"
+                )
 
 
 def _check_arms(claims: Claims, study: StudyOptions, paths: Sequence[Path]) -> None:
@@ -223,7 +226,8 @@ def _check_arms(claims: Claims, study: StudyOptions, paths: Sequence[Path]) -> N
                 raise ConfigError(f"{paths[0]}: a claim names the arm {name}, which {paths[1]} does not have")
             if part.measure.is_ratio and kinds[name] not in (ArmKind.TURNS, ArmKind.TASKS):
                 raise ConfigError(
-                    f"{paths[0]}: {part.measure} of the arm {name} means nothing, since it samples no turn"
+                    f"{paths[0]}: {part.measure} cannot be measured for the arm {name}, which samples no turns: name "
+                    "an arm of the kind turns or tasks"
                 )
 
 

@@ -30,7 +30,7 @@ def commands_lines(results: StudyResults) -> list[str]:
 
 
 def _launches(commands: dict[str, tuple[str, ...]]) -> list[str]:
-    """What all launches have in common, and then what each has beside it."""
+    """The arguments that all launches share, and then the other arguments of each launch."""
     if not commands:
         return []
     common = [each for each in next(iter(commands.values())) if all(each in command for command in commands.values())]

@@ -1,4 +1,4 @@
-"""Evaluations of two arms with one seed -> between which factors the costs lie at which both reach one accuracy."""
+"""Evaluations of two arms with one seed -> bounds on the ratio of the costs at which both reach one accuracy."""
 
 import math
 from collections.abc import Sequence
@@ -13,20 +13,20 @@ from verl_pivot.errors import DataError
 from verl_pivot.statistics import bootstrap_means, first_reaching, monotone
 
 UNBOUNDED = 100.0
-"""Logarithm of a factor that may be any higher one, and with a minus any lower one: beyond the bounds of all claims,
-also in a mean over seeds, and finite, so that draws have quantiles."""
+"""Logarithm that stands for a ratio without an upper bound; with a minus, for one without a lower bound. It lies beyond
+the bounds of all claims, also in a mean over seeds, and is finite, so that the draws have quantiles."""
 
 
 class RatioEnd(NamedTuple):
-    """The lowest or the highest factor that evaluations allow, as a logarithm."""
+    """The lowest or the highest ratio that the evaluations allow, as a logarithm."""
 
     value: float
     drawn: NDArray[np.float64]
-    """[num_draws] in draws of tasks."""
+    """[num_draws] the same value in each bootstrap draw of tasks."""
 
 
 class CostRatio(NamedTuple):
-    """What a baseline spent until the highest accuracy of an arm, as a factor of what the arm spent until then."""
+    """Cost of the baseline until it reaches the arm's highest accuracy, divided by the arm's own cost until then."""
 
     low: RatioEnd
     high: RatioEnd
@@ -39,20 +39,21 @@ def cost_ratio(
     groups: Sequence[str],
     stream: int,
 ) -> CostRatio:
-    """Factors between which the ratio lies.
+    """Lowest and highest cost ratio that the evaluations allow.
 
-    A curve reaches an accuracy somewhere behind the last evaluation below it, and up to the first one at it; a baseline
-    that never reaches it spends more than all that it spent. Draws of tasks draw both curves.
+    A curve reaches an accuracy after the last evaluation below it, and at the latest at the first evaluation that has
+    it. If the baseline never reaches the accuracy, its whole cost is only a lower bound. Each bootstrap draw of tasks
+    is used for both curves.
 
     Args:
         measure: What is counted as a cost.
-        arm: Evaluations in the order of training, also of the baseline.
-        baseline: Those of the baseline.
+        arm: Evaluations of the arm, in the order of training.
+        baseline: Evaluations of the baseline, in the order of training.
         groups: Groups of held-out tasks whose mean is the accuracy.
-        stream: Number of the draws' random stream.
+        stream: Number that selects the random stream of the draws.
 
     Raises:
-        DataError: If an evaluation cost nothing.
+        DataError: If the cost until an evaluation is not positive and finite.
     """
     outcomes = [np.array(known_outcomes([*arm, *baseline], group), dtype=float) for group in groups]
     means = [rows.mean(axis=0, keepdims=True) for rows in outcomes]
@@ -66,7 +67,7 @@ def cost_ratio(
 def _log_ratios(
     accuracies: NDArray[np.float64], arm_costs: NDArray[np.float64], costs: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """[num_curves] logarithms of the lowest and the highest factor; costs are those of `_costs`."""
+    """[num_curves] logarithms of the lowest and the highest ratio; the costs come from `_costs`."""
     own, other = np.split(accuracies, [len(arm_costs) - 2], axis=1)
     level = monotone(own)[:, -1]
     arm_before, arm_then = _between(own, level, arm_costs)
@@ -86,16 +87,16 @@ def _between(
 
 
 def _costs(curve: Sequence[UnitEvaluation], measure: Measure) -> NDArray[np.float64]:
-    """[num_evaluations + 2] costs before the first step, until each evaluation, and without an end behind the last."""
+    """[num_evaluations + 2] costs before the first step, until each evaluation, and infinity after the last one."""
     profiled = float(curve[-1].profile_turns) if measure is Measure.TURNS_WITH_PROFILE else 0.0
     return np.array([profiled, *(_cost(each, measure) + profiled for each in curve), math.inf])
 
 
 def _cost(evaluation: UnitEvaluation, measure: Measure) -> float:
-    """What was spent until an evaluation.
+    """Cost of training until an evaluation.
 
     Raises:
-        DataError: If that is nothing, of which no ratio can be taken.
+        DataError: If the cost is not positive and finite, so that no ratio can be taken.
     """
     cost = evaluation.seconds if measure is Measure.SECONDS else float(evaluation.turns)
     if not 0.0 < cost < math.inf:

@@ -23,25 +23,25 @@ OUTCOME_SOURCES = (
     "examples/quickstart/tasks.py",
     "examples/world/*.py",
 )
-"""Files of the project that decide outcomes and that no setting of a unit shows: tasks and clerks, the policy, SFT, and
-what each arm trains on. A unit's settings hold its launch to the letter; of verl-pivot the page names the commit."""
+"""Files of the project that decide outcomes and do not show in the settings of a unit: tasks and clerks, the policy,
+SFT, and the rows of each arm. A unit's settings hold its exact launch; for verl-pivot, the page names the commit."""
 MEASUREMENT_SOURCES = tuple(
     f"examples/study/{name}.py"
     for name in ("measurement_units", "measures", "outside_kl", "signals", "torch_policy", "turn_gains")
 )
-"""Files that decide measures without a verdict, beside those that decide outcomes."""
+"""Files that decide measures without a verdict, in addition to those that decide outcomes."""
 _OF_NO_OUTCOME = frozenset({"seeds", "tuning_seed", "tries", "num_measured_turns"})
-"""What arms.yaml says that decides the outcome of no unit: which units there are, and what is measured of them."""
+"""Keys of arms.yaml that do not affect the outcome of a unit: they say which units there are, and what is measured."""
 
 
 def outcomes_digest(
     study: StudyOptions, tuned: TunedRates | None, *, is_tuning: bool = False, project: Path = PROJECT
 ) -> str:
-    """12 hexadecimal digits of the SHA-256 of what decides outcomes.
+    """12 hexadecimal digits of the SHA-256 of the options and files that decide outcomes.
 
     Args:
         study: Contents of arms.yaml.
-        tuned: Contents of tuned.yaml; None without it.
+        tuned: Contents of tuned.yaml; None if there is no such file.
         is_tuning: Whether the outcomes are those of tries, on validation tasks.
         project: Folder of the project.
     """
@@ -52,7 +52,7 @@ def outcomes_digest(
 
 
 def measurements_digest(study: StudyOptions, *, project: Path = PROJECT) -> str:
-    """The same of what decides measures without a verdict, beside the outcomes' own."""
+    """The same kind of hash for measures without a verdict, of what decides them in addition to the outcomes."""
     return _digest([study.num_measured_turns], MEASUREMENT_SOURCES, project)
 
 

@@ -9,9 +9,9 @@ from verl_pivot.types import Json, JsonObject, Message, ToolCall, Verdict
 
 
 class StudyEnvironment(Environment):
-    """One task, which its row's metadata name; all arms and the verifiers of all domains play in it."""
+    """One task, named by the metadata of its row; the rollouts of all arms and the verifier `state` use it."""
 
-    has_own_limits = True  # the sandbox limits the time of each program, and not that in which 1,000 tasks wait for it
+    has_own_limits = True  # the sandbox limits each program; waiting for the sandbox, among 1,000 tasks, has no limit
 
     def __init__(self, metadata: JsonObject) -> None:
         domain = domain_of(metadata)

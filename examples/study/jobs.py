@@ -1,4 +1,4 @@
-"""Commands -> the same commands as processes side by side, at most so many at once."""
+"""Commands -> processes that run side by side, at most a given number at once."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ from verl_pivot.data.files import make_folder
 
 _POLL_SECONDS = 0.5
 _TERMINATE_SECONDS = 20.0
-"""Seconds in which a process ends all that it started."""
+"""Seconds that a terminated process has to end its own child processes before it is killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Job:
     name: str
     command: Sequence[str]
     log: Path
-    """File for all that it prints."""
+    """File for the output of the command."""
 
 
 def num_cores() -> int:
@@ -34,7 +34,7 @@ def num_cores() -> int:
 def run_jobs(jobs: Sequence[Job], num_jobs: int, console: Console) -> None:
     """Run all jobs in their order, at most `num_jobs` at once.
 
-    After one that fails none is begun, and those that run are waited for, since their work is kept.
+    After a job fails, no further job begins. Running jobs are waited for, since their work is kept.
 
     Raises:
         SystemExit: If a job fails, with the end of what it printed.

@@ -1,4 +1,4 @@
-"""Units of a seed that train nothing: what the paper says without a claim of ours, measured and kept in a file each."""
+"""Units of a seed that train nothing: measures without a verdict, each kept in a file of its own."""
 
 import random
 from collections.abc import Callable, Sequence
@@ -24,7 +24,7 @@ FILE = "measures.json"
 
 
 class MeasuredSeed(Protocol):
-    """What a measurement needs of a seed."""
+    """The parts of a seed that a measurement needs."""
 
     @property
     def seed(self) -> int: ...
@@ -57,15 +57,15 @@ class MeasuredSeed(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """One unit of a seed that measures."""
+    """One unit of a seed that only measures."""
 
     name: str
     title: str
     arms: tuple[str, ...]
-    """Arms that must be finished before."""
+    """Arms that must be finished first."""
     needs_profile: bool
     work: Callable[[MeasuredSeed, Path, tuple[str, ...]], StudyMeasures]
-    """Measures a seed, with a folder for what it keeps while it works."""
+    """Function of the seed, a folder for intermediate files, and `arms`."""
 
     def run(self, seed: MeasuredSeed, folder: Path) -> None:
         write_measures(self.work(seed, folder, self.arms), folder / FILE)
@@ -75,9 +75,9 @@ def measurements(claims: Claims, arms: Sequence[Arm], *, has_profile: bool) -> l
     """The measurements that these arms allow.
 
     Args:
-        claims: What is told.
+        claims: Contents of claims.yaml.
         arms: Arms that the study runs.
-        has_profile: Whether it profiles the expert's turns.
+        has_profile: Whether the study profiles the expert's turns.
     """
     variance, kl = claims.arms_of(ToldName.REWARD_VARIANCE), claims.arms_of(ToldName.OUTSIDE_KL)
     every = (
@@ -97,7 +97,7 @@ def measurements(claims: Claims, arms: Sequence[Arm], *, has_profile: bool) -> l
 
 
 def measured(folder: Path) -> StudyMeasures:
-    """What a finished unit measured."""
+    """Results of a finished unit."""
     return read_measures(folder / FILE)
 
 
@@ -117,7 +117,7 @@ def _gains(seed: MeasuredSeed, folder: Path, arms: Sequence[str]) -> StudyMeasur
 
 
 def measured_turns(seed: MeasuredSeed) -> list[Turn]:
-    """The random turns of a seed, of all that its profile sampled.
+    """Random turns of a seed, drawn from all turns that its profile sampled.
 
     Raises:
         DataError: If the profile sampled none.

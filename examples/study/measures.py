@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import rankdata  # type: ignore[import-untyped]
 
 _TOLERANCE = 0.02
-"""Relative distance from the wanted KL at which a step has the right length."""
+"""Largest relative difference from the wanted KL at which the length of a step is accepted."""
 _MOST_TRIALS = 40
 
 
@@ -19,12 +19,14 @@ def has_signal(rewards: Collection[float]) -> bool:
 
 
 def deviation(rewards: Sequence[float]) -> float:
-    """Population standard deviation of rewards, the estimate of PivotRL, section 3.1; exactly 0 for equal ones."""
+    """Population standard deviation of rewards, the estimate of PivotRL, section 3.1; exactly 0 for equal rewards."""
     return math.sqrt(pvariance(rewards)) if has_signal(rewards) else 0.0
 
 
 def variance_within(groups: Iterable[Sequence[float]]) -> float:
-    """Mean over the groups of a batch of the population variance of their rewards, from which advantages are made.
+    """Population variance of the rewards within a group, averaged over the groups of a batch.
+
+    Advantages are made from the differences within a group.
 
     Raises:
         ValueError: If there is no group, or a group without rewards.
@@ -33,7 +35,7 @@ def variance_within(groups: Iterable[Sequence[float]]) -> float:
 
 
 def variance_of_batch(groups: Iterable[Sequence[float]]) -> float:
-    """Population variance of all rewards of a batch, also that of the groups' means.
+    """Population variance of all rewards of a batch, which includes the variance between the means of groups.
 
     Raises:
         ValueError: If there is no reward.
@@ -42,19 +44,20 @@ def variance_of_batch(groups: Iterable[Sequence[float]]) -> float:
 
 
 def last_third(steps: Iterable[int], num_steps: int) -> list[int]:
-    """The steps, of 1 to `num_steps`, behind the first two thirds, in order."""
+    """Those of the steps that lie in the last third of the range from 1 to `num_steps`, in order."""
     return sorted(step for step in set(steps) if 3 * step > 2 * num_steps)
 
 
 def gain_in_mean(log_ratios: ArrayLike, rewards: ArrayLike, counts: ArrayLike) -> float:
-    """Mean reward of an updated policy minus that of the one that sampled, by importance weights.
+    """Mean reward of an updated policy minus that of the policy that sampled, estimated by importance weights.
 
-    Each reward counts as its distance from the mean, which takes away most of the noise.
+    The mean is subtracted from each reward, which removes most of the noise.
 
     Args:
-        log_ratios: [num_answers] log probability of each answer under the updated policy, minus that under the other.
-        rewards: [num_answers]
-        counts: [num_answers] how often each was sampled.
+        log_ratios: [num_answers] log probability of each answer under the updated policy, minus that under the policy
+            that sampled it.
+        rewards: [num_answers] reward of each answer.
+        counts: [num_answers] how often each answer was sampled.
 
     Raises:
         ValueError: If nothing was sampled.
@@ -67,9 +70,9 @@ def gain_in_mean(log_ratios: ArrayLike, rewards: ArrayLike, counts: ArrayLike) -
 
 
 def advantages(rewards: ArrayLike, counts: ArrayLike) -> list[float]:
-    """[num_answers] each distinct answer's rewards minus the mean, summed over its samples, over all samples.
+    """[num_answers] reward of each distinct answer minus the mean reward, times the answer's share of the samples.
 
-    Without the division by the deviation, since the step along the gradient is scaled to a KL anyway.
+    There is no division by the standard deviation, since the step along the gradient is scaled to a KL anyway.
     """
     values, weights = np.asarray(rewards, dtype=float), np.asarray(counts, dtype=float)
     shares = weights / weights.sum()
@@ -77,17 +80,18 @@ def advantages(rewards: ArrayLike, counts: ArrayLike) -> list[float]:
 
 
 def length_of_step(kl: Callable[[float], float], wanted: float, first: float) -> float | None:
-    """The step along a direction whose KL is the wanted one, within two percent.
+    """Length of the step along a direction whose KL is the wanted one, within two percent.
 
-    The KL of a short step grows with its square, so each trial is corrected by the root of what it lacks.
+    The KL of a short step grows with the square of its length. So after each trial, the length is multiplied by the
+    square root of the wanted KL over the KL of the trial.
 
     Args:
-        kl: KL of the policy after a step of some length.
-        wanted: KL that the step shall have, in nats.
+        kl: Function of a step's length that gives the KL of the policy after the step.
+        wanted: KL that the step should have, in nats.
         first: Length of the first trial.
 
     Returns:
-        None if no step was found, since the KL stays 0 or the policy overflows.
+        The length; None if no trial had the wanted KL, for example because the KL stays 0 or the policy overflows.
     """
     length = first
     for _ in range(_MOST_TRIALS):
@@ -102,7 +106,7 @@ def length_of_step(kl: Callable[[float], float], wanted: float, first: float) ->
 
 
 def rank_correlation(x: ArrayLike, y: ArrayLike) -> float | None:
-    """Spearman's rank correlation (1904), equal values with the mean of their ranks; None where one side is constant.
+    """Spearman's rank correlation (1904), with the mean rank for equal values; None if one side is constant.
 
     Raises:
         ValueError: If the sides differ in length.

@@ -1,4 +1,4 @@
-"""What was measured without a verdict <-> measures.json, from which the page is made again."""
+"""Measures without a verdict <-> measures.json, from which the page can be made again."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -15,20 +15,20 @@ MEASURES = "measures.json"
 
 
 class SignalCount(Options):
-    """Turns of one domain in the profile of a seed, and what strict match does to their samples."""
+    """Turns of one domain in the profile of a seed, and how strict match judges their samples."""
 
     seed: int
     domain: str
     num_samples: int
-    """K, samples of each turn."""
+    """K, the number of samples of each turn."""
     num_turns: int
-    """Turns with a decided sample."""
+    """Turns with at least one sample that the verifier could decide."""
     num_without_signal: int
-    """Those whose decided samples all have one reward."""
+    """Turns of these whose decided samples all have the same reward."""
     num_accepted: int
     """Samples with the verifier's full score."""
     num_missed: int
-    """Those of them that are not the expert's action to the letter."""
+    """Accepted samples that strict match refuses, since they are not exactly the expert's action."""
 
 
 class StepVariance(Options):
@@ -38,7 +38,7 @@ class StepVariance(Options):
     seed: int
     step: int
     within_groups: float
-    """Mean over groups of the variance of their rewards."""
+    """Variance of the rewards within a group, averaged over the groups."""
     of_batch: float
     """Variance of all rewards of the step."""
 
@@ -50,9 +50,9 @@ class TurnGain(Options):
     turn: str
     domain: str
     num_answers: int
-    """Decided answers of the update."""
+    """Answers of the update that the verifier could decide."""
     deviation: float | None
-    """Population standard deviation of their rewards; None if none was decided."""
+    """Population standard deviation of the rewards of these answers; None if it could not be measured."""
     gain: float | None
     """Mean reward after the update minus that before; None if it could not be measured."""
 
@@ -62,7 +62,7 @@ class TurnGain(Options):
 
     @property
     def has_signal(self) -> bool:
-        """Whether its answers differed in reward."""
+        """Whether the answers differed in reward."""
         return self.deviation is not None and has_signal((0.0, self.deviation))
 
 
@@ -75,23 +75,23 @@ class OutsideKl(Options):
     num_tokens: int
     """Tokens that the trained policy sampled."""
     nats: float
-    """Sum over them of KL(trained || base)."""
+    """Sum of KL(trained || base) over these tokens, in nats."""
 
 
 class StudyMeasures(Options):
     """Contents of measures.json."""
 
     digest: str
-    """Hash of the design whose outcomes were measured, as they carry it."""
+    """Hash of the design, as in the outcomes that were measured."""
     measured_by: str = ""
-    """Hash of what decides the measures, as `examples.study.digests` makes it; empty in the files of single units."""
+    """Hash of the options and files that decide the measures (`examples.study.digests`); empty in files of units."""
     signals: tuple[SignalCount, ...] = ()
     variances: tuple[StepVariance, ...] = ()
     gains: tuple[TurnGain, ...] = ()
     kls: tuple[OutsideKl, ...] = ()
 
     def with_results(self, results: "Iterable[StudyMeasures]") -> "StudyMeasures":
-        """These, and those of single units behind them."""
+        """These measures, followed by those of single units."""
         every = [self, *results]
         return StudyMeasures(
             digest=self.digest,
@@ -111,7 +111,7 @@ def _joined(rows: Iterable[Sequence[RowT]]) -> tuple[RowT, ...]:
 
 
 def write_measures(measures: StudyMeasures, path: Path) -> None:
-    """Write one row per line."""
+    """Write measures.json with one row per line."""
     fields = [f'"{name}": {json.dumps(getattr(measures, name))}' for name in ("digest", "measured_by")]
     for name in ("signals", "variances", "gains", "kls"):
         rows = ",\n".join(json.dumps(row.model_dump()) for row in getattr(measures, name))
@@ -124,7 +124,7 @@ def read_measures(path: Path) -> StudyMeasures:
     """Read what `write_measures` wrote.
 
     Raises:
-        DataError: If the file is missing, or is not one of a study.
+        DataError: If the file is missing, or does not hold the measures of a study.
     """
     remedy = "name the measures.json that the study wrote, or run `python -m examples.study` again"
     try:

@@ -1,4 +1,4 @@
-"""What was measured without a verdict -> a table with the paper's words beside it."""
+"""Measures without a verdict -> a table with the paper's statements beside them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean
@@ -11,7 +11,7 @@ from examples.study.paper_page import seed_cells, seeds_table_head
 
 
 class MeasureRow(NamedTuple):
-    """One value of every seed that has it."""
+    """One row of the table, with a value for each seed that was measured."""
 
     name: str
     values: Mapping[int, float]
@@ -35,7 +35,7 @@ RowT = TypeVar("RowT", bound=OfSeed)
 
 
 def measures_lines(claims: Claims, measures: StudyMeasures, seeds: Sequence[int]) -> list[str]:
-    """A table in Markdown; a mean stands there only if every seed was measured."""
+    """A table in Markdown; it has a mean only if every seed was measured."""
     lines = seeds_table_head("| measure | paper |", seeds)
     for told in claims.measures:
         lines.append(f"| {told.text} | {told.paper} |{' |' * (len(seeds) + 1)}")
@@ -46,7 +46,7 @@ def measures_lines(claims: Claims, measures: StudyMeasures, seeds: Sequence[int]
 
 
 def measure_rows(told: ToldMeasure, measures: StudyMeasures) -> list[MeasureRow]:
-    """The rows of one measure, without those that no seed has."""
+    """The rows of one measure, without rows that have no value."""
     rows = _ROWS[told.name](told.arms, measures)
     return [row for row in rows if row.values]
 
@@ -136,7 +136,7 @@ def _miss_rate(arms: Sequence[str], measures: StudyMeasures) -> list[MeasureRow]
 
 
 def _by_seed(rows: Iterable[RowT], value: Callable[[Sequence[RowT]], float | None]) -> dict[int, float]:
-    """{seed: value of its rows}, without seeds whose rows have none."""
+    """{seed: value of its rows}, without seeds whose value is None."""
     several: dict[int, list[RowT]] = {}
     for row in rows:
         several.setdefault(row.seed, []).append(row)

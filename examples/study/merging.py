@@ -1,4 +1,4 @@
-"""Folders of one study that were run apart, such as with other seeds each -> their outcomes and measures as one."""
+"""Folders of one study that were run separately, each with other seeds -> their outcomes and measures as one."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from verl_pivot.errors import DataError
 
 
 class MergedStudy(NamedTuple):
-    """What several folders hold."""
+    """Outcomes and measures of several folders."""
 
     results: StudyResults
     measures: StudyMeasures
@@ -20,12 +20,12 @@ def merged(folders: Sequence[Path], out: Path) -> MergedStudy:
     """Outcomes and measures of all folders.
 
     Args:
-        folders: What `python -m examples.study` wrote.
-        out: Folder for what they hold together.
+        folders: Folders that `python -m examples.study` wrote.
+        out: Folder for the merged study.
 
     Raises:
-        DataError: If two folders have the same seed, or another hash, policy or launch; if a file cannot be read; or
-            if the folder for all holds the outcomes of a study.
+        DataError: If two folders have the same seed, or differ in hash, policy or launch; if a file cannot be read; or
+            if `out` is one of the folders, or already holds the outcomes of a study.
     """
     if out.resolve() in {folder.resolve() for folder in folders}:
         raise DataError(f"--out {out} is one of the folders that are merged, and would be overwritten: name another")
@@ -48,7 +48,7 @@ def merged(folders: Sequence[Path], out: Path) -> MergedStudy:
 def _check_design(
     first: Path, results: StudyResults, measures: StudyMeasures, folder: Path, other: StudyResults, more: StudyMeasures
 ) -> None:
-    """Refuse a folder that was not made as the first one."""
+    """Refuse a folder whose hashes, policy or launches differ from those of the first folder."""
     pairs: dict[str, tuple[object, object]] = {
         "hash": (results.digest, other.digest),
         "hash of the measured outcomes": (measures.digest, more.digest),
@@ -63,14 +63,14 @@ def _check_design(
 
 
 def _check_seeds(before: Path, results: StudyResults, folder: Path, other: StudyResults) -> None:
-    """Refuse a seed that an earlier folder has."""
+    """Refuse a seed that an earlier folder has too."""
     both = sorted({each.seed for each in results.evaluations} & {each.seed for each in other.evaluations})
     if both:
         raise DataError(f"{before} and {folder} both have the seed {both[0]}: leave one of them out")
 
 
 def _joined(about: Sequence[StudyAbout]) -> StudyAbout:
-    """That of the first folder, with the commits and notes of all."""
+    """The description in the first folder, with the commits, notes and side-by-side arms of all folders."""
     return about[0].model_copy(
         update={
             "side_by_side": tuple(dict.fromkeys(arm for each in about for arm in each.side_by_side)),

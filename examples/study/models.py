@@ -1,4 +1,4 @@
-"""Options of the command -> the policy that a study trains: the tiny one, its shape at random on a GPU, or a folder."""
+"""Options of the command -> the policy that a study trains: the tiny one, a random one on a GPU, or a checkpoint."""
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -25,28 +25,28 @@ from verl_pivot.types import JsonObject
 
 _TINY = Lengths(max_turns=MAX_TURNS, prompt=MAX_PROMPT_TOKENS, turn=MAX_TURN_TOKENS, response=MAX_RESPONSE_TOKENS)
 _GIVEN = Lengths(max_turns=MAX_TURNS, prompt=2048, turn=512, response=3072)
-"""For tokens of another tokenizer, and a model that may write before it acts."""
+"""Lengths for a given checkpoint: its tokenizer is another one, and it may write text before it acts."""
 _GIVEN_FACTOR = 2.5e-3
-"""Factor of all learning rates for a pretrained model: that of single turns is then 1e-6, as in the public recipes."""
+"""Factor of all learning rates for a pretrained model. The rate of single turns is then 1e-6, as in public recipes."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyModel:
-    """The policy before any arm, and what its size decides."""
+    """The policy that all arms start from, and the settings that depend on its size."""
 
     name: str
-    """What the page calls it."""
+    """Name of the policy on the page."""
     weights: Path | None
-    """Folder of a checkpoint from which all seeds start; None if each seed's is taught."""
+    """Folder of a checkpoint from which all seeds start; None if each seed's policy is made by SFT."""
     on_gpu: bool
     lengths: Lengths
     rate_factor: float = 1.0
     """Factor of the learning rates in arms.yaml, the same for all arms."""
     pass_size: int | None = None
-    """Rollouts of a pass through the model; None: two groups."""
+    """Number of rollouts in one pass through the model; None means two groups."""
     lessons: Callable[[int], SftConfig] = sft_config
-    """Settings of a seed's SFT, where it is taught."""
+    """Function of a seed that gives the settings of its SFT, for a policy that is made by SFT."""
 
     @property
     def overrides(self) -> tuple[str, ...]:
@@ -62,22 +62,22 @@ class StudyModel:
         return {"model": self.name} if self.weights is not None else {**asdict(self.lessons(seed)), "model": self.name}
 
     def make(self, folder: Path, seed: int) -> None:
-        """Teach the base policy of a seed into a folder, unless it is there or the weights are given."""
+        """Make the base policy of a seed by SFT in a folder, unless it is there or the weights are given."""
         if self.weights is None:
             make_policy(folder, self.lessons(seed), device="cuda" if self.on_gpu else "cpu")
 
     def check_machine(self) -> None:
-        """Refuse a machine that cannot train it.
+        """Refuse a machine that cannot train the policy.
 
         Raises:
-            ConfigError: If it has no GPU and needs one.
+            ConfigError: If the policy needs a GPU and the machine has none.
         """
         if self.on_gpu and not has_accelerator():
             raise ConfigError("--gpu: torch sees no GPU on this machine; run it on one that has, or leave --gpu out")
 
 
 def gpu_overrides() -> tuple[str, ...]:
-    """Overrides of a launch on one GPU, also where this process has none.
+    """Overrides of a launch on one GPU; the machine of this process needs no GPU.
 
     Raises:
         ConfigError: If no rollout engine is installed.
@@ -103,12 +103,12 @@ def study_model(folder: Path | None, *, on_gpu: bool) -> StudyModel:
 
 
 def _wide_lessons(seed: int) -> SftConfig:
-    """The tiny policy's lessons for 24 layers of 896 units, with a learning rate that so many layers bear."""
+    """The tiny policy's SFT settings, but with 24 layers of 896 units and a lower learning rate, which they need."""
     return replace(sft_config(seed), hidden_size=896, head_size=64, num_layers=24, learning_rate=3e-4)
 
 
 def _given(folder: Path, *, on_gpu: bool) -> StudyModel:
-    resolved = folder.expanduser().resolve()  # the trainer's processes run elsewhere
+    resolved = folder.expanduser().resolve()  # the trainer's processes have other working directories
     if not resolved.is_dir():
         raise ConfigError(f"--model {folder} is no folder: give the folder of a checkpoint with its tokenizer")
     check_model(str(resolved))

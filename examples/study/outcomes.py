@@ -18,9 +18,10 @@ from verl_pivot.validation import Options, validated
 OUTCOMES = "outcomes.parquet"
 """Name of the file in a study's folder."""
 _DESIGN = b"design"
-"""Key of the file's metadata with the hash of the design."""
+"""Key in the metadata of the file, for the hash of the design."""
 _ABOUT = b"about"
-"""Key of the file's metadata with how the outcomes were made."""
+"""Key in the metadata of the file, for a `StudyAbout`."""
+_WRITE_AGAIN = "run `python -m examples.study` again"
 _FIELDS = (
     ("arm", pyarrow.string()),
     ("seed", pyarrow.int64()),
@@ -43,7 +44,7 @@ class ArmSettings(Options):
     learning_rate: float | None = None
     num_epochs: int | None = None
     command: tuple[str, ...] = ()
-    """Arguments of its launch, in which folders have short names, and SEED stands for the seed."""
+    """Arguments of the arm's launch, with short names for folders, and SEED for the seed."""
 
 
 class StudyAbout(Options):
@@ -52,13 +53,13 @@ class StudyAbout(Options):
     policy: str = ""
     """Name of the policy before any arm."""
     is_taught_at_random: bool = False
-    """Whether it is a random model of a real one's shape, which only shows that the path works."""
+    """Whether the policy began as a random model of a real one's shape; such a study only shows that launches work."""
     side_by_side: tuple[str, ...] = ()
-    """Arms that were trained beside others, so that their seconds are not those of a training alone."""
+    """Arms that were trained side by side with others, so that their seconds are not those of a training alone."""
     is_tuned: bool = False
     """Whether learning rates and epochs are those that tuning found."""
     commit: str = ""
-    """Commit of the project, with `-dirty` behind it if files were changed; empty outside of a repository."""
+    """Commit of the project, followed by `-dirty` if files were changed; empty outside of a repository."""
     options: tuple[str, ...] = ()
     """Options of the command that decide results."""
     arms: dict[str, ArmSettings] = Field(default_factory=dict)
@@ -74,11 +75,11 @@ class UnitEvaluation:
     seed: int
     step: int
     turns: int
-    """Turns that training sampled until then: one for each single turn, all of a whole task."""
+    """Turns that training sampled until this step: one for a rollout of a single turn, all turns of a whole task."""
     profile_turns: int
-    """Turns that the profile sampled before."""
+    """Turns that the profile sampled before training."""
     seconds: float
-    """Seconds of training until then, without evaluations and checkpoints."""
+    """Seconds of training until this step, without evaluations and checkpoints."""
     solved: Solved
 
 
@@ -89,7 +90,7 @@ def accuracy(evaluation: UnitEvaluation, groups: Sequence[str]) -> float | None:
 
 
 def known_outcomes(evaluations: Sequence[UnitEvaluation], group: str) -> list[list[bool]]:
-    """[num_tasks, num_evaluations] outcomes of the tasks of a group whose outcome all of them know."""
+    """[num_tasks, num_evaluations] outcomes of those tasks of a group whose outcome is known in all evaluations."""
     columns = [each.solved.get(group, {}) for each in evaluations]
     shared = sorted(set.intersection(*(set(column) for column in columns)))
     rows = [[column[task] for column in columns] for task in shared]
@@ -97,7 +98,10 @@ def known_outcomes(evaluations: Sequence[UnitEvaluation], group: str) -> list[li
 
 
 def share_known(evaluations: Sequence[UnitEvaluation], groups: Sequence[str]) -> float:
-    """Share of the tasks whose outcome all evaluations know, of those that any has, in the group where it is least."""
+    """Share of a group's tasks whose outcome is known in all evaluations, for the group with the smallest share.
+
+    The share is of the tasks that any of the evaluations has.
+    """
     shares = []
     for group in groups:
         every = set[str]().union(*(each.solved.get(group, {}) for each in evaluations))
@@ -110,7 +114,7 @@ class StudyResults:
     """All outcomes of a study."""
 
     digest: str
-    """Hash of the design, as `examples.study.digests` makes it, and what the command changed in it."""
+    """Hash of the design (`examples.study.digests`), followed by what the command changed in it."""
     evaluations: Sequence[UnitEvaluation]
     about: StudyAbout = field(default_factory=StudyAbout)
 
@@ -143,12 +147,12 @@ def read_results(path: Path) -> StudyResults:
     """Read what `write_results` wrote.
 
     Raises:
-        DataError: If the file is missing, or is not one of a study.
+        DataError: If the file is missing, or does not hold the outcomes of a study.
     """
     try:
         table = pyarrow.parquet.read_table(path)
     except (OSError, pyarrow.ArrowInvalid) as error:
-        raise DataError(f"{path} cannot be read as parquet ({error}): run `python -m examples.study` again") from error
+        raise DataError(f"{path} cannot be read as parquet ({error}): {_WRITE_AGAIN}") from error
     metadata = table.schema.metadata or {}
     remedy = "name the outcomes.parquet that the study wrote"
     if table.schema.remove_metadata() != _SCHEMA or not {_DESIGN, _ABOUT} <= metadata.keys():
@@ -157,19 +161,23 @@ def read_results(path: Path) -> StudyResults:
         about = validated(StudyAbout, json.loads(metadata[_ABOUT]), "about")
     except (ValueError, ConfigError) as error:
         raise DataError(f"{path} does not say how its outcomes were made ({error}): {remedy}") from error
-    return StudyResults(digest=metadata[_DESIGN].decode(), evaluations=list(_evaluations(table)), about=about)
+    return StudyResults(digest=metadata[_DESIGN].decode(), evaluations=list(_evaluations(table, path)), about=about)
 
 
-def _evaluations(table: pyarrow.Table) -> Iterable[UnitEvaluation]:
+def _place(row: Mapping[str, object]) -> str:
+    return f"{row['arm']}, seed {row['seed']}, step {row['step']}"
+
+
+def _evaluations(table: pyarrow.Table, path: Path) -> Iterable[UnitEvaluation]:
     found: dict[tuple[str, int, int], tuple[dict[str, object], dict[str, dict[str, bool | None]]]] = {}
     for row in table.to_pylist():
         facts, solved = found.setdefault((row["arm"], row["seed"], row["step"]), (row, {}))
         tasks = solved.setdefault(row["group"], {})
         if row["task"] in tasks:
-            raise DataError(f"two outcomes of {row['arm']}, seed {row['seed']}, step {row['step']}: {row['task']}")
+            raise DataError(f"{path}: two outcomes of {_place(row)}, task {row['task']}: {_WRITE_AGAIN}")
         tasks[row["task"]] = row["solved"]
         if any(facts[name] != row[name] for name in ("turns", "profile_turns", "seconds")):
-            raise DataError(f"{row['arm']}, seed {row['seed']}, step {row['step']} has two costs")
+            raise DataError(f"{path}: rows of {_place(row)} differ in turns or seconds: {_WRITE_AGAIN}")
     for (arm, seed, step), (row, solved) in found.items():
         costs = {name: row[name] for name in ("turns", "profile_turns", "seconds")}
         yield UnitEvaluation(arm=arm, seed=seed, step=step, solved=solved, **costs)  # type: ignore[arg-type]  # _SCHEMA

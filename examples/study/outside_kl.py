@@ -14,21 +14,21 @@ from examples.study.torch_policy import TorchPolicy, kl_of_answers
 from verl_pivot.types import Turn
 
 NUM_PROMPTS = 50
-"""Prompts of each kind, the first held-out tasks."""
+"""Number of prompts of each kind; they are the first held-out tasks."""
 
 
 def measure_outside_kl(
     trained: TorchPolicy, base: TorchPolicy, arm: str, seed: int, most_tokens: int, num_prompts: int = NUM_PROMPTS
 ) -> list[OutsideKl]:
-    """KL of each kind of prompts, on one answer to each that the trained policy samples.
+    """KL for each kind of prompts, on one answer to each prompt that the trained policy samples.
 
     Args:
         trained: The policy after training.
-        base: The policy before.
+        base: The policy before training.
         arm: Name of the arm.
-        seed: Its seed, also that of the answers.
-        most_tokens: Tokens at which an answer is cut off.
-        num_prompts: Prompts of each kind.
+        seed: Seed of the arm, which also decides the sampled answers.
+        most_tokens: Number of tokens at which an answer is cut off.
+        num_prompts: Number of prompts of each kind.
     """
     return [_measured(trained, base, arm, seed, group, most_tokens, num_prompts) for group in OUTSIDE]
 

@@ -17,11 +17,11 @@ from verl_pivot.statistics import Interval
 
 _NOTHING = "-"
 _NO_BOUND = UNBOUNDED / 10
-"""Logarithm from which on a factor has no bound, also as a mean over seeds; others are far below."""
+"""Smallest logarithm of a ratio that is shown as unbounded, also for a mean over seeds; known ratios are far below."""
 
 
 def page(design: Design, results: StudyResults, measures: StudyMeasures, outside: Collection[str]) -> str:
-    """The whole page; every number in it of ours comes from `results` and `measures`."""
+    """The whole page; all of our numbers in it come from `results` and `measures`."""
     seeds = design.study.seeds
     claims = judge(design.claims, results, seeds, outside)
     return "\n".join(
@@ -48,20 +48,20 @@ def _head(design: Design, results: StudyResults, measures: StudyMeasures) -> lis
     commit = f" Commit: {results.about.commit}." if results.about.commit else ""
     lines = [f"Design {results.digest}; seeds {', '.join(map(str, design.study.seeds))}.{policy}{commit}"]
     if results.about.is_taught_at_random:
-        lines += ["", "**The policy began at random on a GPU: this shows the path and its speed, and that is all.**"]
+        lines += ["", "**The policy began with random weights: this only shows that the launches work, and how fast.**"]
     if arms := results.about.side_by_side:
         shown = ", ".join(f"`{arm}`" for arm in arms)
         lines += ["", f"**{shown} were trained beside others: their seconds are not those of a training alone.**"]
     if results.digest.split()[:1] != [design.digest]:
-        lines += ["", f"**These outcomes are not of the design {design.digest} that lies beside this page.**"]
+        lines += ["", f"**These outcomes are not of the present design, {design.digest}.**"]
     elif results.digest != design.digest:
-        lines += ["", "**The command changed what the design says, as stands behind the hash.**"]
+        lines += ["", "**Options of the command changed the design; the changes are listed after its hash.**"]
     if design.is_tuned_otherwise:
         lines += ["", f"**{TUNED_OTHERWISE}**"]
     if measures.digest != results.digest:
         lines += ["", f"**The measures without a verdict are of another run, {measures.digest}.**"]
     if measures.measured_by not in ("", design.measured_by):
-        lines += ["", "**The measures without a verdict were taken by other code than that beside this page.**"]
+        lines += ["", "**The measures without a verdict were taken by other code than the present code.**"]
     return lines
 
 
@@ -98,7 +98,7 @@ def _part_row(judged: JudgedPart, num_seeds: int, note: str) -> str:
 
 
 def _between(judged: JudgedPart, low: float, high: float) -> str:
-    """A value, or the two between which it lies."""
+    """A value, or the bounds between which it lies."""
     if low == high:
         return _shown(judged, low)
     has_low, has_high = low > -_NO_BOUND, high < _NO_BOUND
@@ -120,7 +120,7 @@ def _plain(judged: JudgedPart, bound: float) -> str:
 
 
 def _shown(judged: JudgedPart, value: float) -> str:
-    """A factor, or points."""
+    """A value as a ratio, or as a difference in points."""
     return f"{math.exp(value):.2f}" if judged.part.measure.is_ratio else f"{100 * value:+.1f}"
 
 
@@ -132,13 +132,13 @@ def _interval(judged: JudgedPart, interval: Interval | None) -> str:
 
 
 def _notes(claims: Sequence[JudgedClaim]) -> list[str]:
-    """What stands in the way of verdicts, and what does not count."""
+    """Reasons why verdicts are missing, and evaluations that do not count."""
     notes = dict.fromkeys(text for each in claims for text in (*each.missing, *each.left_out))
     return ["", *(f"- {text}" for text in notes)] if notes else []
 
 
 def _accuracies(results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> list[str]:
-    """Percent of the tasks solved after the last step, of each arm and seed; a unit that was not run is a gap."""
+    """Percent of the tasks solved after the last step, for each arm and seed; units that were not run show `-`."""
     groups = sorted({group for each in results.evaluations for group in each.solved}, key=lambda g: (g in outside, g))
     names = [f"{group}, outside" if group in outside else group for group in groups]
     lines = [f"| arm | seed | {' | '.join(names)} | not known |", f"|---|---|{'---|' * len(groups)}---|"]

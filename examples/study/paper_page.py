@@ -16,7 +16,7 @@ NOTHING = "-"
 
 
 class PaperFigure(Options):
-    """One figure of the paper, and what stands beside it."""
+    """One figure of the paper, and the arms whose value is shown beside it."""
 
     text: str
     paper: float
@@ -24,7 +24,7 @@ class PaperFigure(Options):
     tasks: Tasks
     arm: str
     over: str | None = None
-    """Arm whose share is taken away; None for the share itself."""
+    """Arm whose share is subtracted; None to show the share itself."""
 
 
 def paper_figures(path: Path = Path(__file__).parent / "paper.yaml") -> list[PaperFigure]:
@@ -32,7 +32,7 @@ def paper_figures(path: Path = Path(__file__).parent / "paper.yaml") -> list[Pap
 
 
 def paper_lines(results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> list[str]:
-    """A table in Markdown; a mean stands there only if every seed has both arms."""
+    """A table in Markdown; it has a mean only if every seed has both arms."""
     lines = seeds_table_head("| | paper |", seeds)
     for figure in paper_figures():
         shares = {seed: _share(figure, results, seed, outside) for seed in seeds}
@@ -56,13 +56,13 @@ def _share(figure: PaperFigure, results: StudyResults, seed: int, outside: Colle
 
 
 def seeds_table_head(begin: str, seeds: Sequence[int]) -> list[str]:
-    """Heading of a table whose last columns are those of `seed_cells`."""
+    """Head of a table whose last columns come from `seed_cells`."""
     columns = begin.count("|") + len(seeds)
     return [f"{begin} mean over all seeds | {' | '.join(f'seed {seed}' for seed in seeds)} |", "|---" * columns + "|"]
 
 
 def seed_cells(values: Mapping[int, float], seeds: Sequence[int], text: str, factor: float = 1.0) -> str:
-    """Cells of a row: the mean, or how many seeds there are, and each seed's value.
+    """Cells of a row: the mean, or the number of measured seeds if some are missing, and then each seed's value.
 
     Args:
         values: {seed: value} of the seeds that were measured.

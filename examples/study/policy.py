@@ -32,7 +32,7 @@ _VALUES = (
     *_KINDS,
     *(f"{folder}/" for folder in FOLDERS),
     *(f"{number:02}" for number in range(100)),
-    *map(str, range(1900, 2020)),  # years, which all begin alike
+    *map(str, range(1900, 2020)),  # years as one token each, since they all begin alike
     *SYLLABLES,
 )
 _EITHER = {name: "|".join(words) for name, words in (("items", ITEMS), ("kinds", _KINDS), ("folders", FOLDERS))}
@@ -42,10 +42,10 @@ _BETWEEN_PHRASES = re.compile(
     rf"|(?:{_EITHER['folders']})/|(?= and )|(?= of )|(?= has )|(?= have )|(?= the (?:next )?file )"
     r"|(?='\")|(?=\"\}\})|(?<=\"query\": \")"
 )
-"""Values, and places where an action can go on in several ways; each text between these is one token."""
+"""Pattern of values, and of places where an action can go on in several ways; each text between these is one token."""
 
 _HARDER = ("adding", "adding", "sorting")
-"""Tasks outside of the domains that need more logs than copying and asking."""
+"""Kinds of tasks outside of the domains that need more logs than copying and asking."""
 
 
 def sft_config(seed: int) -> SftConfig:
@@ -69,7 +69,7 @@ def make_policy(folder: Path, config: SftConfig, device: str = "cpu") -> Path:
 
 
 async def _lessons(config: SftConfig) -> Lessons:
-    """Logs of good clerks, and then of careless ones; two thirds of both are of the domains, of all their families."""
+    """Logs of careful clerks and of careless ones; two thirds of each are of the domains, with all their families."""
     first = _FIRST_SEED * (config.seed + 1)
     num_outside = config.num_logs // 3
     outside = await record_all(tasks_of([*OUTSIDE, *_HARDER], range(first, first + num_outside)))

@@ -18,14 +18,14 @@ from verl_pivot.errors import DataError
 from verl_pivot.types import Message, Role, Trajectory
 
 EXPERTS_USUAL, LESSONS_USUAL = 0.2, 0.8
-"""Chance of the usual one of equivalent actions, of the expert and in the base policy's lessons: the expert works in
-other ways than the base policy, as one that is another model does."""
+"""Probability of the usual one of equivalent actions, for the expert and in the base policy's lessons. So the expert
+often acts differently from the base policy, as an expert that is another model does."""
 _HELD_OUT_OF_A_SEED = 1000
-"""Seeds of held-out tasks that one seed of the study has."""
+"""Number of task seeds that each seed of the study has for held-out tasks."""
 _FIRST_VALIDATION_SEED = 10_000
 """First seed of the validation tasks; those of the lessons begin at 1,000,000."""
 _FIRST_EXPERT_SEED = 100_000
-"""First seed of the expert's tasks of a study's seed; those of other seeds lie as far behind it."""
+"""First seed of the expert's tasks for the study's seed 0; each next seed of the study adds as much."""
 
 
 async def record(task: StudyTask, clerk: Clerk, *, trusted: bool = True) -> Trajectory:
@@ -33,8 +33,8 @@ async def record(task: StudyTask, clerk: Clerk, *, trusted: bool = True) -> Traj
 
     Args:
         task: The task.
-        clerk: Who works on it.
-        trusted: Whether calls run without the sandbox, which gives the same results.
+        clerk: The clerk who works on it.
+        trusted: Whether calls run without the sandbox; their results are the same.
     """
     domain = GROUPS[task.domain]
     world = domain.open(task.metadata, trusted=trusted)
@@ -64,7 +64,7 @@ async def record(task: StudyTask, clerk: Clerk, *, trusted: bool = True) -> Traj
 async def record_all(
     tasks: Iterable[StudyTask], *, carelessness: float = 0.0, usual: float = EXPERTS_USUAL
 ) -> list[Trajectory]:
-    """One trajectory of each task, of a clerk of this kind; equal tasks give equal trajectories."""
+    """One trajectory for each task, by a clerk with these settings; equal tasks give equal trajectories."""
     return [
         await record(task, Clerk(rng=random.Random(f"clerk-{task.id}"), carelessness=carelessness, usual=usual))
         for task in tasks
@@ -72,23 +72,23 @@ async def record_all(
 
 
 def tasks_of(groups: Sequence[str], seeds: range, *, every_family: bool = False) -> list[StudyTask]:
-    """One task per seed, of the groups in turn, with names and numbers of training."""
+    """One task per seed, from the groups in turn, with names and numbers that training uses."""
     return [
         GROUPS[groups[seed % len(groups)]].make_task(seed, held_out=False, every_family=every_family) for seed in seeds
     ]
 
 
 def expert_seeds(seed: int, number: int) -> range:
-    """Seeds of the expert's tasks of a study's seed."""
+    """Seeds of the expert's tasks, for a seed of the study."""
     first = _FIRST_EXPERT_SEED * (seed + 1)
     return range(first, first + number)
 
 
 def held_out_tasks(group: str, number: int, seed: int) -> list[StudyTask]:
-    """Held-out tasks of a group that all differ, the same for all arms of a seed, and others for another seed.
+    """Different held-out tasks of a group: the same for all arms of a seed, and other ones for another seed.
 
     Raises:
-        DataError: If the group has not so many.
+        DataError: If the group has fewer different tasks.
     """
     found: dict[str, StudyTask] = {}
     for each in range(_HELD_OUT_OF_A_SEED * seed, _HELD_OUT_OF_A_SEED * (seed + 1)):
@@ -104,7 +104,7 @@ def _content(task: StudyTask) -> str:
 
 
 def validation_tasks(group: str, number: int) -> list[StudyTask]:
-    """Tasks by which tuning chooses: of the kind that training has, with seeds that no training and no lesson has."""
+    """Tasks by which tuning chooses: like those of training, but with seeds that no training and no lesson uses."""
     seeds = range(_FIRST_VALIDATION_SEED, _FIRST_VALIDATION_SEED + number)
     return [GROUPS[group].make_task(seed, held_out=False) for seed in seeds]
 
@@ -117,7 +117,7 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> None:
 
 
 def write_tasks(path: Path, tasks: Sequence[StudyTask]) -> Path:
-    """Write one row per task for the agent loop with tools; the column `trajectory_id` names it in dumps."""
+    """Write one row per task for the agent loop with tools; the column `trajectory_id` names the task in dumps."""
     rows = [
         {
             "data_source": task.domain,

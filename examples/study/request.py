@@ -20,7 +20,7 @@ from verl_pivot.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRequest:
-    """What the user asked for."""
+    """Options that the user gave."""
 
     out: Path
     arms: str | None = None
@@ -34,10 +34,10 @@ class StudyRequest:
     tuned: Path | None = None
 
     def check(self) -> None:
-        """Refuse a number of processes that the machine has no cores for.
+        """Refuse more processes than the machine has cores, or several processes on one GPU.
 
         Raises:
-            BadParameter: If there are fewer cores, or the processes would share a GPU.
+            BadParameter: If `jobs` is larger than the number of cores, or than 1 with a GPU.
         """
         if self.jobs > (cores := num_cores()):
             raise typer.BadParameter(f"--jobs {self.jobs}: this machine has {cores} cores, and each job fills one")
@@ -46,7 +46,7 @@ class StudyRequest:
 
     @property
     def changes(self) -> Mapping[str, int]:
-        """{size of arms.yaml: value that the command gives it}"""
+        """{name of a size in arms.yaml: value that the command gives it}"""
         given = {
             "num_steps": self.steps,
             "num_held_out": self.tasks,
@@ -76,10 +76,10 @@ class StudyRequest:
         return (*pairs, *(("--gpu",) if self.gpu else ()))
 
     def study(self, console: Console) -> Study:
-        """The study with the reported seeds, or those of them that are named.
+        """The study with all reported seeds, or with those that the user names.
 
         Raises:
-            ConfigError: If the design, the model, or what tuning found cannot be used.
+            ConfigError: If the design, the model, or the result of tuning cannot be used.
             BadParameter: If a seed or an arm does not exist.
         """
         design, model = read_design(tuned=self.tuned), study_model(self.model, on_gpu=self.gpu)
@@ -111,10 +111,10 @@ class StudyRequest:
         )
 
     def _effective(self, design: Design, model: StudyModel) -> tuple[StudyOptions, bool]:
-        """Arms and sizes of this command, and whether they are tuned; tuned rates count for their policy alone.
+        """Arms and sizes of this command, and whether they are tuned; tuned rates are used only for the tuned policy.
 
         Raises:
-            ConfigError: If the user names a file that was tuned for another policy, or a file has other sizes.
+            ConfigError: If the user names a file that was tuned for another policy, or if a file has other sizes.
         """
         study = scaled_study(design.study.model_copy(update=dict(self.changes)), model.rate_factor)
         if design.tuned is None:
@@ -125,7 +125,7 @@ class StudyRequest:
                     f"--tuned {self.tuned} was tuned for {design.tuned.policy}, not for {model.name}: run tune with it"
                 )
             return study, False
-        if design.tuned.sizes != study.sizes:  # a rehearsal may take the rates of arms.yaml's sizes, or its own
+        if design.tuned.sizes != study.sizes:  # a rehearsal may use rates for arms.yaml's sizes or its own
             check_sizes(design.tuned, design.study, self.tuned or FOLDER / TUNED)
         return tuned_study(study, design.tuned), True
 
@@ -136,7 +136,7 @@ class StudyRequest:
         return " ".join([design.digest, *(["with", *changed] if changed else [])])
 
     def tuning(self, console: Console) -> Study:
-        """The tries of all core arms, or of those that `arms` names, on the tuning seed and its validation tasks.
+        """A study of the tries of all core arms, or of those in `arms`, on the tuning seed and the validation tasks.
 
         Raises:
             ConfigError: If the design or the model cannot be used.
@@ -170,15 +170,15 @@ class StudyRequest:
 
 
 def _only_tries(tries: Sequence[Arm]) -> Mapping[str, object]:
-    """What tuning changes in the study: it has no other arms."""
+    """Changes of a study for tuning: the tries are its only arms."""
     return {"arms": tuple(tries), "extra_arms": ()}
 
 
 def chosen_arms(study: StudyOptions, names: str | None) -> list[Arm]:
-    """Arms that the user names with commas; those of `arms` in arms.yaml where nothing is named.
+    """Arms that the user names, separated by commas; by default those of `arms` in arms.yaml.
 
     Raises:
-        BadParameter: If one does not exist, or goes on after one that is not named.
+        BadParameter: If an arm does not exist, or starts from an arm that is not named.
     """
     if names is None:
         return list(study.arms)
@@ -193,7 +193,7 @@ def tuned_arms(study: StudyOptions, names: str | None) -> list[Arm]:
     """Core arms that are tuned: all that train, or those that the user names.
 
     Raises:
-        BadParameter: If a name is not one of them.
+        BadParameter: If a name is not that of a core arm that trains.
     """
     tunable = [arm for arm in study.arms if arm.kind is not ArmKind.NONE]
     if names is None:

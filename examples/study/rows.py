@@ -18,11 +18,11 @@ NUM_SAMPLES = 8
 """Samples of each turn in the profile."""
 STRICT_VERIFIER = "tool_call"
 STRICT_OPTIONS: JsonObject = {"mode": "strict"}
-"""Options of this verifier that accept the expert's action to the letter alone (PivotRL, equation 2)."""
+"""Options with which this verifier accepts only exactly the expert's action (PivotRL, equation 2)."""
 
 
 class ProfiledTurns(NamedTuple):
-    """Files of one seed."""
+    """Files with the profiled turns of one seed."""
 
     pivots: Path
     all_turns: Path
@@ -30,17 +30,17 @@ class ProfiledTurns(NamedTuple):
 
     @property
     def num_sampled(self) -> int:
-        """Turns that the profile sampled."""
+        """Number of turns that the profile sampled; each sample of a turn counts as one."""
         return NUM_SAMPLES * sum(1 for line in self.profile.read_text().splitlines() if '"turn_index"' in line)
 
 
 def profiled_turns(folder: Path) -> ProfiledTurns:
-    """Names of the files of a seed."""
+    """Paths of the files in the folder of a seed."""
     return ProfiledTurns(folder / "pivots.parquet", folder / "turns.parquet", folder / "profile.jsonl")
 
 
 def find_pivots(trajectories: Path, policy: Path, url: str, files: ProfiledTurns, seed: int, lengths: Lengths) -> None:
-    """Run profile and select by the commands that a user would type; both continue what was interrupted."""
+    """Run the commands profile and select as a user would; both continue after an interruption."""
     limit = ("--max-prompt-tokens", str(lengths.prompt))
     sampling = ("--samples", str(NUM_SAMPLES), "--max-new-tokens", str(lengths.turn), "--seed", str(seed))
     run("profile", trajectories, "--model", policy, "--endpoint", url, "--out", files.profile, *limit, *sampling)
@@ -50,7 +50,7 @@ def find_pivots(trajectories: Path, policy: Path, url: str, files: ProfiledTurns
 
 
 def rows_of(arm: Arm, files: ProfiledTurns, out: Path, seed: int) -> Path:
-    """Write the rows that an arm trains on; it is always the same file for one seed."""
+    """Write the rows that an arm trains on; the same arm and seed always give the same rows."""
     table = pyarrow.parquet.read_table(files.pivots)
     if arm.rows is Rows.RANDOM:
         every = pyarrow.parquet.read_table(files.all_turns)

@@ -62,8 +62,8 @@ def main(
 ) -> None:
     """Train every arm with every seed, and judge the paper's claims.
 
-    Run the command again to continue: a finished unit is not repeated, and one
-    that was ended goes on from its last checkpoint.
+    Run the command again to continue: a finished unit is not repeated, and an
+    interrupted one continues from its last checkpoint.
 
     Example: python -m examples.study --seeds 1 --arms sft,pivotrl --steps 20
     Example: python -m examples.study --seeds 2,3
@@ -89,7 +89,7 @@ def main(
 
 
 def run_study(study: Study, request: StudyRequest) -> None:
-    """Train and measure each seed that is to run; what it gave is written at once, since all take hours."""
+    """Train and measure the chosen seeds; the results of each are written at once, since all seeds take hours."""
     study.seeds[0].model.check_machine()
     for seed in study.seeds:
         study.train_seed(seed, request.jobs, console)
@@ -103,8 +103,8 @@ def run_study(study: Study, request: StudyRequest) -> None:
 def plan(context: typer.Context) -> None:
     """Print the units, the seconds of each, what is done and the hours left.
 
-    Options stand before the command. A kind of unit is measured by those of it
-    that one run finished.
+    Put options before the command. The seconds of a kind of unit are the mean
+    over its units that were finished in a single run.
 
     Example: python -m examples.study --seeds 1 plan
     """
@@ -118,9 +118,10 @@ def tune(
 ) -> None:
     """Try the settings of arms.yaml with each core arm, and keep the best.
 
-    It trains on the tuning seed, which is not reported, and chooses by tasks
-    that are neither those of a training nor held out. What it finds goes into
-    tuned.yaml in the folder of --out. Run the command again to continue.
+    It trains on the tuning seed, which is not reported, and compares the
+    settings on tasks that no training uses and that are not held out. The
+    result is tuned.yaml in the folder of --out. Run the command again to
+    continue.
 
     Example: python -m examples.study --jobs 2 tune
     """
@@ -146,7 +147,7 @@ def unit(
     arm: Annotated[str, typer.Argument(help="Name of the arm, or of a try of it.")],
     of_seed: Annotated[int, typer.Option(help="Seed, also the tuning seed.")],
 ) -> None:
-    """Run one arm with one seed: a process of --jobs.
+    """Run one arm with one seed, as --jobs does in a process for each arm.
 
     Example: python -m examples.study unit pivotrl --of-seed 1
     """
@@ -164,7 +165,7 @@ def print_page(
     context: typer.Context,
     outcomes: Annotated[Path, typer.Argument(help="outcomes.parquet of a study, with measures.json beside it.")],
 ) -> None:
-    """Print the tables and verdicts of a study's files.
+    """Print the tables and verdicts of a study from its files.
 
     Example: python -m examples.study page outputs/study/outcomes.parquet
     """
@@ -177,7 +178,7 @@ def merge(
     context: typer.Context,
     folders: Annotated[list[Path], typer.Argument(help="Folders of --out, such as one for each machine.")],
 ) -> None:
-    """Make one study of several folders that have other seeds each.
+    """Merge several folders, each with other seeds, into one study.
 
     It reads only outcomes.parquet and measures.json of each folder, and writes
     these and the page into the folder of --out.
@@ -192,7 +193,7 @@ def merge(
 
 @app.command()
 def simulate() -> None:
-    """Print what the intervals cover in simulated studies of known truth.
+    """Print how often the intervals hold the true value in simulated studies.
 
     Example: python -m examples.study simulate
     """
@@ -200,7 +201,7 @@ def simulate() -> None:
 
 
 def _design_of(results: StudyResults, request: StudyRequest) -> Design:
-    """The design beside which these results stand."""
+    """The design with which these results are shown."""
     design = read_design(tuned=request.tuned)
     return design if results.about.is_tuned else design.untuned
 
@@ -212,7 +213,7 @@ def _say_written(out: Path) -> None:
 
 def _say_tuned(study: Study) -> None:
     if study.design.is_tuned_otherwise:
-        console.print(f"{TUNED_OTHERWISE} Run tune again for rates that are theirs.", soft_wrap=True)
+        console.print(f"{TUNED_OTHERWISE} Run tune again.", soft_wrap=True)
 
 
 def _print_plan(study: Study, request: StudyRequest) -> None:
@@ -222,10 +223,10 @@ def _print_plan(study: Study, request: StudyRequest) -> None:
 
 
 def start() -> None:
-    """Run the study's command; killed in any way, it leaves no process behind.
+    """Run the study's command; however it is killed, it leaves no process behind.
 
     Raises:
-        SystemExit: With one sentence for a mistake of the user, or for a disk that takes no more.
+        SystemExit: With one sentence, after a mistake of the user, or if files cannot be written.
     """
     try:
         run_supervised(app)

@@ -22,11 +22,11 @@ from verl_pivot.errors import DataError  # noqa: E402
 from verl_pivot.types import Trajectory, Turn  # noqa: E402
 
 BATCH_SIZE = 12
-"""Trajectories of a step, as in the base policy's SFT."""
+"""Number of trajectories in a step, as in the base policy's SFT."""
 _PART_SIZE = 4
-"""Examples of a pass through the model."""
+"""Number of examples in one pass through the model."""
 _PADDING = 0
-"""Any token: it stands on the right, where a causal model does not look."""
+"""Padding token. It can be any token, since it stands on the right, where a causal model does not attend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +41,10 @@ class SftSettings:
 
 
 def train_sft(policy: Path, trajectories: Path, settings: SftSettings, folder: Path) -> Path:
-    """Train into `folder`, unless it is there; all turns of the expert count, as in verl's own SFT trainer.
+    """Train a policy in `folder`, unless it is there; the loss is over all turns of the expert, as in verl's trainer.
 
     Raises:
-        DataError: If the chat template shows no end of a turn.
+        DataError: If the chat template does not begin an action where it asks for one, or does not end the action.
     """
     out = folder / "policy"
     if out.is_dir():
@@ -59,18 +59,18 @@ def train_sft(policy: Path, trajectories: Path, settings: SftSettings, folder: P
     shutil.rmtree(unfinished, ignore_errors=True)
     model.save_pretrained(unfinished)
     renderer.tokenizer.save_pretrained(unfinished)
-    unfinished.rename(out)  # at once, so that a run that was killed starts over
+    unfinished.rename(out)  # atomically, so that a run that was killed before starts over
     return out
 
 
 def examples_of(renderer: PromptRenderer, trajectory: Trajectory) -> list[Example]:
-    """One example with all turns, if each state is the beginning of the next one; else one for each turn.
+    """One example with all turns, if each turn and the tokens before it begin the next state; else one for each turn.
 
-    Templates of thinking models render earlier turns in another way than the one at hand. Each turn is trained after
-    the very tokens that rollouts have before it.
+    Templates of thinking models render earlier turns differently from the current one. In both cases, each turn is
+    trained after exactly the tokens that are before it in rollouts.
 
     Raises:
-        DataError: If the chat template shows no end of a turn.
+        DataError: If the chat template does not begin an action where it asks for one, or does not end the action.
     """
     pairs = [(renderer.prompt_ids(turn), _written(renderer, turn)) for turn in turns(trajectory)]
     whole, labels = list(pairs[0][0]), [IGNORED] * len(pairs[0][0])
@@ -102,7 +102,7 @@ def _written(renderer: PromptRenderer, turn: Turn) -> list[int]:
 
 
 def _batches(trajectories: Sequence[Sequence[Example]], settings: SftSettings) -> Iterator[list[Batch]]:
-    """Every trajectory once in each epoch, in a new order."""
+    """Batches that have every trajectory once in each epoch, in a new order."""
     rng = random.Random(f"sft-{settings.seed}")
     for _ in range(settings.num_epochs):
         order = rng.sample(range(len(trajectories)), len(trajectories))
@@ -112,7 +112,7 @@ def _batches(trajectories: Sequence[Sequence[Example]], settings: SftSettings) -
 
 
 def _summed_loss(model: PreTrainedModel, part: Batch) -> torch.Tensor:
-    """Cross entropy of any causal model, over its own logits."""
+    """Summed cross entropy of any causal model, from its logits."""
     logits = model(input_ids=part.input_ids.to(model.device)).logits[:, :-1].flatten(0, 1).float()
     labels = part.labels[:, 1:].flatten().to(model.device)
     return torch.nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")

@@ -69,23 +69,23 @@ async def _counted(
 
 
 async def _is_missed(text: str, turn: Turn) -> bool:
-    """Whether strict match refuses an action, which had ended by itself, since the verifier accepted it."""
+    """Whether strict match refuses an action that the verifier accepted, and that therefore ended by itself."""
     strict = replace(turn, verifier=STRICT_VERIFIER, verifier_options=STRICT_OPTIONS)
     verdict = await score_completion(text, True, strict)
     return verdict.score == 0.0
 
 
 def step_variances(dumps: Path, arm: str, seed: int, num_steps: int) -> list[StepVariance]:
-    """Variances of the rewards of each step of the last third of a training, also of rollouts of dropped groups.
+    """Variances of the rewards in each step of the last third of a training, including the rollouts of dropped groups.
 
     Args:
         dumps: Folder with a dump of each step.
         arm: Name of the arm.
-        seed: Its seed.
-        num_steps: Steps of the training.
+        seed: Seed of the arm.
+        num_steps: Number of steps of the training.
 
     Raises:
-        DataError: If a step's dump is missing, or knows no reward.
+        DataError: If the dump of a step is missing, or has no known reward.
     """
     found = []
     for step in last_third(range(1, num_steps + 1), num_steps):
@@ -100,7 +100,7 @@ def step_variances(dumps: Path, arm: str, seed: int, num_steps: int) -> list[Ste
 
 
 def _groups(rollouts: Iterable[DumpedRollout]) -> list[list[float]]:
-    """[num_groups] rewards of the rollouts of each prompt; those that are not known are left out."""
+    """[num_groups] rewards of the rollouts of each prompt; unknown rewards are left out."""
     groups: dict[str, list[float]] = {}
     for rollout in rollouts:
         if rollout.score is not None:

@@ -1,4 +1,4 @@
-"""Studies of known truth -> how often each interval covers it, and how often a claim is made that is false."""
+"""Simulated studies with a known truth -> how often each interval covers it, and how often a gain is claimed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ _DISCORDANT = 0.2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedStudies:
-    """Settings of studies that are simulated."""
+    """Settings of simulated studies."""
 
     gain: float
-    """True difference of the arms, as the mean over all trainings there could be."""
+    """True difference of the arms: the mean over all possible trainings."""
     spread: float
-    """Standard deviation of the difference between trainings with other seeds."""
+    """Standard deviation of the true difference of the arms, over trainings with different seeds."""
     num_seeds: int = 3
     num_domains: int = 2
     num_tasks: int = 500
@@ -36,7 +36,7 @@ class SimulatedStudies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """Shares of the simulated studies."""
+    """Shares of the simulated studies for which each of these statements holds."""
 
     these_trainings: float
     """The interval over tasks holds the true difference of the trainings that were run."""
@@ -49,7 +49,7 @@ class Coverage:
 
 
 def coverage(studies: SimulatedStudies, seed: int = 0) -> Coverage:
-    """What the intervals and the verdict do over many studies of one truth."""
+    """How often the intervals cover the truth and a gain is claimed, over many studies with one truth."""
     rng = np.random.default_rng(seed)
     rows = [_outcome(*simulated, studies) for simulated in _simulate(studies, rng)]
     these, tasks, trainings, claimed = np.mean(rows, axis=0)
@@ -87,7 +87,7 @@ def _holds(interval: Interval, value: float) -> bool:
 
 
 def coverage_table(num_studies: int = 400) -> str:
-    """A table in Markdown: gains of 0 and 4 points, and trainings that differ by 0, 1 and 3 points."""
+    """A table in Markdown, for gains of 0 and 4 points, and for trainings that differ by 0, 1 and 3 points."""
     lines = [
         "| true gain | trainings differ by | over tasks, these trainings | over tasks, all trainings | over trainings "
         "| claimed |",

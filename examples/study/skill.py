@@ -1,4 +1,4 @@
-"""What a policy solves of held-out tasks, played greedily in this process: `python -m examples.study.skill --help`."""
+"""Number of held-out tasks that a policy solves greedily, in this process: `python -m examples.study.skill --help`."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ class PlayedTask:
 
 
 class Player(Protocol):
-    """Whoever writes actions."""
+    """A policy, or a stand-in for one, that chooses actions."""
 
     def act(self, played: Sequence[PlayedTask]) -> list[Message | Malformed]:
         """[num_tasks] the next action of each task."""
@@ -52,7 +52,7 @@ class Player(Protocol):
 
 
 class GreedyPolicy:
-    """A checkpoint that writes the likeliest next action of many tasks at once."""
+    """A checkpoint that decodes the next action of many tasks at once, greedily."""
 
     def __init__(self, model: Qwen2ForCausalLM, tokenizer: PreTrainedTokenizerBase) -> None:
         self._model, self._tokenizer = model, tokenizer
@@ -87,9 +87,9 @@ class GreedyPolicy:
 
 
 async def play(player: Player, tasks: Sequence[StudyTask]) -> list[bool]:
-    """[num_tasks] whether each task is solved, all of them played side by side with the tools of the launches.
+    """[num_tasks] whether each task is solved; all tasks are played side by side, with the tools of the launches.
 
-    An action that cannot be parsed ends its task, where in a launch the policy would read an error and go on.
+    An action that cannot be parsed ends its task. In a launch, the policy would read an error and continue.
     """
     async with AsyncExitStack() as stack:
         played = [
@@ -126,7 +126,7 @@ def main(
     tasks: Annotated[int, typer.Option(min=1, help="Held-out tasks of each group.")] = 50,
     policy: Annotated[Path | None, typer.Option(help="Checkpoint to play with. By default the base policy.")] = None,
 ) -> None:
-    """Make the base policy of a seed, and print what it solves of each group of tasks and of each of its families.
+    """Make the base policy of a seed, and print how many tasks it solves in each group and in each family.
 
     Example: python -m examples.study.skill --seed 0 --tasks 50
     """

@@ -27,24 +27,24 @@ from verl_pivot.engines.server import tied_to_parent
 
 @dataclass(frozen=True, kw_only=True)
 class Study:
-    """What one command runs."""
+    """Seeds, arms and measurements that one command runs."""
 
     design: Design
     seeds: Sequence[StudySeed]
     """Seeds to run."""
     reported: Sequence[StudySeed]
-    """All seeds of the study, whose outcomes are written, also where other commands ran them."""
+    """All seeds of the study; their outcomes are written, including those of seeds that other commands ran."""
     arms: Sequence[Arm]
     """Arms to run."""
     out: Path
     options: tuple[str, ...]
-    """Options of the command, which its processes side by side get too."""
+    """Options of the command, which are passed on to its side-by-side processes."""
     deciding: tuple[str, ...] = ()
-    """Those of them that decide results, without folders of this machine."""
+    """Options of the command that decide results, without folders of this machine."""
     is_tuned: bool = False
     """Whether learning rates and epochs are those that tuning found."""
     is_measured: bool = True
-    """Whether the measurements are made, too."""
+    """Whether measurements are run too."""
 
     @property
     def measurements(self) -> list[Measurement]:
@@ -71,7 +71,7 @@ class Study:
 
     @property
     def kinds(self) -> dict[str, str]:
-        """{name of a unit: its kind}; arms that train alike, such as the tries of one, are of one kind."""
+        """{name of a unit: its kind}; arms that train alike, such as the tries of one arm, are of one kind."""
         names = {unit.arm for stage in self.stages for unit in stage}
         arms = {
             arm.name: f"{arm.kind} {arm.recipe} {arm.step_factor} {arm.num_evaluations} {arm.num_epochs}"
@@ -81,11 +81,11 @@ class Study:
 
     @property
     def _waves(self) -> list[list[Arm]]:
-        """Arms that start from the base policy, and then those that go on after one of them."""
+        """Arms that start from the base policy, and then arms that start from the policy of another arm."""
         return [[arm for arm in self.arms if (arm.after is None) is is_first] for is_first in (True, False)]
 
     def train_seed(self, seed: StudySeed, num_jobs: int, console: Console) -> None:
-        """Do all units of a seed that no run finished, but for its measurements."""
+        """Run all unfinished units of a seed, except for its measurements."""
         seconds: dict[str, float] = {}
         if seed.model.weights is None:
             with phase("policy", f"Seed {seed.seed}: the base policy", seconds):
@@ -101,11 +101,11 @@ class Study:
                     self.finish_arm(seed, arm)
 
     def measure_seed(self, seed: StudySeed) -> None:
-        """Do all measurements of a seed that no run finished."""
+        """Run all unfinished measurements of a seed."""
         for each in self.measurements:
             unit = seed.measurement_unit(each)
             if differing_settings(unit) == {MEASURED_BY}:
-                shutil.rmtree(unit.folder)  # what other code measured is measured again
+                shutil.rmtree(unit.folder)  # other code measured it, so it is measured again
             with phase(each.name, f"Seed {seed.seed}: {each.title}", {}):
                 finish(unit, partial(seed.measure, each))
 
@@ -119,7 +119,7 @@ class Study:
 
     @property
     def results(self) -> StudyResults:
-        """Outcomes of all finished units, also of those that other commands ran."""
+        """Outcomes of all finished units, including those that other commands ran."""
         found = [
             evaluation
             for seed in self.reported
@@ -153,11 +153,11 @@ class Study:
             commit=_commit(),
             options=self.deciding,
             arms=arms,
-            notes=tuple(note for note in gaps(units) if not note.endswith("not run.")),  # the page sees these
+            notes=tuple(note for note in gaps(units) if not note.endswith("not run.")),  # the page lists these
         )
 
     def _shortened(self, argument: str, seed: StudySeed) -> str:
-        """An argument of a launch without folders of this machine, and with SEED for its seed."""
+        """An argument of a launch, with short names for folders of this machine, and SEED for the seed."""
         names = {str(self.out.resolve()): "OUT", str(PROJECT): "."}
         if seed.model.weights is not None:
             names = {str(seed.model.weights): "MODEL", **names}
@@ -167,7 +167,7 @@ class Study:
 
     @property
     def measures(self) -> StudyMeasures:
-        """What all finished measurements gave."""
+        """Results of all finished measurements."""
         everything = measurements(self.design.claims, self.seeds[0].study.all_arms, has_profile=True)
         found = [
             measured(unit.folder)
@@ -191,12 +191,12 @@ def write_study(design: Design, results: StudyResults, measures: StudyMeasures, 
 
 
 def _console(seed: StudySeed, arm: Arm) -> Path:
-    """Output of an arm that was trained in a process of its own, beside others."""
+    """File with the output of an arm that was trained in a process of its own, side by side with others."""
     return seed.own / arm.name / "console.txt"
 
 
 def _commit() -> str:
-    """Commit of the project, with `-dirty` behind it if files were changed; empty outside of a repository."""
+    """Commit of the project, followed by `-dirty` if files were changed; empty outside of a repository."""
     try:
         asked = subprocess.run(
             ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],

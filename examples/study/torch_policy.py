@@ -1,4 +1,4 @@
-"""TorchPolicy: a checkpoint in plain torch that samples answers, and says how likely it finds those of another one."""
+"""TorchPolicy: a checkpoint in plain torch that samples answers, and gives the log probabilities of any answers."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,13 +14,13 @@ from transformers import AutoModelForCausalLM, PreTrainedModel  # noqa: E402
 from verl_pivot.engines.rendering import PromptRenderer  # noqa: E402
 
 PART_SIZE = 16
-"""Answers of one pass through the model."""
+"""Number of answers in one pass through the model."""
 Answer: TypeAlias = tuple[int, ...]
-"""[num_tokens] sampled tokens, the end token too if there was one."""
+"""[num_tokens] sampled tokens, including the end token if it was sampled."""
 
 
 class TorchPolicy:
-    """A policy that renders turns as training does, in single precision, since small differences count."""
+    """A policy that renders turns as training does, in single precision, since small differences matter."""
 
     def __init__(self, model: PreTrainedModel, renderer: PromptRenderer) -> None:
         self.model, self.renderer = model, renderer
@@ -36,8 +36,8 @@ class TorchPolicy:
 
         Args:
             prompt: Token ids.
-            number: Answers to sample.
-            most_tokens: Tokens at which an answer is cut off.
+            number: Number of answers to sample.
+            most_tokens: Number of tokens at which an answer is cut off.
             generator: Random generator on the model's device.
         """
         ends = self.renderer.end_token_ids
@@ -54,14 +54,14 @@ class TorchPolicy:
         return [_until_end([column[row] for column in columns], ends) for row in range(number)]
 
     def log_probs(self, prompt: Sequence[int], answers: Sequence[Answer]) -> torch.Tensor:
-        """[num_answers, longest answer, vocabulary] log probabilities at each place; behind an answer's end, anything.
+        """[num_answers, longest answer, vocabulary] log probabilities at each place; arbitrary after an answer's end.
 
-        The prompt is read once, also where gradients are kept.
+        The prompt is processed once for all answers, also when gradients are kept.
         """
         longest = max(map(len, answers))
         states = self.model(input_ids=self._row(prompt[:-1]), use_cache=True).past_key_values
         states.batch_repeat_interleave(len(answers))
-        # Padding stands on the right, where nothing before it looks.
+        # Padding is on the right, which no token before it attends to.
         rows = [[prompt[-1], *answer[:-1], *[prompt[-1]] * (longest - len(answer))] for answer in answers]
         ids = torch.tensor(rows, device=self.model.device)
         logits = self.model(input_ids=ids, past_key_values=states, use_cache=True).logits
@@ -69,7 +69,7 @@ class TorchPolicy:
         return log_probs
 
     def answer_log_probs(self, log_probs: torch.Tensor, answers: Sequence[Answer]) -> torch.Tensor:
-        """[num_answers] log probability of each whole answer, of what `log_probs` gave."""
+        """[num_answers] log probability of each whole answer, from the result of `log_probs`."""
         longest = max(map(len, answers))
         ids = torch.tensor([[*answer, *[0] * (longest - len(answer))] for answer in answers], device=log_probs.device)
         chosen = log_probs.gather(-1, ids[..., None])[..., 0]
@@ -80,7 +80,7 @@ class TorchPolicy:
 
 
 def mask_of(answers: Sequence[Answer]) -> torch.Tensor:
-    """[num_answers, longest answer] 1 at the tokens of an answer, 0 behind them."""
+    """[num_answers, longest answer] 1 at the tokens of an answer, 0 after them."""
     longest = max(map(len, answers))
     return torch.tensor([[1.0] * len(answer) + [0.0] * (longest - len(answer)) for answer in answers])
 
@@ -88,11 +88,12 @@ def mask_of(answers: Sequence[Answer]) -> torch.Tensor:
 def kl_of_answers(sampled: torch.Tensor, other: torch.Tensor, answers: Sequence[Answer]) -> torch.Tensor:
     """[num_answers] sum over an answer's tokens of KL(sampled || other), over the whole vocabulary.
 
-    Its mean over answers of the first policy is the KL of whole answers, with less noise than their log ratios have.
+    Its mean over answers that the first policy sampled estimates the KL of whole answers, with less noise than
+    log ratios.
 
     Args:
         sampled: [num_answers, longest answer, vocabulary] log probabilities of the policy that wrote the answers.
-        other: The same of the other policy.
+        other: Log probabilities of the other policy, in the same shape.
         answers: The answers.
     """
     by_token = (sampled.exp() * (sampled - other)).sum(-1)

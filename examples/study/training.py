@@ -16,35 +16,35 @@ from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
 from verl_pivot.errors import DataError
 
 _RECIPES: Mapping[Recipe, tuple[str, ...]] = {
-    Recipe.PAPER: (  # that of +method=pivotrl, for whole tasks too, which verl trains without a KL term
+    Recipe.PAPER: (  # the KL term of +method=pivotrl, also for whole tasks, which verl trains without one
         "actor_rollout_ref.actor.use_kl_loss=True",
         "actor_rollout_ref.actor.kl_loss_coef=0.001",
     ),
     Recipe.PUBLISHED: ("algorithm.adv_estimator=rloo", "actor_rollout_ref.actor.use_kl_loss=False"),
     Recipe.ROC: (
-        "pivot.resampling.equal_rewards=keep",  # so that its updates have the size of the other arms'
-        "pivot.rollout.format_tag=null",  # the tasks ask for no tag
+        "pivot.resampling.equal_rewards=keep",  # so that its updates are as large as those of other arms
+        "pivot.rollout.format_tag=null",  # the tasks do not ask for a tag
         "actor_rollout_ref.actor.optim.lr_warmup_steps=0",  # as in the other arms
     ),
 }
 """{recipe: overrides in which an arm differs from others of its kind}"""
 _SAVED_EVERY = 6
-"""Most steps between two checkpoints, with which a training that was ended goes on."""
+"""Largest number of steps between two checkpoints, from which an interrupted training continues."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTraining(EvaluatedTraining):
-    """One arm with one seed in the stock trainer; arms that it does not train are evaluated alone."""
+    """One arm with one seed in the stock trainer; arms that the trainer does not train are only evaluated."""
 
     kind: ArmKind
     recipe: Recipe
     num_evaluations: int
-    """Times that it plays the held-out tasks, the last time behind its last step."""
+    """Number of evaluations on the held-out tasks; the last one follows the last step."""
     machine: tuple[str, ...]
-    """Overrides for what the launch runs on."""
+    """Overrides for the machine that the launch runs on."""
     lengths: Lengths
     pass_size: int | None = None
-    """Rollouts of a pass through the model; None: two groups."""
+    """Number of rollouts in one pass through the model; None means two groups."""
 
     @property
     def micro_batch_size(self) -> int:
@@ -96,14 +96,14 @@ class StudyTraining(EvaluatedTraining):
 def evaluations(
     training: StudyTraining, seed: int, profile_turns: int, before: UnitEvaluation | None = None
 ) -> list[UnitEvaluation]:
-    """What a finished unit gave, in the order of its steps.
+    """Evaluations of a finished unit, in the order of their steps.
 
     Args:
         training: The unit's training.
         seed: The unit's seed.
-        profile_turns: Turns that the profile sampled, of which the unit made use.
-        before: The end of the arm from whose policy it went on, whose turns and seconds count too; None if there is
-            none.
+        profile_turns: Number of turns that the profile sampled; 0 if the unit does not use the profile.
+        before: Last evaluation of the arm from whose policy the unit started; its turns and seconds are added. None if
+            there is no such arm.
 
     Raises:
         DataError: If an outcome names no task, or if a step, its rollouts or an evaluation is missing.
@@ -127,9 +127,9 @@ def evaluations(
 
 
 def _check_whole(training: StudyTraining, seconds: Collection[int], turns: Collection[int]) -> None:
-    """Refuse a unit of which something was lost, so that its costs or its final accuracy would be wrong.
+    """Refuse a unit that lacks files or steps, since its costs or its final accuracy would be wrong.
 
-    An evaluation amid training may lack tasks: their outcomes are not known, as those at which the system failed.
+    An evaluation during training may lack tasks; their outcomes count as unknown, as if the system had failed at them.
 
     Args:
         training: The unit's training.
@@ -147,7 +147,7 @@ def _check_whole(training: StudyTraining, seconds: Collection[int], turns: Colle
 
 
 def _is_whole(training: StudyTraining, step: int) -> bool:
-    """Whether an evaluation is there, and that behind the last step has all tasks of the file that was played."""
+    """Whether an evaluation exists; the one after the last step must also have all tasks of the played file."""
     path = training.evaluation(step)
     if not path.is_file() or not training.held_out.is_file():
         return False
@@ -162,12 +162,12 @@ def _steps(training: StudyTraining) -> list[int]:
 
 
 def _num_turns(dump: Path) -> int:
-    """Turns that a step sampled, also of rollouts that the update did not see."""
+    """Number of turns that a step sampled, including those of rollouts that the update did not use."""
     return sum(max(1, len(rollout.turns)) for rollout in read_rollouts(dump))
 
 
 def _seconds(step: Mapping[str, float]) -> float:
-    """Seconds of training: verl saves within its timer of the step, and evaluates behind it."""
+    """Seconds of training in a step; verl's timer of a step includes saving, but not evaluation."""
     return step["timing_s/step"] - step.get("timing_s/save_checkpoint", 0.0)
 
 

@@ -28,23 +28,23 @@ class TunedRates(Options):
     """Contents of tuned.yaml."""
 
     policy: str
-    """Name of the policy that was tuned, as `examples.study.models` gives it; the rates are for no other."""
+    """Name of the policy that was tuned, as `examples.study.models` gives it; the rates apply to no other."""
     seed: int
     """The tuning seed, which is not reported."""
     sizes: dict[str, int]
-    """{size: value} of the tries; for other sizes the rates do not count."""
+    """{name: value} of the sizes that the tries had; the rates do not apply to other sizes."""
     design: str
-    """Hash of the design, without this file, that the tries had, and what the command changed in it."""
+    """Hash of the design of the tries, without this file, followed by what the command changed in it."""
     tries: tuple[TriedSettings, ...]
 
     def best(self, arm: str) -> TriedSettings | None:
-        """The try that solved most; of equal ones that with the lower learning rate, and then with fewer epochs."""
+        """The try that solved most; among equal ones, that with the lowest learning rate, then the fewest epochs."""
         tries = [each for each in self.tries if each.arm == arm]
         return max(tries, key=lambda each: (each.solved, -each.learning_rate, -(each.num_epochs or 0)), default=None)
 
 
 def scaled_study(study: StudyOptions, factor: float) -> StudyOptions:
-    """The study with all learning rates times a factor, those of tries too."""
+    """The study with all learning rates multiplied by a factor, including those of tries."""
     arms, extra = (
         tuple(_with_rate(arm, arm.learning_rate and arm.learning_rate * factor) for arm in several)
         for several in (study.arms, study.extra_arms)
@@ -60,7 +60,7 @@ def check_sizes(tuned: TunedRates, study: StudyOptions, path: Path) -> None:
     """Refuse rates that were tuned with other sizes, such as those of a rehearsal.
 
     Raises:
-        ConfigError: With the sizes that differ.
+        ConfigError: If sizes differ; the message names them.
     """
     differing = [
         f"{name} {tuned.sizes.get(name)}, not {value}"
@@ -74,7 +74,7 @@ def check_sizes(tuned: TunedRates, study: StudyOptions, path: Path) -> None:
 
 
 def tuned_study(study: StudyOptions, tuned: TunedRates) -> StudyOptions:
-    """The study with the best try of each arm that was tuned.
+    """The study in which each tuned arm has the settings of its best try.
 
     Raises:
         ConfigError: If an arm of a try does not exist, or does not take its settings, or if a core arm has no tries.
@@ -123,7 +123,7 @@ def read_tuned(path: Path) -> TunedRates:
 
 
 def tuning_lines(tuned: TunedRates, arms: Sequence[str]) -> list[str]:
-    """A line for each try, with a mark at the best one of each arm, and where it is the lowest or highest value."""
+    """A line for each try; the best of each arm is marked, also if its rate is the lowest or highest that was tried."""
     lines = []
     for arm in arms:
         best, tries = tuned.best(arm), [each for each in tuned.tries if each.arm == arm]
@@ -135,7 +135,7 @@ def tuning_lines(tuned: TunedRates, arms: Sequence[str]) -> list[str]:
 
 
 def _edges(best: TriedSettings, tries: Sequence[TriedSettings]) -> str:
-    """Says at which edge of the values that were tried the best one lies, behind which better ones may be."""
+    """Note if the best rate is the lowest or highest that was tried, since a better one may lie beyond; else empty."""
     rates = [each.learning_rate for each in tries]
     edges = [name for name, edge in (("lowest", min(rates)), ("highest", max(rates))) if best.learning_rate == edge]
     return f", with the {' and '.join(edges)} learning rate that was tried" if edges else ""

@@ -1,4 +1,4 @@
-"""Finished tries of a tuning study -> TunedRates, with a sentence for each arm whose tries are not all there."""
+"""Finished tries of a tuning study -> TunedRates, with a sentence for each arm whose tries are not all finished."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from verl_pivot.errors import DataError
 
 
 class TuningOutcome(NamedTuple):
-    """What tuning has found so far."""
+    """Results of tuning so far."""
 
     rates: TunedRates
     missing: list[str]
@@ -18,10 +18,10 @@ class TuningOutcome(NamedTuple):
 
 
 def tuning_outcome(tuning: Study) -> TuningOutcome:
-    """The tries of each arm all of whose tries are finished, also by other commands.
+    """The tries of each arm whose tries are all finished, including those that other commands ran.
 
     Raises:
-        DataError: If a finished try does not know the outcomes of nearly all tasks.
+        DataError: If too many outcomes of a finished try are unknown.
     """
     (seed,), study = tuning.seeds, tuning.design.study
     tries: list[TriedSettings] = []
@@ -49,10 +49,10 @@ def tuning_outcome(tuning: Study) -> TuningOutcome:
 
 
 def share_solved(evaluation: UnitEvaluation) -> float:
-    """Mean over domains of the share of tasks solved, of those whose outcome is known.
+    """Share of solved tasks, of those whose outcome is known, averaged over the domains.
 
     Raises:
-        DataError: If that are too few, so that a try would be chosen, or not, by what the system failed at.
+        DataError: If too few outcomes are known, so that failures of the system would decide which try is chosen.
     """
     for group, tasks in evaluation.solved.items():
         num_unknown = sum(solved is None for solved in tasks.values())

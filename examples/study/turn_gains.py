@@ -1,4 +1,4 @@
-"""Turns and a policy -> what one update on a turn alone gains in its mean reward, beside the reward's deviation."""
+"""Turns and a policy -> the gain in a turn's mean reward by one update on it alone, and the rewards' deviation."""
 
 import asyncio
 import json
@@ -20,11 +20,11 @@ from verl_pivot.types import Turn
 from verl_pivot.verifiers.scoring import score_completion
 
 NUM_ANSWERS = 16
-"""Answers of the update, whose rewards' deviation is measured; the paper's group."""
+"""Number of answers of the update, over which the deviation of rewards is measured; the group size of the paper."""
 NUM_FRESH = 48
-"""Other answers, on which the gain is measured."""
+"""Number of other answers, on which the gain is measured."""
 SMALL_KL = 0.01
-"""KL of each update, in nats of a whole answer: KL(before || after)."""
+"""KL(before || after) of each update, in nats per whole answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,15 +37,15 @@ class ScoredAnswers:
 
     @property
     def all_rewards(self) -> list[float]:
-        """[num_samples] in no order."""
+        """[num_samples] reward of each sample, in no particular order."""
         return [reward for reward, count in zip(self.rewards, self.counts, strict=True) for _ in range(count)]
 
 
 def measure_gains(policy: TorchPolicy, turns: Sequence[Turn], most_tokens: int, path: Path, seed: int) -> None:
-    """Measure every turn, and add a line for each to a file; turns that it has are not measured again."""
+    """Measure every turn, and add a line for each to a file; turns that the file has are not measured again."""
     make_folder(path.parent)
     done = {gain.turn for gain in read_gains(path, seed)}
-    with path.open("a") as file, asyncio.Runner() as runner:  # one, since verifiers keep sandboxes open in it
+    with path.open("a") as file, asyncio.Runner() as runner:  # one loop for all, in which verifiers keep sandboxes open
         for turn in track([turn for turn in turns if turn.id not in done], "One update on each turn"):
             gain = _measured(policy, turn, most_tokens, seed, runner)
             file.write(json.dumps(gain.model_dump(exclude={"seed"})) + "\n")
@@ -53,7 +53,7 @@ def measure_gains(policy: TorchPolicy, turns: Sequence[Turn], most_tokens: int, 
 
 
 def read_gains(path: Path, seed: int) -> list[TurnGain]:
-    """The gains of a file, without a last line that was being written when its process was killed."""
+    """The gains in a file; an incomplete last line, left by a killed process, is removed from it."""
     if not path.is_file():
         return []
     lines = path.read_text().splitlines(keepends=True)
@@ -70,7 +70,7 @@ def _measured(policy: TorchPolicy, turn: Turn, most_tokens: int, seed: int, runn
         for number in (NUM_ANSWERS, NUM_FRESH)
     )
     is_known = bool(own.answers and fresh.answers)
-    # Where all rewards are one, the gradient is 0 (PivotRL, proposition 3.1).
+    # If all rewards are equal, the gradient is 0 (PivotRL, proposition 3.1).
     gain = gain_of_update(policy, prompt, own, fresh) if is_known and has_signal(own.rewards) else 0.0
     return TurnGain(
         seed=seed,
@@ -85,7 +85,7 @@ def _measured(policy: TorchPolicy, turn: Turn, most_tokens: int, seed: int, runn
 def gain_of_update(
     policy: TorchPolicy, prompt: Sequence[int], own: ScoredAnswers, fresh: ScoredAnswers
 ) -> float | None:
-    """Gain in mean reward after one step along the policy gradient, scaled to the small KL; the policy stays as it was.
+    """Gain in mean reward by one step along the policy gradient, scaled to `SMALL_KL`; the policy is then restored.
 
     None if no step has that KL.
 
@@ -151,7 +151,7 @@ def _in_parts(answers: Sequence[Answer]) -> Iterator[Sequence[Answer]]:
 def _moved(
     parameters: Sequence[torch.nn.Parameter], direction: Sequence[torch.Tensor], length: float
 ) -> Iterator[None]:
-    """The parameters after a step; afterwards they are what they were, to the bit."""
+    """Move the parameters by a step while the context lasts; then they have exactly their old values."""
     with torch.no_grad():
         kept = [each.clone() for each in parameters]
         try:

@@ -34,7 +34,7 @@ from verl_pivot.engines.server import sglang_server
 from verl_pivot.errors import ConfigError
 
 MEASURED_BY = "measured_by"
-"""Setting of a measurement's unit with the hash of the code that measures."""
+"""Key in the settings of a measurement's unit, for the hash of the code that measures."""
 _TOOLS = Path(__file__).parent / "tools.yaml"
 
 
@@ -42,30 +42,30 @@ class Evaluated(StrEnum):
     """Tasks that the arms of a seed play."""
 
     HELD_OUT = "held_out"
-    """Those of the study."""
+    """Held-out tasks, whose outcomes the study reports."""
     VALIDATION = "validation"
-    """Those of tuning: of the domains alone, and neither held-out tasks nor those of any training."""
+    """Validation tasks of tuning: of the domains alone, neither held out nor used in any training."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudySeed:
-    """All units of one seed: its policy, the profile, and an arm each."""
+    """All units of one seed: its policy, its profile, its arms and its measurements."""
 
     seed: int
     folder: Path
     """Folder of the whole study."""
     study: StudyOptions
     digest: str
-    """What the outcomes carry: the hash of the design, and what the command changed in it."""
+    """Hash of the design, followed by what the command changed in it, as the outcomes carry it."""
     measured_by: str
-    """Hash of what decides measures without a verdict."""
+    """Hash of the options and files that decide measures without a verdict."""
     console: Console
     model: StudyModel = field(default_factory=lambda: study_model(None, on_gpu=False))
     evaluated: Evaluated = Evaluated.HELD_OUT
 
     @cached_property
     def own(self) -> Path:
-        return self.folder.resolve() / f"seed-{self.seed}"  # the trainer's processes run elsewhere
+        return self.folder.resolve() / f"seed-{self.seed}"  # the trainer's processes have other working directories
 
     @property
     def policy(self) -> Path:
@@ -117,14 +117,14 @@ class StudySeed:
         self.model.make(self.policy, self.seed)
 
     def make_profile(self) -> None:
-        """Record the expert and profile every turn of it."""
+        """Record the expert's trajectories, and profile every turn of them."""
         self.own.mkdir(parents=True, exist_ok=True)
         write_trajectories(self.trajectories, asyncio.run(record_all(tasks_of(list(DOMAINS), self._expert_seeds))))
         with sglang_server(str(self.policy), log=self.own / "server.log", seed=self.seed, console=self.console) as url:
             find_pivots(self.trajectories, self.policy, url, self.files, self.seed, self.lengths)
 
     def run(self, arm: Arm) -> None:
-        """Train one arm and play the held-out tasks, going on from whatever is there."""
+        """Train one arm and play the evaluation tasks, continuing from what earlier runs left."""
         if arm.after is not None and not self._start_of(arm).is_dir():
             raise ConfigError(
                 f"{arm.name} goes on from {self._start_of(arm)}, which is not there: run {arm.after} again"
@@ -144,17 +144,17 @@ class StudySeed:
             )
             train_sft(self.policy, self.trajectories, settings, training.folder)
         train_and_evaluate(training, self.console)
-        self.results(arm)  # which refuses a unit that lacks something
+        self.results(arm)  # raises if the unit lacks something
 
     def results(self, arm: Arm) -> list[UnitEvaluation]:
-        """What a finished unit gave."""
+        """Evaluations of a finished arm."""
         before = None if arm.after is None else self.results(self._arm(arm.after))[-1]
         uses_profile = arm.kind is ArmKind.TURNS or before is not None
         profile_turns = self.files.num_sampled if uses_profile else 0
         return evaluations(self._training(arm), self.seed, profile_turns, before)
 
     def measure(self, measurement: Measurement) -> None:
-        """Measure, going on from whatever is there."""
+        """Run a measurement, continuing from what earlier runs left."""
         measurement.run(self, self.measurement_unit(measurement).folder)
 
     def training_of(self, arm: str) -> StudyTraining:
@@ -169,7 +169,7 @@ class StudySeed:
         return next(arm for arm in self.study.all_arms if arm.name == name)
 
     def _start_of(self, arm: Arm) -> Path:
-        """Folder of the policy that an arm trains or plays with."""
+        """Folder of the policy that the stock trainer starts from, or only evaluates."""
         if arm.after is not None:
             return self._training(self._arm(arm.after)).trained
         return self.own / arm.name / "policy" if arm.kind is ArmKind.SFT else self.policy
@@ -188,7 +188,7 @@ class StudySeed:
             folder=folder,
             seed=self.seed,
             num_steps=self.study.steps_of(arm),
-            learning_rate=arm.learning_rate or 1e-6,  # verl wants one where nothing is trained, too
+            learning_rate=arm.learning_rate or 1e-6,  # verl needs a rate even if nothing is trained
             batch_size=self.study.batch_size,
             group_size=self.study.group_size,
             num_evaluations=arm.num_evaluations,

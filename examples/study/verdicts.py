@@ -1,4 +1,4 @@
-"""Per-task outcomes and claims -> estimates, p-values and verdicts; whatever is missing is named."""
+"""Per-task outcomes and claims -> estimates, p-values and verdicts, with the names of missing results."""
 
 import math
 from collections.abc import Collection, Sequence
@@ -23,28 +23,28 @@ from verl_pivot.statistics import (
 BASE = "base"
 """Name of the arm that trains nothing."""
 LEAST_KNOWN = 0.98
-"""Share of a group's tasks of which both arms must know the outcome; at the others the system failed."""
+"""Smallest share of a group's tasks whose outcome must be known for both arms; at the others the system failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JudgedPart:
-    """What the outcomes say about one part of a claim.
+    """Estimates for one part of a claim.
 
-    A ratio of costs is only known to lie between two values (`costs.py`). A difference has one, which stands at both
-    ends.
+    A ratio of costs is only known to lie between two values (`costs.py`). A difference has a single value, which
+    is both the lowest and the highest.
     """
 
     part: ClaimPart
     low: SeededEstimate | None
-    """The lowest value that the outcomes allow, a logarithm where it is a ratio; None if no seed has both arms."""
+    """The lowest value that the outcomes allow, as a logarithm if it is a ratio; None if no seed has both arms."""
     high: SeededEstimate | None
-    """The highest value."""
+    """The highest value, likewise."""
     seeds: tuple[int, ...]
     """[num_seeds] seeds of the estimates."""
     missing: tuple[str, ...]
-    """A sentence for each seed that lacks something, so that there is no verdict."""
+    """A sentence for each missing result; if there is one, there is no verdict."""
     left_out: tuple[str, ...] = ()
-    """A sentence for each evaluation that does not count, since too many of its outcomes are not known."""
+    """A sentence for each evaluation that does not count, since too many of its outcomes are unknown."""
 
     @property
     def p(self) -> float:
@@ -52,12 +52,12 @@ class JudgedPart:
 
     @property
     def nearest(self) -> list[tuple[SeededEstimate, Region]]:
-        """For each bound the end that is first beyond it; the part holds if both lie within."""
+        """For each bound of the region, the value that is more likely beyond it; the part holds if neither is."""
         return self._ends(above=self.low, below=self.high)
 
     @property
     def farthest(self) -> list[tuple[SeededEstimate, Region]]:
-        """For each bound the end that is last beyond it; the part does not hold if one lies outside."""
+        """For each bound of the region, the value that is less likely beyond it; the part does not hold if one is."""
         return self._ends(above=self.high, below=self.low)
 
     def _ends(
@@ -69,7 +69,7 @@ class JudgedPart:
 
     @property
     def over_tasks(self) -> Interval | None:
-        """Interval over tasks, from that of the lowest value to that of the highest one."""
+        """Interval over tasks, from the low end for the lowest value to the high end for the highest value."""
         return None if self.low is None or self.high is None else _hull(self.low.over_tasks, self.high.over_tasks)
 
     @property
@@ -97,7 +97,7 @@ class JudgedClaim:
 
     @property
     def missing(self) -> list[str]:
-        """What stands in the way of a verdict; each sentence once."""
+        """Reasons why there is no verdict; each sentence once."""
         return list(dict.fromkeys(text for part in self.parts for text in part.missing))
 
     @property
@@ -112,9 +112,9 @@ def judge(claims: Claims, results: StudyResults, seeds: Sequence[int], outside: 
     A claim with a seed that lacks an arm is undecided, whatever the other seeds say.
 
     Args:
-        claims: What is claimed.
+        claims: Contents of claims.yaml.
         results: Outcomes of all units.
-        seeds: Seeds that the study was going to run.
+        seeds: All seeds of the study.
         outside: Groups of tasks that lie outside of the domains.
     """
     judged = [[_judge_part(part, results, seeds, outside) for part in claim.parts] for claim in claims.claims]
@@ -178,7 +178,7 @@ def _mean(ends: Sequence[RatioEnd]) -> SeededEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """Evaluations of both arms with one seed; none if these are missing, or know too little."""
+    """Evaluations of both arms with one seed; empty if they are missing, or if too few of their outcomes are known."""
 
     seed: int
     groups: Sequence[str] = ()
@@ -240,7 +240,7 @@ def groups_of(solved: Solved, tasks: Tasks, outside: Collection[str]) -> list[st
 def paired_outcomes(
     baseline: UnitEvaluation, arm: UnitEvaluation, groups: Sequence[str]
 ) -> list[tuple[list[float], list[float]]]:
-    """[num_groups] outcomes of both arms, [num_tasks] each, on the tasks whose outcome is known of both."""
+    """[num_groups] outcomes of both arms, [num_tasks] each, on the tasks whose outcome is known for both."""
     pairs = []
     for group in groups:
         both = known_outcomes([baseline, arm], group)

@@ -1,6 +1,6 @@
-"""A clerk of the quickstart's shop who reads results and makes mistakes at times, and judges, all without a model.
+"""A scripted clerk of the quickstart's shop, which makes mistakes at times, and scripted judges of its labels.
 
-`answer`, `first_judge`, `second_judge` and `third_judge` are programs of `verl-pivot synthesize --writers`.
+`answer`, `first_judge`, `second_judge` and `third_judge` are programs for `verl-pivot synthesize --writers`.
 """
 
 import json
@@ -22,24 +22,24 @@ from verl_pivot.verifiers.scoring import score_message
 MISTAKES = 0.2
 """Share of the clerk's calls that are mistakes."""
 JUDGES_ERR = 0.15
-"""Share of the labels about which each judge is wrong, by itself."""
+"""Share of the labels about which each judge is wrong, independently of the other judges."""
 _ANSWER = re.compile(r"Answer [12]:\n<(\w+)>\n(.*?)\n</\1>", re.DOTALL)
 
 
 _known: dict[str, Task] = {}
-"""{request: the first task that has it}, as far as tasks were made."""
+"""{request: first task with this request} of all tasks made so far."""
 _seeds = count()
 
 
 def tasks(num: int) -> list[Task]:
-    """The first so many tasks whose requests differ."""
+    """The first `num` tasks with distinct requests."""
     while len(_known) < num:
         _learn()
     return list(islice(_known.values(), num))
 
 
 def task_of(request: str) -> Task:
-    """The task that has this request, of those that `tasks` gives."""
+    """The task with this request, of the tasks that `tasks` gives."""
     while request not in _known:
         _learn()
     return _known[request]
@@ -51,7 +51,7 @@ def _learn() -> None:
 
 
 def careful(task: Task, messages: Sequence[Message]) -> Message:
-    """What an expert does next: the first thing that the results do not show yet."""
+    """The expert's next action: the first step of the task whose result is not in the conversation yet."""
     results = list(_results(messages))
     refunded = [
         call.arguments.get("order_id") for call, value in results if isinstance(value, dict) and "refunded" in value
@@ -78,7 +78,7 @@ def careful(task: Task, messages: Sequence[Message]) -> Message:
 
 
 def answer(question: WriterQuestion) -> Json:
-    """The clerk, whose mistakes depend on the conversation alone."""
+    """The clerk's next action; whether it is a mistake depends on the conversation alone."""
     messages = [parse_message(each) for each in question.messages]
     task = task_of(messages[1].content)
     action = careful(task, messages)
@@ -95,12 +95,12 @@ def labelled_turn(task: Task) -> Turn:
 
 
 async def is_right(action: Message, turn: Turn) -> bool:
-    """Whether an action does what the expert's does, by its effects in the shop."""
+    """Whether an action has the same effects in the shop as the expert's action."""
     return (await score_message(action, turn)).score == 1.0
 
 
 async def judged(question: WriterQuestion, name: str) -> str:
-    """What a judge says of two answers, who is wrong about a share of the labels, about both answers at once."""
+    """A judge's verdict on two answers; for a share of the labels it is wrong, and then about both answers."""
     text = str(question.messages[-1]["content"])
     request = re.search(r"^user: (.*)$", text, re.MULTILINE)
     assert request is not None, text
@@ -125,7 +125,7 @@ async def third_judge(question: WriterQuestion) -> str:
 
 
 def _mistaken(task: Task, messages: Sequence[Message], action: Message, rng: random.Random) -> Message:
-    """A guess in place of a query, or a call with a value from elsewhere."""
+    """A mistake in place of an action: a guess instead of a query, or a call with a value from elsewhere."""
     if action.tool_calls[0].name == "run_sql":
         return _say(f"About {rng.randint(1, 99)}.")
     wrong = wrong_calls(replace(labelled_turn(task), state=tuple(messages), expert=action), rng)
@@ -133,7 +133,7 @@ def _mistaken(task: Task, messages: Sequence[Message], action: Message, rng: ran
 
 
 def _results(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, Json]]:
-    """Each call with its result as JSON."""
+    """Each call with its result, parsed as JSON."""
     calls = [call for message in messages for call in message.tool_calls]
     texts = [message.content for message in messages if message.role is Role.TOOL]
     for call, text in zip(calls, texts, strict=True):
@@ -141,7 +141,7 @@ def _results(messages: Sequence[Message]) -> Iterator[tuple[ToolCall, Json]]:
 
 
 def _only_number(value: Json) -> list[Json]:
-    """The value of a result that has one row with one column, and nothing else."""
+    """The value of a result that is one row with one column; empty for any other result."""
     match value:
         case [[found]]:
             return [found]

@@ -29,21 +29,21 @@ _SHOP = "examples.quickstart.environment:ShopEnvironment"
 _RECIPE = Path(__file__).parent / "labels.yaml"
 _ROLES = ("first_judge", "second_judge", "third_judge")
 BROKEN_SHARE = 5
-"""One of so many labels is broken."""
+"""Number of labels of which one is broken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelReport:
-    """What became of the labels, by whether they were broken."""
+    """Fates of the labels, counted apart for broken and for right labels."""
 
     judges: int
-    """Judges who are asked; with none of them outcomes alone decide."""
+    """Number of judges that are asked; with 0 judges the outcomes alone decide."""
     fates: dict[str, dict[str, int]]
-    """{broken, or right: {what became of them: number}}"""
+    """{"broken" or "right": {fate: number of labels}}"""
     num_solved: int
-    """Broken labels in whose place the policy does the right thing, and then solves the task."""
+    """Number of broken labels for which the policy's own action is right, and the policy then solves the task."""
     num_repaired: int
-    """Those of them that it replaced."""
+    """Number of these labels that were replaced by a right one."""
 
     def lines(self) -> list[str]:
         """The report for people."""
@@ -73,7 +73,7 @@ async def labelled_rows(num: int) -> tuple[list[bool], list[Trajectory]]:
 
 
 async def _broken(turn: Turn) -> Message | None:
-    """A call with a value from elsewhere, or of another tool, that the verifier refuses."""
+    """A call with a value from elsewhere, or of another tool, that the verifier refuses; None if there is none."""
     for call in wrong_calls(turn, random.Random(f"broken-{turn.id}")):
         action = replace(turn.expert, tool_calls=(call,))
         if not await is_right(action, turn):
@@ -97,7 +97,7 @@ def repair_labels(out: Path, num: int, *, with_judges: bool) -> LabelReport:
     """Break a fifth of the labels, run the steps of `closed_loop` that verify labels, and count.
 
     Args:
-        out: Folder for the labels and for what becomes of them.
+        out: Folder for the labels and for the results.
         num: Number of labels.
         with_judges: Whether three judges are asked where the label does not solve its task.
     """
@@ -151,7 +151,7 @@ def _lines(path: Path) -> list[JsonObject]:
 
 
 def _values(row: Mapping[str, object]) -> JsonObject:
-    """What the steps left of a row that was kept, or of one that was not."""
+    """Values that the steps of the recipe stored in a row, whether the row was kept or rejected."""
     if "reason" in row:
         return row["provenance"]["values"]  # type: ignore[index,no-any-return]
     return row["metadata"]["verl_pivot"]["synthesis"]["values"]  # type: ignore[index,no-any-return]

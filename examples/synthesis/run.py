@@ -1,4 +1,4 @@
-"""Labels of the quickstart's shop, a fifth of them broken, and what `closed_loop` repairs, without a model."""
+"""Labels of the quickstart's shop, a fifth of them broken, and how many `closed_loop` repairs, without a model."""
 
 import json
 from dataclasses import asdict
@@ -15,7 +15,7 @@ def main(
     out: Out = Path("outputs/synthesis"),
     labels: Annotated[int, typer.Option(min=5, help="Labels, of which every fifth is broken.")] = 1000,
 ) -> None:
-    """Break a fifth of the labels on purpose, verify all of them by outcomes, and by three judges as well, and count.
+    """Break a fifth of the labels on purpose, and count the repairs by outcomes alone and with three judges.
 
     The policy is a clerk in Python who makes a mistake in a fifth of the calls; each judge is wrong about 15 % of the
     labels.
@@ -32,5 +32,5 @@ def main(
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process."""
+    """Run `main` with the command line's arguments."""
     typer.run(main)

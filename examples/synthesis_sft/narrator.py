@@ -1,4 +1,4 @@
-"""Program that writes what no policy writes here: the last message of hindsight, and the thoughts of calibration."""
+"""Program that writes texts that the policy does not: last messages for hindsight, and thoughts for calibration."""
 
 import json
 import re
@@ -9,7 +9,7 @@ _RESULTS = re.compile(r"The results, one line for each turn:\n(.*?)\n\nWrite", r
 
 
 def narrate(question: WriterQuestion) -> str:
-    """The value of the last result, or that the refund is done; or a thought about a turn that did not help."""
+    """The value of the last result, or "Done."; if no results are given, a thought about a turn that did not help."""
     found = _RESULTS.search(str(question.messages[-1]["content"]))
     if found is None:
         return "No."

@@ -1,4 +1,4 @@
-"""Tasks in portions -> what each method makes of a portion, and the environment calls that it takes."""
+"""Tasks in portions -> the trajectories that each method makes from a portion, and the environment calls it takes."""
 
 import json
 from collections import Counter
@@ -28,9 +28,9 @@ _SHOP = "examples.synthesis_sft.portions:CountedShop"
 _RECIPES = Path(__file__).parent
 _NARRATOR = ProgramWriter("examples.synthesis_sft.narrator:narrate")
 _FIRST_SEED = 500_000
-"""First seed of the tasks, which neither the policy's logs nor the quickstart's expert have."""
+"""First seed of the tasks, which differ from those of the policy's logs and of the quickstart's expert."""
 _MOST_IDLE = 5
-"""Portions in a row without a call of the environment after which the policy counts as one that makes none."""
+"""Number of portions in a row without an environment call after which the policy counts as making no calls."""
 _calls: Counter[str] = Counter()
 
 
@@ -44,25 +44,25 @@ class CountedShop(ShopEnvironment):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortionPart:
-    """What one method made of a portion of tasks."""
+    """Trajectories that one method made from a portion of tasks."""
 
     trajectories: list[Trajectory]
     num_calls: int
-    """Calls of the environment."""
+    """Number of environment calls that this took."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Portions:
-    """The portions of one seed, made when they are asked for and kept in a folder."""
+    """The portions of one seed, each made when it is first needed, and kept in a folder."""
 
     folder: Path
     policy: Writer
     seed: int
     size: int = 10
-    """Tasks of a portion."""
+    """Number of tasks in a portion."""
 
     def within(self, methods: tuple[str, ...], num_calls: int) -> list[Trajectory]:
-        """Trajectories of the portions that these methods can make with so many calls of the environment.
+        """Trajectories of the portions that these methods can make with `num_calls` environment calls.
 
         Raises:
             SystemExit: If several portions in a row take no call, so that the calls would never be spent.
@@ -86,7 +86,7 @@ class Portions:
         return made
 
     def _part(self, number: int, method: str) -> PortionPart:
-        """What a method makes of a portion, unless an earlier run made it."""
+        """The part that a method makes from a portion, or that an earlier run made."""
         folder = self.folder / f"portion-{number}"
         stamp = folder / f"{method}.json"
         if not stamp.is_file():
@@ -123,7 +123,7 @@ class Portions:
         run_synthesis(job, lambda _: None)
 
     def _rows(self, number: int, method: str, folder: Path) -> Iterator[JsonObject]:
-        """Tasks of a portion, rollouts of them that failed, or those that are kept."""
+        """Input rows of a method: the tasks of a portion, their failed rollouts, or their kept rollouts."""
         if method == "rejection":
             first = _FIRST_SEED * (self.seed + 1) + number * self.size
             yield from (_task_row(seed) for seed in range(first, first + self.size))

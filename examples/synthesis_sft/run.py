@@ -36,7 +36,7 @@ def main(
 ) -> None:
     """Train the careless clerk's policy on its own rollouts, by rejection sampling, with hindsight and calibration.
 
-    What an earlier run made of the same folder is not made again.
+    The base policy and the SFT data in the folder are used again; the trainings and evaluations are repeated.
 
     Example: python -m examples.synthesis_sft --seed 1 --out outputs/sft-1
     """
@@ -64,7 +64,7 @@ def main(
 
 
 def _evaluated(policy: TinyPolicy, num_tasks: int) -> Accuracy:
-    """Success on whole held-out tasks, greedy."""
+    """Success on whole held-out tasks, with greedy decoding."""
     return asyncio.run(evaluate(policy.greedy, policy.tokenizer, num_tasks=num_tasks, num_turn_tasks=1)).tasks
 
 
@@ -99,5 +99,5 @@ def _show(results: dict[str, Accuracy], data: dict[str, list[Trajectory]], seed:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process."""
+    """Run `main` with the command line's arguments."""
     typer.run(main)

@@ -16,7 +16,7 @@ from verl_pivot.types import JsonObject, Malformed
 
 
 class TinyPolicy:
-    """A checkpoint of the quickstart in this process; one sequence at a time, so that a draw depends on its seed."""
+    """A checkpoint of the quickstart in this process; it samples one sequence at a time, so seeds decide samples."""
 
     def __init__(self, folder: Path) -> None:
         self.tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
@@ -31,8 +31,8 @@ class TinyPolicy:
 
         Args:
             prompt_ids: The prompt.
-            temperature: 0 takes the likeliest tokens.
-            seed: Seed of the draw.
+            temperature: Sampling temperature; 0 takes the likeliest tokens.
+            seed: Seed of the sample.
         """
         generator = torch.Generator().manual_seed(seed)
         given, cache, written = torch.tensor([list(prompt_ids)]), None, list[int]()
@@ -79,7 +79,7 @@ class TinyWriter:
         return _answer(content, "stop" if ended else "length", len(prompt_ids), len(written))
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no connection is open."""
 
 
 def _answer(message: JsonObject, finish_reason: str, num_prompt_tokens: int, num_tokens: int) -> ChatAnswer:

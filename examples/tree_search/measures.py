@@ -12,13 +12,13 @@ from verl_pivot.data.rollout_dumps import read_rollouts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTokens:
-    """What the rollouts of one training step took."""
+    """Tokens and scores of the rollouts of one training step."""
 
     step: int
     kept: int
-    """Tokens of the policy in the rollouts that the update saw."""
+    """Tokens that the policy sampled in the rollouts of the step."""
     sampled: int
-    """Those, and the tokens of candidates that a search left out."""
+    """The same, plus the tokens of candidates that a search left out."""
     mean_score: float
     """Mean score of the rollouts that were decided."""
 

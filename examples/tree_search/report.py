@@ -20,7 +20,7 @@ from verl_pivot.types import JsonObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What the training of one arm with one seed left behind."""
+    """Results of the training of one arm with one seed."""
 
     arm: str
     seed: int
@@ -38,11 +38,11 @@ class CostRow:
     step: int
     success: float
     over_plain: PairedDifference | None
-    """Over the training with plain rollouts at the same step; None where that was not run, and for itself."""
+    """Success minus that of plain rollouts at the same step; None for plain rollouts, or if they were not run."""
     sampled: int
-    """Tokens that were sampled for all updates so far."""
+    """Tokens sampled in all training steps so far."""
     kept: int
-    """Those of them that are in the rollouts of the updates."""
+    """Tokens of these that are in the rollouts of the steps."""
     training_score: float
     """Mean score of the rollouts of the five steps before the evaluation."""
 

@@ -1,4 +1,4 @@
-"""Whole tasks in a shop, with rollouts that a search chooses and with plain ones: see `--help`."""
+"""Whole tasks in a shop, with rollouts chosen by a tree search and with plain ones: see `--help`."""
 
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,10 @@ def main(
     steps: Steps = 20,
     tasks: HeldOutTasks = 300,
 ) -> None:
-    """Train a small policy on whole tasks by GRPO, with rollouts that a search chooses and with its own, and compare.
+    """Train a small policy on whole tasks by GRPO, with rollouts chosen by a tree search and with plain ones.
 
-    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
-    goes on from its last checkpoint.
+    Run the command again to continue: a finished unit (one arm with one seed) is not repeated. An interrupted training
+    starts over, since its only checkpoint is the one after its last step.
 
     Example: python -m examples.tree_search --arms base,plain,tree_search --seeds 1 --out outputs/tree-search-1
     """
@@ -52,11 +52,11 @@ def main(
             evaluations = read_evaluations(arm.validation)
             trained = Trained(arm=arm.name, seed=arm.seed, steps=read_steps(arm.rollouts), evaluations=evaluations)
             trainings.append(trained)
-        write(results, trainings, missing, out)  # after each unit, since all take an hour
+        write(results, trainings, missing, out)  # after each unit, since all units together take an hour
     show_all(results, trainings, missing, console)
     console.print(f"\nWrote {out / 'summary.json'}.")
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

@@ -1,4 +1,4 @@
-"""The study's arms: how the rollouts of a step come about."""
+"""The study's arms: how the rollouts of a step are made."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whole tasks in a shop whose turns cost something, on success alone or always: see `--help`."""
+"""Whole tasks in a shop whose turns have a cost, charged on success alone or always: see `--help`."""
 
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,8 @@ def main(
 ) -> None:
     """Train a small policy on whole tasks whose turns cost nothing, little or much; compare successes and calls.
 
-    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
-    goes on from its last checkpoint.
+    Run the command again to continue: a finished unit (one arm with one seed) is not repeated. An interrupted training
+    starts over, since its only checkpoint is the one after its last step.
 
     Example: python -m examples.turn_cost --arms base,free,all_0.5 --seeds 1 --out outputs/turn-cost-1
     """
@@ -47,7 +47,7 @@ def main(
         settings=lambda arm: {"tasks": tasks, **ARMS[arm.name]._asdict()},
     ):
         results.append(Result(arm=arm.name, seed=arm.seed, held_out=read_dump(arm.evaluated, outcome), training={}))
-        write(success_rows(results, list(ARMS)), missing, out)  # after each unit, since all take hours
+        write(success_rows(results, list(ARMS)), missing, out)  # after each unit, since all units together take hours
         draw(success_rows(results, list(ARMS)), out / "turn_cost.png")
     show(success_rows(results, list(ARMS)), missing, console)
     console.print(f"\nWrote {out / 'summary.json'} and {out / 'turn_cost.png'}.")
@@ -71,5 +71,5 @@ def draw(rows: list[SuccessRow], path: Path) -> None:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

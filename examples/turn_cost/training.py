@@ -1,4 +1,4 @@
-"""The study's arms: what a turn costs and who pays it, as files of `pivot.rewards`."""
+"""The study's arms: the cost of a turn, and the rollouts that are charged, as files of `pivot.rewards`."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +10,7 @@ from examples.arms import ToolArm, shop_arm
 from verl_pivot.types import JsonObject
 
 OUTCOME = "task"
-"""Term that is the outcome of the task."""
+"""Name of the reward term for the outcome of the task."""
 BASE = "base"
 
 

@@ -10,21 +10,21 @@ from examples.web.tasks import Step
 from verl_pivot.types import JsonObject, ToolCall
 
 POPUP = "Exit to home page?"
-"""Text of a popup, which leaves the task if it is agreed to."""
+"""Text of a popup; agreeing to it leaves the task."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebHabits:
-    """Chances of the agent's mistakes; at 0.0 each it does every task."""
+    """Chances of the agent's mistakes; with all at 0.0 it solves every task."""
 
     strays: float = 0.0
-    """In each turn: that it clicks on another element."""
+    """Chance, in each turn, that it clicks on another element."""
     misspells: float = 0.0
-    """In each field and list: that it writes or chooses something else, and does not notice."""
+    """Chance, in each field and list, that it writes or chooses something else, and does not notice."""
     early: float = 0.0
-    """In each turn: that it stops."""
+    """Chance, in each turn, that it stops."""
     idles: float = 0.0
-    """In its first turn: that it scrolls a page that has nothing more to show."""
+    """Chance, in its first turn, that it scrolls a page that has nothing more to show."""
 
     def scaled(self, factor: float) -> Self:
         """All chances times a factor."""
@@ -34,7 +34,7 @@ class WebHabits:
 CARELESS = WebHabits(strays=0.2, misspells=0.25, early=0.12, idles=0.3)
 IDLE_CALL = ToolCall(name="scroll", arguments={"direction": "down"})
 STOPPED = "Done."
-"""What it says where it stops."""
+"""Message with which the agent stops."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class WebAgent:
     habits: WebHabits = WebHabits()
     _has_begun: bool = False
     _meant: set[int] = field(default_factory=set)
-    """Numbers of the steps for whose values it has settled, rightly or wrongly."""
+    """Numbers of the steps whose values it has decided, rightly or wrongly."""
 
     def act(self, page: str) -> ToolCall | None:
         """The next call; None if it stops."""
@@ -69,7 +69,7 @@ class WebAgent:
         return _on(self.steps[number], elements)
 
     def _settle(self, number: int, elements: Sequence[Element]) -> None:
-        """Make up its mind, once, what to write or choose in a step."""
+        """Decide, once for each step, what to write or choose in it."""
         step = self.steps[number]
         if number in self._meant or step.tool == "click":
             return

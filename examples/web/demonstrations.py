@@ -1,4 +1,4 @@
-"""Demonstrations of the agent on seen tasks, recorded once for all seeds, and workflows that are induced of some."""
+"""Demonstrations of the agent on seen tasks, recorded once for all seeds, and workflows induced from some of them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +16,21 @@ from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecor
 from verl_pivot.types import JsonObject, Role, Trajectory
 
 _NUM_OF_WORKFLOWS, _NUM_CAREFUL, _NUM_CARELESS = 8, 96, 64
-"""Seeds of each task."""
+"""Numbers of seeds for each task."""
 _FIRST_OF_WORKFLOWS, _FIRST_CAREFUL, _FIRST_CARELESS = 1_000_000, 2_000_000, 3_000_000
 PER_TEMPLATE = 16
-"""Workflows of one order of tools, of which the tasks of a single click have the same."""
+"""Most workflows with the same order of tools; all tasks of a single click have the same one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstrations:
-    """What was recorded of the agent."""
+    """Recorded episodes of the agent, and the workflows from some of them."""
 
     of_workflows: Sequence[Trajectory]
     careful: Sequence[Trajectory]
     careless: Sequence[Trajectory]
     workflows: Path
-    """What `verl-pivot workflows induce` made of `of_workflows`, whose seeds no other file has."""
+    """File that `verl-pivot workflows induce` made from `of_workflows`, whose seeds are used nowhere else."""
 
 
 def make_demonstrations(folder: Path) -> Demonstrations:
@@ -53,7 +53,7 @@ def make_demonstrations(folder: Path) -> Demonstrations:
 
 
 def goal_of(trajectory: Trajectory) -> str:
-    """The task's sentence."""
+    """The sentence of the trajectory's task, which says what to do."""
     return str(trajectory.metadata["sentence"])
 
 

@@ -22,19 +22,19 @@ from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
 
 TOOLS = Path(__file__).with_name("tools.yaml")
 MAX_TURNS = 6
-"""Turns of a trajectory. A call in the last one is not run; no task takes more than three without a mistake, and five
-with a popup and an idle turn."""
+"""Most turns of a trajectory. A call in the last turn is not run. Without a mistake no task takes more than three
+turns, or five with a popup and an idle turn."""
 _AT_ONCE = 8
-"""Pages at once in the browser."""
+"""Number of pages that the browser has open at once."""
 _BLOCK = 64
-"""Episodes of one file of recordings."""
+"""Number of episodes in one file of recordings."""
 _TRIES = 5
-"""Times that an episode is played until the browser does not fail."""
+"""Most attempts at an episode while the browser fails."""
 _TASK = "Task: "
 
 
 def sentence_of(opening: str) -> str:
-    """The task's sentence in what the environment shows first."""
+    """The task's sentence, read from the environment's opening."""
     first, _, _ = opening.partition("\n")
     if not first.startswith(_TASK):
         raise ValueError(f"an opening of MiniWoB++ begins with {_TASK!r}, got {opening!r:.80}")
@@ -42,7 +42,7 @@ def sentence_of(opening: str) -> str:
 
 
 async def play(episode: MiniwobProblem, habits: WebHabits) -> Trajectory:
-    """One episode of the agent; equal episodes and habits give equal trajectories.
+    """Play one episode; equal episodes and habits give equal trajectories.
 
     The trajectory has passed if the page says that the task is solved.
 
@@ -54,7 +54,8 @@ async def play(episode: MiniwobProblem, habits: WebHabits) -> Trajectory:
         rng = Random(f"{episode.task} {episode.seed}")
         agent = WebAgent(steps=TASKS[episode.task].steps(sentence), rng=rng, habits=habits)
         page = tools.opening.removeprefix(f"{_TASK}{sentence}\n\n")
-        messages = [Message(role=Role.USER, content=f"{sentence}\n\n{page}")]  # as below a row's prompt
+        # A rollout shows the page in the same way, below the row's prompt.
+        messages = [Message(role=Role.USER, content=f"{sentence}\n\n{page}")]
         for _ in range(MAX_TURNS - 1):
             call = agent.act(page)
             messages.append(_said(call))
@@ -86,7 +87,7 @@ def _said(call: ToolCall | None) -> Message:
 
 
 async def _played(episode: MiniwobProblem, habits: WebHabits) -> Trajectory:
-    """The episode, played again where the system failed: a page that a busy machine shows too late, a dead browser.
+    """Play an episode, and repeat it if the system fails, as with a busy machine or a dead browser.
 
     Raises:
         ToolFailureError: If it fails every time.
@@ -98,10 +99,10 @@ async def _played(episode: MiniwobProblem, habits: WebHabits) -> Trajectory:
 
 
 async def play_all(episodes: Sequence[MiniwobProblem], habits: WebHabits) -> list[Trajectory]:
-    """Many episodes in one browser, in their order.
+    """Play many episodes in one browser; returns their trajectories in the same order.
 
     Raises:
-        ToolFailureError: If the system failed an episode each time that it was played.
+        ToolFailureError: If the system failed in every attempt at an episode.
     """
     room = asyncio.Semaphore(_AT_ONCE)
 
@@ -113,11 +114,11 @@ async def play_all(episodes: Sequence[MiniwobProblem], habits: WebHabits) -> lis
 
 
 def recorded(folder: Path, episodes: Sequence[MiniwobProblem], habits: WebHabits) -> list[Trajectory]:
-    """The trajectories of these episodes; what a folder has of them already is not played again.
+    """The trajectories of these episodes; episodes whose recordings are in the folder are not played again.
 
     Raises:
-        SystemExit: If the folder has those of other episodes or habits, the browser keeps failing, or this machine has
-            none.
+        SystemExit: If the folder has recordings of other episodes or habits, the browser keeps failing, or there is no
+            browser.
     """
     try:
         return asyncio.run(_recorded(folder, episodes, habits))
@@ -144,7 +145,7 @@ async def _recorded(folder: Path, episodes: Sequence[MiniwobProblem], habits: We
 
 
 def _metadata(episode: MiniwobProblem, habits: WebHabits, sentence: str = "") -> JsonObject:
-    """What a recorded trajectory says of its origin."""
+    """Metadata of a recorded trajectory, which tell its origin."""
     return {"task": episode.task, "seed": episode.seed, "habits": asdict(habits), "sentence": sentence}
 
 

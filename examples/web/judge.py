@@ -18,14 +18,14 @@ _SEEN = "What the tools gave back after "
 
 
 class UnknownItemError(ValueError):
-    """An item that no rule is for."""
+    """Raised for an item for which there is no rule."""
 
 
 def answering(wrong_share: float = 0.0) -> Answered:
-    """What answers questions about the items of the study's checklists.
+    """Function that answers questions about the items of the study's checklists.
 
     Args:
-        wrong_share: Share of the items of which the opposite is said; the texts of the question decide which.
+        wrong_share: Share of the items about which the judge says the opposite; the texts of the question decide which.
     """
 
     def answer(messages: Messages) -> str:
@@ -46,7 +46,7 @@ def answering(wrong_share: float = 0.0) -> Answered:
 
 
 def last_page(texts: Sequence[str]) -> list[Element]:
-    """Elements of the last text that shows a page: behind a call that failed it is as it was."""
+    """Elements of the last text that shows a page; a call that failed leaves the page as it was."""
     return next((page for text in reversed(texts) if (page := read_page(text))), [])
 
 
@@ -54,7 +54,7 @@ def state_of(item: str, page: Sequence[Element]) -> ItemState:
     """State of an item by what the page shows.
 
     Raises:
-        UnknownItemError: If no rule is for it.
+        UnknownItemError: If there is no rule for the item.
     """
     for pattern, rule in _RULES:
         if found := pattern.fullmatch(item):
@@ -83,7 +83,7 @@ def _marked(role: str, mark: str) -> Callable[[Sequence[Element], str], ItemStat
 
 
 def _ends(page: Sequence[Element], _: str) -> ItemState:
-    """What ends the episode is never done on a page that is still shown."""
+    """State of an item that ends the episode, which cannot be done while a page is still shown."""
     return ItemState.NO
 
 

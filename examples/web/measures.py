@@ -1,4 +1,4 @@
-"""Dumps of trajectories on web pages -> what the study measures of each, on seen and on unseen tasks."""
+"""Dumps of trajectories on web pages -> the study's measures of each trajectory, on seen and on unseen tasks."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,22 +23,22 @@ class Played:
     """One decided trajectory."""
 
     prompt_id: str
-    """Task and digest of its sentence and first page, which siblings in training share; on held-out rows also how many
-    trajectories of the dump had the same before. Pairs of two arms have the same."""
+    """Task, and digest of its sentence and first page, which all rollouts of a group in training share. On held-out
+    rows also the number of earlier trajectories of the dump with the same task and digest, which pairs two arms."""
     task: str
     is_solved: bool
     num_actions: int
-    """Calls, those that failed among them."""
+    """Number of calls, including failed ones."""
     num_failed: int
-    """Calls that the policy read an error of."""
+    """Number of calls that returned an error to the policy."""
     reward: float
     """Sum of the rewards of its turns."""
     scores: tuple[float | None, ...]
-    """Of the judge for each turn but the last; None where it gave no valid answer, empty where none was asked."""
+    """The judge's scores of the turns but the last; None if its answer was invalid, empty if no judge was asked."""
     num_turns: int
     stop_reason: str
     num_workflows: int
-    """Workflows that its prompt showed."""
+    """Number of workflows in its prompt."""
     response_tokens: int
 
     @property
@@ -71,7 +71,7 @@ MEASURES: Mapping[str, Callable[[Sequence[Played]], float]] = {
 
 
 def read_dump(path: Path) -> list[Played]:
-    """All decided trajectories of a dump, of which the system failed none."""
+    """All decided trajectories of a dump, without those that the system failed."""
     return numbered(_trajectories(path))
 
 
@@ -86,7 +86,7 @@ def _trajectories(path: Path) -> list[Played]:
 
 
 def numbered(played: Iterable[Played]) -> list[Played]:
-    """The trajectories with prompt_ids that differ, in their order."""
+    """The trajectories, each `prompt_id` with the number of earlier equal ones appended, so that all differ."""
     counts: Counter[str] = Counter()
     found = []
     for each in played:
@@ -101,7 +101,7 @@ def of_part(played: Iterable[Played], part: str) -> list[Played]:
 
 
 def _played(row: DumpedRollout, record: RolloutRecord, score: float, first_page: str | None) -> Played:
-    """One trajectory; without the digest of its first page, which some dumps leave out, that of its sentence counts."""
+    """One trajectory; if the dump left out its first page, `prompt_id` has the digest of its sentence alone."""
     assert row.data_source is not None, row.uid
     process = process_record(row.reward_info)
     task = row.data_source.removeprefix(SOURCE)

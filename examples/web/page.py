@@ -14,7 +14,7 @@ _ELEMENT = re.compile(
     re.VERBOSE,
 )
 ACTED_ON = ("button", "checkbox", "combobox", "radio", "textbox")
-"""Roles of elements that can be clicked to some effect."""
+"""Roles of elements on which a click has an effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +32,7 @@ class Element:
     label: str = ""
     """Line of text right above it, such as the name of a field; "" if there is none."""
     text: str = ""
-    """What a field holds."""
+    """Text in a field."""
     marks: tuple[str, ...] = ()
     """States such as checked, selected or disabled."""
 
@@ -40,7 +40,7 @@ class Element:
 def read_page(text: str) -> list[Element]:
     """Elements of a page, in order; empty for a text that shows no page, such as that of an error.
 
-    A line is an element only as a whole, so that a page cannot forge one within a text of its own.
+    Only a whole line counts as an element, so that a page cannot forge one inside a text of its own.
     """
     found: list[Element] = []
     label = ""
@@ -55,7 +55,7 @@ def read_page(text: str) -> list[Element]:
 
 
 def choosable(elements: Sequence[Element]) -> list[Element]:
-    """Elements that can be clicked to some effect."""
+    """Elements on which a click has an effect."""
     return [each for each in elements if each.number is not None and each.role in ACTED_ON]
 
 

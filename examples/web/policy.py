@@ -25,11 +25,11 @@ MAX_PROMPT_TOKENS = 272
 MAX_TURN_TOKENS = 48
 MAX_OBSERVATION_TOKENS = 256
 MAX_RESPONSE_TOKENS = 640
-"""Tokens of a whole trajectory behind its prompt, observations included."""
+"""Tokens of a whole trajectory after its prompt, observations included."""
 WORKFLOW_TOKENS = 96
-"""Tokens of the workflows in a prompt: the heading, and three of them that log in, or more that are shorter."""
+"""Most tokens of the workflows in a prompt: the heading, and three workflows of a login, or more shorter ones."""
 _SHOWN_SHARE = 0.5
-"""Share of the demonstrations whose prompt shows workflows, so that the policy has read some."""
+"""Share of the demonstrations whose prompt shows workflows, so that the policy has seen some in SFT."""
 _PAIRS = tuple(f"{first}{second}" for first, second in product(ascii_lowercase + ascii_uppercase, ascii_lowercase))
 _VALUES = (*_PAIRS, *(str(number) for number in range(100)))
 """Texts that are one token each; names and other words of pages consist of pairs of letters."""
@@ -60,7 +60,7 @@ def make_policy(folder: Path, config: SftConfig, demonstrations: Demonstrations)
 
 
 def lessons(demonstrations: Demonstrations, config: SftConfig) -> Lessons:
-    """The demonstrations as SFT reads them, half of them below workflows as the agent loop shows them."""
+    """The demonstrations for SFT; half of the prompts begin with workflows, as the agent loop shows them."""
     careful, careless = (each[: config.num_logs] for each in (demonstrations.careful, demonstrations.careless))
     workflows = read_workflows(demonstrations.workflows)
     tokenizer = build_tokenizer([*demonstrations.of_workflows, *careful, *careless], workflows)
@@ -77,7 +77,7 @@ def lessons(demonstrations: Demonstrations, config: SftConfig) -> Lessons:
 
 
 def with_shown_workflows(trajectory: Trajectory, ranking: WorkflowRanking, tokenizer: Qwen2Tokenizer) -> Trajectory:
-    """The trajectory below the workflows that the agent loop would show for its task."""
+    """The trajectory, preceded by the workflows that the agent loop would show for its task."""
     ranked = ranking.ranked(WorkflowTask(goal=goal_of(trajectory)))
     tools = {name_of(each) for each in trajectory.tools}
     shown = shown_workflows(ranked, tools, WORKFLOW_TOKENS, tokenizer, tokenizer.all_special_tokens)

@@ -29,7 +29,7 @@ from verl_pivot.statistics import Interval, PairedDifference, wilson_interval
 from verl_pivot.types import Json, JsonObject
 
 _KNOWN_BY_SENTENCE = ("click-dialog-2", "focus-text-2")
-"""Tasks with three sentences each, whose workflow of the same sentence names the very element to act on."""
+"""Tasks with only three sentences each: a workflow of the same sentence names the element to act on."""
 
 
 def _contrast(arm: str, over: str, what: str, applies: Callable[[Played], bool]) -> Contrast[Played]:
@@ -44,7 +44,7 @@ def _in_training(arm: str, what: str, applies: Callable[[Played], bool]) -> Cont
 
 
 def _actions(arm: str, over: str) -> Contrast[Played]:
-    """Actions of those rows on seen tasks that both arms solve."""
+    """Contrast of the numbers of actions, on those rows of seen tasks that both arms solve."""
     return Contrast(
         arm=arm,
         over=over,
@@ -59,7 +59,7 @@ def _is_seen(played: Played) -> bool:
 
 
 def _is_helped(played: Played) -> bool:
-    """Whether its task is seen, and no workflow names the element."""
+    """Whether the task is seen, and no workflow gives its answer by naming the element to act on."""
     return _is_seen(played) and played.task not in _KNOWN_BY_SENTENCE
 
 
@@ -68,7 +68,7 @@ def _is_unseen(played: Played) -> bool:
 
 
 def _is_long(played: Played) -> bool:
-    """Whether its task takes several actions, so that a right judge has something to pay before the end."""
+    """Whether the task takes several actions, so that a judge can reward progress before the end."""
     return played.task not in SINGLE_ACTION
 
 
@@ -105,9 +105,9 @@ class Row:
     part: str
     success: float
     interval: Interval
-    """Wilson's interval of the success, with as many trials as there are rows, however many seeds played them."""
+    """Wilson's interval of the success; each row is one trial, however many seeds played it."""
     over: Mapping[str, PairedDifference]
-    """{arm: success minus that of this arm with the same seeds}, of the arms in `compared_with`."""
+    """{other arm: success minus the other arm's with the same seeds}, for the arms in `compared_with`."""
     actions: float
     """Mean number of actions of the trajectories that solved their task; NaN if none did."""
     num_rows: int
@@ -127,7 +127,7 @@ class Row:
 
 
 def rows(results: Sequence[Result]) -> list[Row]:
-    """Two rows for each unit, in the order of arms; behind those of an arm with several seeds two over all of them."""
+    """Two rows for each unit, in the order of arms, and two rows over all seeds after an arm with several seeds."""
     return [_row(group, results, part) for group in grouped(results, ARMS) for part in PARTS]
 
 
@@ -153,7 +153,7 @@ def _row(group: Sequence[Result], results: Sequence[Result], part: str) -> Row:
 
 
 def compared_with(arm: str) -> list[str]:
-    """Arms whose success is taken from that of an arm: base policy, outcome alone, and itself without workflows."""
+    """Arms whose success is subtracted from an arm's: base policy, outcome alone, and itself without workflows."""
     others = dict.fromkeys((BASE, OUTCOME, ARMS[arm].without_workflows))
     return [each for each in others if each is not None and each != arm]
 
@@ -169,7 +169,7 @@ def _curve(group: Sequence[Result], part: str) -> dict[int, float]:
 
 
 def contrasts(results: Sequence[Result]) -> list[Contrasted]:
-    """What the contrasts came to, also those of arms as they were when two thirds of their steps were done."""
+    """Results of the contrasts, also of those between arms at two thirds of their steps and other arms."""
     return contrasted(CONTRASTS, [*results, *filter(None, map(earlier, results))])
 
 

@@ -1,4 +1,4 @@
-"""The study's rows: tasks and seeds with their sentences, which the browser tells, and the checklist of each."""
+"""The study's rows: tasks and seeds, with their sentences as read in the browser, and the checklist of each."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -14,9 +14,9 @@ from verl_pivot.rewards.process_rewards import CHECKLIST_COLUMN
 from verl_pivot.types import JsonObject
 
 SOURCE = "miniwob/"
-"""What a row's `data_source` begins with; the name of the task follows."""
+"""Prefix of a row's `data_source`; the name of the task follows."""
 NUM_TRAINING, NUM_HELD_OUT, NUM_UNSEEN = 40, 24, 32
-"""Seeds of each task: of seen ones in training and held out, and of unseen ones."""
+"""Numbers of seeds per task: seen tasks in training, seen tasks held out, unseen tasks."""
 _FIRST_TRAINING, _FIRST_HELD_OUT = 10_000, 0
 
 
@@ -32,8 +32,8 @@ class WebRows:
 
 
 def make_rows(folder: Path) -> WebRows:
-    """Write the files into a folder; those that are there already are the same."""
-    folder = folder.resolve()  # the trainer's processes run elsewhere
+    """Write the files into a folder; files that exist already are kept."""
+    folder = folder.resolve()  # the trainer's processes may run in another directory
     training = episodes_of(SEEN, _FIRST_TRAINING, NUM_TRAINING)
     unseen = episodes_of(UNSEEN, _FIRST_HELD_OUT, NUM_UNSEEN)
     held_out = [*episodes_of(SEEN, _FIRST_HELD_OUT, NUM_HELD_OUT), *unseen]
@@ -45,7 +45,7 @@ def make_rows(folder: Path) -> WebRows:
 
 
 def episodes_of(tasks: Iterable[str], first_seed: int, num_seeds: int) -> list[MiniwobProblem]:
-    """The tasks in turn with each of these seeds."""
+    """One episode for each seed and task, in the order of the seeds."""
     names = list(tasks)
     return [MiniwobProblem(name, seed) for seed in range(first_seed, first_seed + num_seeds) for name in names]
 

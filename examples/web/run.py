@@ -1,4 +1,4 @@
-"""Web agents on MiniWoB++ with checklists and workflows beside the outcome alone: `python -m examples.web --help`."""
+"""Web agents on MiniWoB++ with checklists and workflows, compared with the outcome alone: see `--help`."""
 
 import hashlib
 from dataclasses import asdict, replace
@@ -35,9 +35,9 @@ from verl_pivot.types import JsonObject  # noqa: E402
 
 console = Console()
 _MOST_UNDECIDED = 0.05
-"""Largest share of a unit's trajectories that the system may leave undecided; long tasks are left so more often."""
+"""Largest share of a unit's trajectories that the system may leave undecided; long tasks are undecided more often."""
 _SOURCES = ("agent.py", "demonstrations.py", "episodes.py", "judge.py", "page.py", "rows.py", "tasks.py", "tools.yaml")
-"""Files that decide results and that no setting of a unit shows."""
+"""Files that decide results although no setting of a unit shows their contents; their digest is a setting."""
 
 
 def main(
@@ -49,8 +49,8 @@ def main(
 ) -> None:
     """Train a small policy on web pages by the outcome, by checklists, and with workflows, and compare them.
 
-    Run the command again to continue: a finished unit, one arm with one seed, is not repeated, and one that was ended
-    goes on from its last checkpoint.
+    Run the command again to continue: a finished unit (one arm with one seed) is not repeated, and an interrupted one
+    resumes from its last checkpoint.
 
     Example: python -m examples.web --arms base,outcome,gain --seeds 1 --out outputs/web-1
     """
@@ -84,7 +84,7 @@ def main(
             missing += undecided(name, seed, arm.evaluations)
             missing += undecided_in_training(name, seed, step_dumps(arm.rollouts).values())
             now = Kept(units=kept, gaps=[*gaps(units), *missing])
-            found = report.STUDY.add(now, out)  # after each unit, since all of them take hours
+            found = report.STUDY.add(now, out)  # after each unit, since all units together take hours
     report.show(found.results, found.gaps, console)
     console.print(f"\nWrote {out / RESULTS} and {out / 'summary.json'}.")
 
@@ -93,7 +93,7 @@ def _check_browser() -> None:
     """Refuse to begin without a browser or the pages of MiniWoB++.
 
     Raises:
-        SystemExit: With the command that installs them.
+        SystemExit: If one is missing; names the command that installs it.
     """
     try:
         find_browser()
@@ -128,7 +128,7 @@ def _settings(arm: Arm) -> JsonObject:
 
 
 def recorded_digests(tasks: WebRows, demonstrations: Demonstrations) -> JsonObject:
-    """{what: digest} of what the browser told for this folder: another one may tell it otherwise."""
+    """{name: digest} of the files recorded from the browser for this folder; another recording may differ."""
     files = {"rows": tasks.training, "held_out": tasks.held_out, "workflows": demonstrations.workflows}
     return {f"{name}_digest": hashlib.sha256(path.read_bytes()).hexdigest()[:12] for name, path in files.items()}
 
@@ -145,10 +145,10 @@ def _train_with_judge(arm: Arm) -> None:
 
 
 def check_decided(arm: Arm) -> None:
-    """Spoil a unit of which so much is undecided that it would tell what the machine did, not what the policy does.
+    """Refuse a unit with so many undecided trajectories that it shows the machine's failures, not the policy's skill.
 
     Raises:
-        SpoiledError: If so; how to repeat the unit is said.
+        SpoiledError: If so; says how to repeat the unit.
     """
     dumps = {"held-out rows": arm.evaluations.values(), "rollouts of the training": step_dumps(arm.rollouts).values()}
     for what, paths in dumps.items():
@@ -169,5 +169,5 @@ def _result(arm: Arm) -> report.Result:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

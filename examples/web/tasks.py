@@ -29,7 +29,7 @@ class Step:
     """Text of a field, or option of a list."""
 
     def target(self, elements: Sequence[Element]) -> Element | None:
-        """The element that it acts on; None if the page does not show it."""
+        """The element that this step acts on; None if the page does not show it."""
         fitting = [
             each
             for each in elements
@@ -41,7 +41,7 @@ class Step:
         return fitting[self.place] if self.place < len(fitting) else None
 
     def is_done(self, elements: Sequence[Element]) -> bool:
-        """Whether the page shows that it is done; a click on a button or into a field leaves nothing that shows it."""
+        """Whether the page shows that the step is done; it never shows a click on a button or into a field."""
         if self.tool == "select":
             return any(
                 each.role == "option" and each.name == self.value and "selected" in each.marks for each in elements
@@ -53,7 +53,7 @@ class Step:
 
     @property
     def item(self) -> str:
-        """What a checklist asks of the page after it."""
+        """Checklist item that holds once the step is done."""
         if self.tool == "fill":
             return f'The field "{self.label}" holds "{self.value}".' if self.label else f'A field holds "{self.value}".'
         if self.tool == "select":
@@ -75,7 +75,7 @@ class WebTask:
     steps_of: Callable[..., tuple[Step, ...]]
     """Values of the sentence -> steps in their order; the last one ends the episode."""
     is_seen: bool = True
-    """Whether SFT and training have it."""
+    """Whether SFT and training use the task."""
 
     def steps(self, sentence: str) -> tuple[Step, ...]:
         """The steps that do the task.
@@ -89,9 +89,9 @@ class WebTask:
         return self.steps_of(*found.groups())
 
     def checklist(self, sentence: str) -> list[str]:
-        """Items for the steps but the last, which has the outcome; of a single step the item is never reached before.
+        """Items for all steps but the last, which the outcome rewards; a single step has one, never met before the end.
 
-        At most two, where a checklist may have five: no task here needs more than three actions.
+        There are at most two items, of the five that a checklist may have: no task here needs more than three actions.
         """
         steps = self.steps(sentence)
         return [each.item for each in steps[:-1] or steps]
@@ -106,7 +106,7 @@ def _fill(value: str, label: str = "") -> Step:
 
 
 def _dialog_button(label: str) -> tuple[Step, ...]:
-    return (_click("Close" if label == "x" else label),)  # the page's tree has the cross as Close
+    return (_click("Close" if label == "x" else label),)  # the page's tree names the x button Close
 
 
 def _focus(ordinal: str) -> tuple[Step, ...]:
@@ -174,7 +174,7 @@ TASKS: Mapping[str, WebTask] = {
         WebTask(name="login-user-popup", sentence=_LOGIN, steps_of=_login_with_popup, is_seen=False),
     )
 }
-"""{name: task}; unseen ones ask in the sentences of seen ones for other texts, or have another button or popups."""
+"""{name: task}; unseen tasks have the sentences of seen ones, with other texts, another button or popups."""
 SINGLE_ACTION = ("click-button", "click-dialog-2", "focus-text-2")
 """Tasks of a single action."""
 SEEN = tuple(name for name, task in TASKS.items() if task.is_seen)

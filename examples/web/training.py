@@ -1,4 +1,4 @@
-"""The study's arms: how each pays turns and what it shows in the prompt, and its stock command."""
+"""The study's arms: how each rewards turns, what it shows in the prompt, and its stock command."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class ArmKind(NamedTuple):
     wrong_share: float = 0.0
     """Share of the judge's answers that say the opposite."""
     without_workflows: str | None = None
-    """The arm that shows no workflows and is the same otherwise; None for an arm that shows none itself."""
+    """Name of the same arm without workflows; None for an arm that shows no workflows itself."""
 
     @property
     def has_workflows(self) -> bool:
@@ -94,7 +94,8 @@ class Arm(EvaluatedTraining):
             f"data.max_prompt_length={MAX_PROMPT_TOKENS}",
             f"data.max_response_length={MAX_RESPONSE_TOKENS}",
             "algorithm.adv_estimator=grpo",
-            "algorithm.use_kl_in_reward=False",  # which GRPO would divide by its deviation in groups of equal outcomes
+            # GRPO would divide a KL penalty in the reward by its deviation in groups of equal outcomes.
+            "algorithm.use_kl_in_reward=False",
             "actor_rollout_ref.actor.use_kl_loss=True",
             "actor_rollout_ref.actor.kl_loss_coef=0.001",
             "actor_rollout_ref.actor.kl_loss_type=low_var_kl",
@@ -107,7 +108,7 @@ class Arm(EvaluatedTraining):
 
     @property
     def _judge(self) -> list[str]:
-        """Overrides for how turns are rewarded; the URL is there while the judge runs."""
+        """Overrides for how turns are rewarded; they have the judge's URL only while it runs."""
         if self.kind.reward is None:
             return ["pivot.process.mode=outcome"]
         url = () if self.judge_url is None else (f"pivot.process.base_url={self.judge_url}",)

@@ -16,4 +16,4 @@ _TEXTS = (
 KNOWN = sorted(
     {word for text in _TEXTS for word in re.findall(r"[A-Za-z_]+", text)}, key=lambda word: (-len(word), word)
 )
-"""The longest first, as an expression tries them."""
+"""Longest words first, since a regular expression tries its alternatives in order."""

@@ -11,7 +11,7 @@ Kind: TypeAlias = Literal["person", "town", "firm"]
 ONSETS = ("b", "br", "d", "dr", "f", "g", "gr", "h", "j", "k", "kl", "l", "m", "n", "p", "r", "s", "t", "tr", "v", "z")
 VOWELS = ("a", "e", "i", "o", "u")
 ENDS = ("", "l", "n", "r", "s", "t", "x")
-"""Words of names are two or three syllables, each an onset and a vowel, and an end."""
+"""A word of a name has two or three syllables, each an onset and a vowel, and then an end."""
 TRADES = ("Mills", "Foundry", "Press", "Shipyard", "Glassworks", "Brewery", "Textiles", "Optics")
 """Second words of the names of firms."""
 
@@ -58,13 +58,13 @@ class WorldSize:
             raise ValueError("a world needs 3 towns and 3 firms in each half, and two people for each firm and town")
 
     def share_of(self, number: int, is_held_out: bool) -> int:
-        """Number of entities of one half, of `number` in the world."""
+        """Number of entities in one half, if the whole world has `number`."""
         held_out = round(number * self.held_out_share)
         return held_out if is_held_out else number - held_out
 
 
 def make_world(seed: int, size: WorldSize = WorldSize()) -> tuple[Entity, ...]:
-    """All entities; those that are held out and the others never name each other."""
+    """All entities; the facts of held-out entities never name one of the others, nor the reverse."""
     rng = Random(f"world {seed}")
     words = _words(rng)
     first_names = [next(words) for _ in range(60)]
@@ -95,7 +95,7 @@ def _half(
     populations = rng.sample(range(1000, 100_000), num_towns)
     facts: dict[str, dict[str, str]] = {}
     for town, mayor, population in zip(towns, people[num_firms:], populations, strict=False):
-        facts[town] = {"population": str(population), "mayor": mayor}  # who has founded no firm
+        facts[town] = {"population": str(population), "mayor": mayor}  # the mayor has founded no firm
     for firm in firms:
         facts[firm] = {"seat": rng.choice(towns)}
     for person in people:
@@ -115,17 +115,17 @@ def _half(
 
 
 def _other(names: list[str], name: str, rng: Random) -> str:
-    """One of the names that is another than `name`."""
+    """A random one of the names other than `name`."""
     return rng.choice([each for each in names if each != name])
 
 
 def make_documents(world: tuple[Entity, ...], seed: int, num_fillers: int = 3) -> list[Document]:
-    """One document for each entity, in an order that tells nothing, which hides its facts among other sentences.
+    """One document for each entity, in random order; the entity's facts stand among other sentences.
 
     Args:
         world: The entities.
         seed: Seed of wordings and orders.
-        num_fillers: Sentences of a document that tell nothing that is asked.
+        num_fillers: Number of sentences in a document that no question asks about.
     """
     rng = Random(f"documents {seed}")
     documents = [_document(entity, num_fillers, rng) for entity in world]

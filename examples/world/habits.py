@@ -1,4 +1,4 @@
-"""Habits: chances of the mistakes of a scripted agent, whose transcripts teach a policy that makes them too."""
+"""Habits: chances of the mistakes of a scripted agent; a policy learns these mistakes from its transcripts."""
 
 from dataclasses import asdict, dataclass
 from typing import Self
@@ -6,15 +6,15 @@ from typing import Self
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Habits:
-    """Chances of mistakes that agents in every scaffold make; at 0.0 each the agent answers every question rightly."""
+    """Chances of mistakes of agents in every scaffold; if all are 0.0, the agent answers every question correctly."""
 
     early: float = 0.0
-    """In each turn in which it does not know the answer yet: that it answers with another fact that it has read."""
+    """Chance, in each turn before the agent knows the answer, that it answers with another fact that it has read."""
     misspells: float = 0.0
-    """In each search: that it gets the name wrong."""
+    """Chance, in each search, that the agent misspells the name."""
     repeats: float = 0.0
-    """In each turn after a search: that it searches for the same once more."""
+    """Chance, in each turn after a search, that the agent searches for the same name again."""
 
     def scaled(self, factor: float) -> Self:
-        """All chances times a factor; at 0.0 the agent is careful."""
+        """A copy with all chances multiplied by a factor; with a factor of 0.0 the agent is careful."""
         return type(self)(**{habit: factor * chance for habit, chance in asdict(self).items()})

@@ -1,4 +1,4 @@
-"""Names of a world's entities as text: the tokens that they consist of, a pattern, and how one is misspelt."""
+"""Names of a world's entities as text: the tokens that they consist of, a pattern, and misspelling."""
 
 import re
 from random import Random
@@ -29,5 +29,5 @@ _LAST_SYLLABLE = re.compile(rf"{_either(ONSETS)}[{''.join(VOWELS)}](?=[a-z]?\b)"
 
 
 def misspelt(name: str, rng: Random) -> str:
-    """The name with another last syllable of its first word."""
+    """The name with a random last syllable in its first word."""
     return _LAST_SYLLABLE.sub(rng.choice(ONSETS) + rng.choice(VOWELS), name, count=1)

@@ -22,7 +22,7 @@ class Pages:
 
     @classmethod
     def of(cls, documents: Sequence[Document], folder: Path, kind: SearchKind = SearchKind.BM25) -> "Pages":
-        """Index documents into a folder, which must be another for each corpus: a process opens an index once."""
+        """Index documents into a folder; each corpus needs its own folder, since a process opens an index only once."""
         corpus = folder / "documents.jsonl"
         with replacing(corpus) as unfinished:
             unfinished.write_text("".join(json.dumps(each._asdict()) + "\n" for each in documents))
@@ -37,7 +37,7 @@ class Pages:
 
 
 def write_tools(folder: Path) -> Path:
-    """A tools file for the index that `Pages.of` wrote into a folder, whose path must be absolute."""
+    """Write a tools file for the index that `Pages.of` wrote into a folder; the folder's path must be absolute."""
     path = folder / "tools.yaml"
     path.write_text(f"# One page for each search.\n- tool: search\n  index: {folder / 'index'}\n  num_documents: 1\n")
     return path

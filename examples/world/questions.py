@@ -1,4 +1,4 @@
-"""World -> questions of one to three hops, with the way that an oracle takes to each answer."""
+"""World -> questions of one to three hops, with the lookups by which an oracle finds each answer."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,22 +15,22 @@ class Step(NamedTuple):
     """One fact to look up."""
 
     of: int
-    """Where the name of the entity comes from: 0 for the question, n for the value of step n, from 1."""
+    """Source of the entity's name: 0 is the question, and n is the value of step n, counted from 1."""
     fact: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionKind:
-    """A kind of question and the way to its answer."""
+    """A kind of question, with the steps to its answer."""
 
     about: Kind
     """Kind of the entity that the question names."""
     num_hops: int
-    """Documents that must be read one after the other, since each names the next."""
+    """Number of documents that must be read one after the other, since each names the next."""
     steps: tuple[Step, ...]
     wordings: tuple[str, ...]
     difference: tuple[int, int] | None = None
-    """Steps whose values, as numbers, differ by the answer; None if the answer is the value of the last step."""
+    """Two steps, counted from 1, whose values differ by the answer; None if the answer is the last step's value."""
     is_held_out: bool = False
     """Whether training never sees such a question."""
 
@@ -110,7 +110,7 @@ class Lookup(NamedTuple):
     value: str
 
     def is_asked_by(self, query: str) -> bool:
-        """Whether a search names the right entity, letter by letter."""
+        """Whether a search has every word of the entity's name, spelt right but in any case of letters."""
         return set(re.findall(r"\w+", self.entity.lower())) <= set(re.findall(r"\w+", query.lower()))
 
     def is_answered_by(self, page: str) -> bool:
@@ -120,7 +120,7 @@ class Lookup(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorldQuestion:
-    """A question about a world, with its answer and the oracle's way to it."""
+    """A question about a world, with its answer and the lookups by which an oracle finds it."""
 
     id: str
     kind: str
@@ -155,7 +155,7 @@ class WorldQuestion:
 def training_questions(
     world: Sequence[Entity], number: int, seed: int, kinds: Sequence[str] = tuple(KINDS)
 ) -> list[WorldQuestion]:
-    """Questions of each of the kinds but the held-out one, on entities that are not held out."""
+    """Questions of each of the kinds that are not held out, on entities that are not held out."""
     seen = [each for each in kinds if not KINDS[each].is_held_out]
     return _drawn([each for each in world if not each.is_held_out], seen, number, Random(f"training {seed}"))
 
@@ -163,7 +163,7 @@ def training_questions(
 def demonstration_questions(
     world: Sequence[Entity], number: int, seed: int, kinds: Sequence[str] = tuple(KINDS)
 ) -> list[WorldQuestion]:
-    """Questions of each of the kinds on entities that are not held out, for transcripts of a world of their own."""
+    """Questions of each of the kinds on entities that are not held out, for transcripts that teach a policy."""
     return _drawn([each for each in world if not each.is_held_out], kinds, number, Random(f"demonstration {seed}"))
 
 
@@ -175,7 +175,7 @@ def held_out_questions(
 
 
 def _drawn(entities: Sequence[Entity], kinds: Sequence[str], number: int, rng: Random) -> list[WorldQuestion]:
-    """Different questions, equally many of each kind up to one.
+    """Different questions; the numbers of questions of two kinds differ by at most one.
 
     Raises:
         ValueError: If there are not enough entities.

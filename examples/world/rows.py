@@ -12,7 +12,7 @@ from verl_pivot.types import Role
 
 
 def write_rows(path: Path, questions: Iterable[WorldQuestion], normalisation: Normalisation) -> Path:
-    """Write questions to a parquet, as `verl-pivot qa-rows` does, and beside it the JSON lines that it was made of."""
+    """Write questions to a parquet file, as `verl-pivot qa-rows` does, and beside it the JSON lines it is made of."""
     lines = path.with_suffix(".jsonl")
     with replacing(lines) as unfinished:
         unfinished.write_text("".join(json.dumps(each.as_row()) + "\n" for each in questions))

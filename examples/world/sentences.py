@@ -1,4 +1,4 @@
-"""Facts <-> the sentences of documents that tell them, in several wordings, and sentences that tell nothing asked."""
+"""Facts <-> the sentences of documents that tell them, in several wordings; and sentences that tell no fact."""
 
 import re
 from random import Random
@@ -13,9 +13,9 @@ WORDINGS = {
     "population": ("{name} is home to {value} people.", "{name} has {value} inhabitants."),
     "mayor": ("{name} has as its mayor {value}.", "{name} elected {value} as its mayor."),
 }
-"""{fact: wordings of its sentence}; words of its own stand right before the value, which a small policy learns by."""
+"""{fact: wordings of its sentence}; the words before the value differ by fact, which helps a small policy learn."""
 FACT_NAMES = {fact: fact.replace("_", " ") for fact in WORDINGS}
-"""{fact: how an agent that works on a question calls it}"""
+"""{fact: its name in the messages of agents}"""
 _FILLERS = (
     "A bridge nearby was repaired {number} times.",
     "An old almanac spends {number} lines on the weather there.",
@@ -28,18 +28,18 @@ _FILLERS = (
     "The road there has {number} bends and no inn.",
     "A song of {number} verses is still known.",
 )
-"""Sentences that tell nothing that is asked; each has a number, so that no number is the only one of its document."""
+"""Sentences that no question asks about; each has a number, so that no number is the only one in its document."""
 _VALUE = r"(\d+|[A-Z][a-z]+(?: [A-Z][a-z]+)?)"
 """A number, or a name of one or two words."""
 
 VOCABULARY = frozenset(
     re.findall(r"[a-z]+", " ".join([*(each for wordings in WORDINGS.values() for each in wordings), *_FILLERS]).lower())
 )
-"""Words of all sentences, which no name may have."""
+"""Words of all sentences; none of them may be a name."""
 
 
 def sentence(name: str, fact: str, value: str, rng: Random) -> str:
-    """A fact of an entity in one of its wordings."""
+    """A sentence that tells a fact of an entity, in a random wording."""
     return rng.choice(WORDINGS[fact]).format(name=name, value=value)
 
 
@@ -51,12 +51,12 @@ def sentence_in(page: str, name: str, fact: str) -> str | None:
 
 
 def fillers(number: int, rng: Random) -> list[str]:
-    """Different sentences that tell nothing that is asked."""
+    """Different sentences that no question asks about."""
     return [each.format(number=rng.randrange(3, 90)) for each in rng.sample(_FILLERS, number)]
 
 
 def value_in(page: str, name: str, fact: str) -> str | None:
-    """The value that a page gives to a fact of an entity; None if the page does not tell it."""
+    """The value that a page gives for a fact of an entity; None if the page does not tell it."""
     for wording in WORDINGS[fact]:
         pattern = re.escape(wording).replace(r"\{name\}", re.escape(name)).replace(r"\{value\}", _VALUE)
         if found := re.search(rf"(?<!\w){pattern}", page):

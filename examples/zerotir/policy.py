@@ -1,4 +1,4 @@
-"""The example's policy: a tiny Qwen2 that seldom writes code, by SFT on the transcripts."""
+"""The example's policy: a tiny Qwen2 that seldom writes code, trained by SFT on the transcripts."""
 
 import re
 from pathlib import Path

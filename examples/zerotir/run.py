@@ -22,7 +22,7 @@ from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 console = Console()
 BLOCK_STEPS = 10
-"""Steps of a block in the report."""
+"""Number of steps in one block of the report."""
 
 
 def main(
@@ -30,9 +30,10 @@ def main(
     seeds: Seeds = 3,
     steps: Annotated[int, typer.Option(min=2 * BLOCK_STEPS, help="Steps of each training.")] = 40,
 ) -> None:
-    """Train a policy that seldom writes code by ZeroTIR, and see whether calls, length and accuracy rise together.
+    """Train by ZeroTIR a policy that seldom writes code, and see whether calls, length and accuracy rise together.
 
-    A finished training is not repeated, and one that was ended goes on from its last checkpoint: run the command again.
+    Run the command again to continue: a finished training is not repeated. An interrupted one starts over, since its
+    only checkpoint is the one after its last step.
 
     Example: python -m examples.zerotir --seeds 1 --out outputs/zerotir-1
     """
@@ -69,5 +70,5 @@ def make_training(policy: Path, folder: Path, seed: int, num_steps: int) -> Zero
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; killed in any way, it leaves no process behind."""
+    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
     run_supervised(lambda: typer.run(main))

@@ -1,4 +1,4 @@
-"""Someone who seldom writes code: problems -> transcripts in ZeroTIR's format, with outputs of the real tool."""
+"""A programmer who seldom writes code: problems -> transcripts in ZeroTIR's format, with outputs of the real tool."""
 
 import asyncio
 import random
@@ -11,9 +11,9 @@ from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import Message, Role, ToolCall, Trajectory
 
 MAX_RUNS = 2
-"""Programs of a trajectory, as in the released code; the last turn is the answer."""
+"""Most programs of a trajectory, as in the released code; the last turn is the answer."""
 OUTPUT = "\n\n```output\n{text}\n```\n\n\n"
-"""What stands around an output, as `configs/tool_format/zerotir.yaml` has it."""
+"""Text around an output, as in `configs/tool_format/zerotir.yaml`."""
 OBSERVED = re.compile(r"(\n\n```output\n.*?\n```\n\n\n)", re.DOTALL)
 """Pattern of an output in an assistant's message, which the policy did not write."""
 _CONCURRENCY = 8

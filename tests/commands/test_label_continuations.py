@@ -333,7 +333,7 @@ def test_observations_whose_middle_was_cut_replay_by_their_ends(folder: Path) ->
         done = label(folder, server.url, [same, other], "--samples", "2")
 
     assert [row["label"] for row in rows_of(folder)] == [0.5], done.output
-    assert "1 │ a tool answers an earlier call otherwise" in done.output
+    assert "1 │ an earlier call now gives another result" in done.output
 
 
 def test_a_call_that_could_not_be_read_is_not_run_again(folder: Path) -> None:

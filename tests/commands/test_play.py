@@ -557,7 +557,7 @@ def test_mistakes_of_the_command_are_one_sentence(shop: str, tmp_path: Path) -> 
         )
         assert "has no 'Store'" in refusal(shop.replace("Shop", "Store"), *at, "--prompt", "x")
         assert refusal(shop, *at, "--model", "a", "--prompt", "x", "--out", there).startswith(
-            f"{there} exists, and the"
+            f"{there} exists, and its"
         )
         assert there.read_text() == "kept\n"
     unmade = tmp_path / "unmade.jsonl"

@@ -157,13 +157,13 @@ SERVER = ("--endpoint", "http://a")
 @pytest.mark.parametrize(
     ("words", "void", "remedy"),
     [
-        ((*PROFILE, "--address", "a:1"), "--address", "give --ray, or leave them out"),
-        ((*PROFILE, "--gpus-per-server", "2", *SERVER), "--gpus-per-server", "give --ray, or leave them out"),
-        ((*SYNTHESIZE, "--address", "a:1"), "--address", "give --ray, or leave them out"),
+        ((*PROFILE, "--address", "a:1"), "--address", "give --ray, too"),
+        ((*PROFILE, "--gpus-per-server", "2", *SERVER), "--gpus-per-server", "give --ray, too"),
+        ((*SYNTHESIZE, "--address", "a:1"), "--address", "give --ray, too"),
         (
             (*SYNTHESIZE, "--address", "a:1", "--workers-per-node", "2"),
             "--address and --workers-per-node",
-            "give --ray, or leave them out",
+            "give --ray, too",
         ),
         ((*PROFILE, "--ray", "--gpus-per-server", "2", *SERVER), "--gpus-per-server", "leave it out"),
         ((*PROFILE, "--ray", "--workers-per-node", "2"), "--workers-per-node", "or name servers with --endpoint"),

@@ -413,7 +413,7 @@ def test_files_without_actions_are_refused_with_the_remedy(tmp_path: Path) -> No
     published.write_text(published_profile_header("0" * 64) + "\n")
     (tmp_path / "notes.txt").write_text("Hello\n")
 
-    assert "published without the actions that got them" in refusal(published)
+    assert "holds published scores without actions" in refusal(published)
     assert refusal(tmp_path / "none.jsonl").endswith(
         "none.jsonl cannot be read: No such file or directory; give the profile.jsonl of `verl-pivot profile`, or a "
         "trajectories.jsonl"

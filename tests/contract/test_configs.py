@@ -455,7 +455,7 @@ def test_mcp_rl_is_the_released_notebooks_grpo_over_rollouts_that_a_judge_compar
         (RULER_JUDGE[1:], "pivot.ruler: pivot.ruler.base_url is missing: set it to the value for the judge's OpenAI-"),
         (RULER_JUDGE[:1], "pivot.ruler: pivot.ruler.model is missing: set it to the value for the judge"),
         (("pivot.ruler.base_url=judge:1", RULER_JUDGE[1]), "pivot.ruler.base_url=judge:1: give it as http://"),
-        ((*RULER_JUDGE, "actor_rollout_ref.rollout.n=1"), "actor_rollout_ref.rollout.n=1 leaves a rollout without"),
+        ((*RULER_JUDGE, "actor_rollout_ref.rollout.n=1"), "actor_rollout_ref.rollout.n=1 gives groups of one rollout"),
         ((*RULER_JUDGE, "pivot.ruler.wait_seconds=60"), "pivot.ruler.wait_seconds=60 is less than pivot.rollout.max_"),
         ((*RULER_JUDGE, "pivot.ruler.wait_seconds=inf"), "pivot.ruler.wait_seconds: Input should be a finite number"),
         ((*RULER_JUDGE, "pivot.ruler.rubric=''"), "pivot.ruler.rubric: String should have at least 1 character"),
@@ -501,7 +501,7 @@ def test_rubrics_is_rler_with_the_released_buffer_of_five_and_the_score_by_crite
         ),
         ((*RUBRIC_JUDGE, "pivot.rubrics.strictness=[9,3]"), "pivot.rubrics: strictness must be the first step and a"),
         ((*RUBRIC_JUDGE, "pivot.rewards=null"), "pivot.rewards=null gives no reward for the scores of pivot.rubrics"),
-        ((*RUBRIC_JUDGE, "pivot.rewards=course"), "pivot.rewards=course has no term with the value rubric, so that"),
+        ((*RUBRIC_JUDGE, "pivot.rewards=course"), "pivot.rewards=course has no term with the value rubric, so the"),
         ((*RUBRIC_JUDGE, "pivot.rewards=coarse"), "pivot.rewards=coarse: there is no such file"),
         (
             (*RUBRIC_JUDGE, "+ray_kwargs.ray_init.address=ray://a:1"),

@@ -209,7 +209,7 @@ def test_the_metrics_count_active_retired_and_solved_pivots() -> None:
 
 
 def test_the_state_of_a_curriculum_over_other_pivots_is_refused() -> None:
-    with pytest.raises(DataError, match=r"belongs to other pivots than those of data\.train_files"):
+    with pytest.raises(DataError, match=r"was saved for other pivots than those of data\.train_files"):
         make_curriculum(identity="a").load_state_dict(make_curriculum(identity="b").state_dict())
 
 

@@ -184,7 +184,7 @@ def test_a_checkpoint_of_other_pivots_is_refused(tmp_path: Path) -> None:
 
     second.loader.load_state_dict(first.loader.state_dict())
 
-    with pytest.raises(DataError, match=r"belongs to other pivots than those of data\.train_files"):
+    with pytest.raises(DataError, match=r"was saved for other pivots than those of data\.train_files"):
         next(iter(second.loader))
 
 

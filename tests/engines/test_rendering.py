@@ -123,7 +123,7 @@ def test_the_error_names_the_turn_whose_state_the_template_refuses(tmp_path: Pat
 
 
 def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=f"--model '{tmp_path}' is no checkpoint"):
+    with pytest.raises(ConfigError, match=f"--model '{tmp_path}' cannot be loaded by transformers"):
         PromptRenderer(str(tmp_path))
 
 

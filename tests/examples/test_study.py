@@ -182,7 +182,7 @@ def test_a_study_without_outcomes_has_a_page_of_gaps() -> None:
 def test_a_page_says_that_its_outcomes_are_of_another_design() -> None:
     text = shown(StudyResults(digest="0123456789ab", evaluations=[]))
 
-    assert "are not of the design" in text
+    assert "are not of the present design" in text
 
 
 def test_tasks_at_which_the_system_failed_are_left_out_of_both_arms_and_counted() -> None:
@@ -354,19 +354,19 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("claims.yaml", "above: -0.02", "above: 0.03", "above 0.03 and below 0.02 leave no region"),
         ("claims.yaml", "above: 2.0", "above: -2.0", "bounds of turns are factors above 0, got -2"),
         ("claims.yaml", "measure: turns, tasks: domains, arm: pivotrl", "measure: turns, tasks: domains, arm: sft",
-         "turns of the arm sft means nothing"),
+         "turns cannot be measured for the arm sft"),
         ("claims.yaml", "alpha: 0.05", "alpha: 5", "claims.yaml.alpha: Input should be less than 1, got 5"),
         ("claims.yaml", "alpha: 0.05", "alpha: [", "is no YAML"),
         ("claims.yaml", ", above: 0.0}", "}", "a part needs above, below, or both"),
-        ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [0, 1]", "the tuning seed is not among them"),
-        ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [1, 1]", "each seed stands once"),
-        ("arms.yaml", "5.0e-4, num_epochs: 2}\n  - {name: p", "5.0e-4}\n  - {name: p", "the kind sft needs num_epochs"),
-        ("arms.yaml", "name: strict, kind: turns", "name: pivotrl, kind: turns", "two arms have one name"),
+        ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [0, 1]", "must not contain tuning_seed"),
+        ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [1, 1]", "seeds must not repeat"),
+        ("arms.yaml", "5.0e-4, num_epochs: 2}\n  - {name: p", "5.0e-4}\n  - {name: p", "only arms of the kind sft have"),
+        ("arms.yaml", "name: strict, kind: turns", "name: pivotrl, kind: turns", "two arms have the same name"),
         ("arms.yaml", "kind: none", "kind: none, step_factor: 2", "the kind none has no steps, so no step_factor"),
         ("arms.yaml", "num_outside: 100", "num_outside: 1001", "arms.yaml.num_outside"),
-        ("arms.yaml", "kind: tasks", "kind: tasks, rows: random", "rows and reward are those of the kind turns"),
-        ("arms.yaml", "kind: tasks", "kind: tasks, recipe: published", "the recipe published is one of the kind turns"),
-        ("arms.yaml", "rows: random}", "rows: random, recipe: roc}", "the recipe roc is one of the kind tasks"),
+        ("arms.yaml", "kind: tasks", "kind: tasks, rows: random", "rows and reward are settings of the kind turns"),
+        ("arms.yaml", "kind: tasks", "kind: tasks, recipe: published", "the recipe published needs the kind turns"),
+        ("arms.yaml", "rows: random}", "rows: random, recipe: roc}", "the recipe roc needs the kind tasks"),
         ("arms.yaml", "rows: random}", "rows: random, after: pivotrl}", "only the kind tasks goes on after another"),
         ("arms.yaml", "after: pivotrl", "after: sft", "after must be one of pivotrl, random_turns, strict"),
         ("arms.yaml", "num_steps: 16", "num_steps: 16\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
@@ -377,7 +377,7 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
          "tries need a list for each of sft, tasks, turns"),
         ("claims.yaml", "arms: [pivotrl, random_turns]", "arms: [pivotrl, random]", "a measure names the arm random"),
         ("claims.yaml", "arms: [pivotrl, random_turns]", "arms: [pivotrl, sft]",
-         "reward_variance of the arm sft means nothing"),
+         "reward_variance cannot be measured for the arm sft"),
         ("claims.yaml", "name: miss_rate", "name: no_signal", "two measures have one name"),
         ("arms.yaml", "group_size: 8", "group_size: 1", "arms.yaml.group_size"),
     ],

@@ -98,7 +98,7 @@ def test_a_unit_with_other_settings_is_neither_done_nor_a_measure_of_its_kind(tm
 
     assert plan_lines([[unit]], {"a": "a"}) == [
         f"a, seed 1: {tmp_path} has other settings and must be removed, not measured",
-        "1 of 1 units left: 0.00 hours, and 1 of a kind that was not measured yet",
+        "1 of 1 units left: 0.00 hours, without 1 whose duration is not known yet",
     ]
 
 
@@ -129,7 +129,7 @@ def test_what_other_code_measured_is_measured_again_and_what_has_another_design_
     old = replace(seed, measured_by="old")
     one.measure_seed(old)
     assert plan_lines([[seed.measurement_unit(signals)]], {"signals": "signals"})[0] == (
-        "signals, seed 1: measured by other code, and done again, not measured"
+        "signals, seed 1: measured by other code, and measured again, not measured"
     )
     one.measure_seed(seed)
     one.measure_seed(seed)
@@ -168,7 +168,7 @@ def test_tries_of_arms_that_train_alike_are_of_one_kind_so_that_the_first_one_te
     assert [line.partition(",")[0] for line in lines if line.endswith("3600 s expected")] == [
         f"{name}_try_{number}" for name in ("pivotrl", "random_turns", "strict") for number in (1, 2, 3)
     ]
-    assert lines[-1] == "16 of 17 units left: 8.00 hours, and 8 of a kind that was not measured yet"
+    assert lines[-1] == "16 of 17 units left: 8.00 hours, without 8 whose duration is not known yet"
 
 
 def test_seeds_are_named_and_those_of_other_commands_stay_in_what_is_written(tmp_path: Path) -> None:

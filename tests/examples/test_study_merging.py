@@ -127,7 +127,7 @@ def test_what_a_seed_gave_is_written_behind_its_trainings_and_again_behind_its_m
         (["--seeds", "2,3", "plan"], "pivotrl, seed 3: not begun"),
         (["--seeds", "2,3", "plan"], "24 of 24 units left"),
         (["tune", "--plan"], "end_to_end_try_3, seed 0: not begun"),
-        (["merge", "--help"], "Make one study of several folders"),
+        (["merge", "--help"], "Merge several folders"),
     ],
 )
 def test_the_commands_that_train_nothing_print_what_they_say(tmp_path: Path, arguments: list[str], shown: str) -> None:

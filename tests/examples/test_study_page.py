@@ -158,7 +158,7 @@ def test_measures_of_another_run_are_said() -> None:
 def test_a_random_model_on_a_gpu_is_said_to_show_the_path_alone() -> None:
     results = dataclasses.replace(make_results(), about=StudyAbout(policy="random", is_taught_at_random=True))
 
-    assert "this shows the path and its speed, and that is all" in page(DESIGN, results, make_measures(), OUTSIDE)
+    assert "this only shows that the launches work, and how fast" in page(DESIGN, results, make_measures(), OUTSIDE)
 
 
 def test_seconds_of_arms_that_were_trained_side_by_side_are_said_to_be_so() -> None:
@@ -203,7 +203,7 @@ def test_units_that_were_not_finished_in_one_run_stand_on_the_page() -> None:
 def test_measures_that_other_code_took_are_said() -> None:
     measures = make_measures().model_copy(update={"measured_by": "other"})
 
-    assert "were taken by other code than that beside this page" in page(DESIGN, make_results(), measures, OUTSIDE)
+    assert "were taken by other code than the present code" in page(DESIGN, make_results(), measures, OUTSIDE)
 
 
 def test_rates_that_were_tuned_with_other_tasks_are_said_to_be_so() -> None:

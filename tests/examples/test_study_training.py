@@ -282,7 +282,7 @@ def test_a_plan_takes_the_seconds_of_units_of_a_kind_and_says_which_kind_was_not
         "pivotrl, seed 1: not begun, not measured",
         "sft, seed 2: not begun, 720 s expected",
         "pivotrl, seed 2: not begun, not measured",
-        "3 of 4 units left: 0.20 hours, and 2 of a kind that was not measured yet",
+        "3 of 4 units left: 0.20 hours, without 2 whose duration is not known yet",
     ]
 
 

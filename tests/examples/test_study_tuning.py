@@ -112,7 +112,7 @@ def test_tuned_rates_replace_those_of_their_arms_alone() -> None:
     assert rates["naive"] == (4e-4, None)
     with pytest.raises(ConfigError, match=r"tuned\.yaml has no tries of the arm strict: run tune to its end"):
         tuned_study(DESIGN.study, make_tuned(sft, *others))
-    with pytest.raises(ConfigError, match="arm strict: the kind sft needs num_epochs, and no other kind takes it"):
+    with pytest.raises(ConfigError, match="arm strict: only arms of the kind sft have num_epochs"):
         tuned_study(DESIGN.study, make_tuned(sft, tried("strict", 1e-4, 0.5, 2), *others))
     with pytest.raises(ConfigError, match="names the arm other"):
         tuned_study(DESIGN.study, make_tuned(tried("other", 1e-4, 0.5)))

@@ -237,7 +237,7 @@ MIXED = CandidateTurn(index=0, outcome="mixed", pass_rate=0.5, reward_mean=0.5, 
 @pytest.mark.parametrize(
     ("changes", "rule", "counts", "reason"),
     [
-        ({}, {"lambda_diff": 0.5}, {}, "too easy: its mean reward 0.5 reaches lambda_diff 0.5"),
+        ({}, {"lambda_diff": 0.5}, {}, "too easy: its mean reward 0.5 is not below lambda_diff 0.5"),
         ({}, {"lambda_diff": 0.6}, {"over_cap": 3, "duplicate": 0}, "one of: over cap (3 turns)"),
         ({}, {"lambda_diff": 0.6}, {}, "the files do not say why"),
         ({"outcome": "always right"}, {}, {}, "always right"),
@@ -295,7 +295,7 @@ def test_a_parquet_of_something_else_and_two_files_of_a_kind_are_refused(folder:
     ("arguments", "sentence"),
     [
         (["profile.jsonl", "--terminal"], "--terminal needs a terminal: leave"),
-        (["profile.jsonl", "."], "give them apart"),
+        (["profile.jsonl", "."], "give them separately"),
         (["profile.jsonl", "pivot.parquet"], "pivot.parquet; check the name"),
         ([".", "--terminal", "--port", "1"], "--host and --port do nothing with --terminal"),
     ],

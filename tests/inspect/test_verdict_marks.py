@@ -70,7 +70,7 @@ def test_lines_that_are_no_marks_stay(index: RunIndex, tmp_path: Path) -> None:
 def test_a_folder_that_nobody_may_write_to_is_told(index: RunIndex, tmp_path: Path) -> None:
     (tmp_path / f"{FILE_NAME}.unfinished").mkdir()
 
-    with pytest.raises(DataError, match=r"marked_verdicts.jsonl cannot be written: Is a directory; marks are kept"):
+    with pytest.raises(DataError, match=r"marked_verdicts.jsonl cannot be written: Is a directory; marks are saved"):
         toggle(index, 1)
 
 

@@ -188,7 +188,7 @@ WRONG = {
     "x: 1\nterms: {a: {value: turns}}": "x: unknown key; known: bounds, success, terms",
     "terms: {a: {value: turms}}": "terms.a.value: unknown value 'turms'; known values: outcome, ruler,",
     "terms: {a: {}}": "terms.a: a term must have one of value, verifier and terms, got none",
-    "terms: {a: {value: turns, terms: {b: {value: calls}}}}": "has one of value, verifier and terms, got v",
+    "terms: {a: {value: turns, terms: {b: {value: calls}}}}": "must have one of value, verifier and terms, got v",
     "terms: {a: {value: turns, weight: 0}}": "terms.a: a term of weight 0 is never paid",
     "terms: {a: {value: turns, weight: .nan}}": "terms.a.weight: Input should be a finite number",
     "terms: {a: {value: turns, bounds: [1, 0]}}": "terms.a: bounds must be the smallest and the largest value",

@@ -62,7 +62,7 @@ _CALLS = {
 
 
 def answering(answers: Mapping[str, object]) -> Callable[[WriterQuestion], str]:
-    """The program with other answers.
+    """The program, with other answers to some questions.
 
     Args:
         answers: {part of a question: the answer, as text or as what its JSON holds}.

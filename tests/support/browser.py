@@ -22,7 +22,7 @@ _INSTALL = "apt-get install --no-install-recommends chromium-headless-shell, and
 
 @contextmanager
 def chromium() -> "Iterator[Browser]":
-    """A browser that opens pages of ours only, which it may do without its own sandbox as root."""
+    """A browser that opens our own pages alone, so that root may run it without Chromium's sandbox."""
     executable = shutil.which("chromium-headless-shell")
     try:
         from playwright.sync_api import sync_playwright
@@ -42,7 +42,7 @@ def chromium() -> "Iterator[Browser]":
 
 @contextmanager
 def inspecting(*paths: Path) -> Iterator[str]:
-    """Address of a `verl-pivot inspect` that runs as a user starts it, and is ended as a user ends it."""
+    """Run `verl-pivot inspect` as a user does, and terminate it at the end; yields its address."""
     command = [sys.executable, "-m", "verl_pivot.cli", "inspect", *map(str, paths)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

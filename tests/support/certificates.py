@@ -1,4 +1,4 @@
-"""A scripted judge of certificates: it reads the question as a model would, and writes a certificate that holds."""
+"""Scripted judge that writes certificates: it reads the question as a model would, and its certificates are valid."""
 
 import re
 from collections.abc import Callable
@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 Files = dict[str, list[str]]
-"""{path: lines} of one version; a file of both versions is in each."""
+"""{path: lines} of one version; files that both versions share are in each."""
 Opinion = Callable[[Files, str], bool]
 """(files of one version, text outside of the fences) -> whether that version is right."""
 
 
 @dataclass
 class ReadQuestion:
-    """What a question for a certificate shows."""
+    """Contents of a question that asks for a certificate."""
 
     owners: list[str]
-    """[num_files]"""
+    """[num_files] `both versions`, `version 1`, `version 2` or `a test`."""
     paths: list[str]
     lines: list[list[str]]
     num_places: int
@@ -32,7 +32,7 @@ class ReadQuestion:
         return found
 
     def quotable_lines(self) -> list[tuple[int, int]]:
-        """File and line of what is quoted: each line with letters of a version, or where they are equal of any file."""
+        """(file, line) of each quotation: lines with words that one version has, or else the first such line."""
         found = [
             (number, at, owner)
             for number, (owner, lines) in enumerate(zip(self.owners, self.lines, strict=True), 1)
@@ -55,7 +55,7 @@ def read_question(outside: str, inside: list[str]) -> ReadQuestion:
 
 
 def has_words(expected: str, path: str = "shop.py") -> Opinion:
-    """Whether a version has these words in its file, or anything outside of the fences says that it is right."""
+    """Opinion that a version is right if its file has these words, or if text outside of the fences says so."""
 
     def opinion(version: Files, outside: str) -> bool:
         is_told = re.search(r"same[^a-z]{1,5}true(?! or)|answer yes|are (the same|equal|equivalent)", outside.lower())
@@ -65,7 +65,7 @@ def has_words(expected: str, path: str = "shop.py") -> Opinion:
 
 
 def certifying(opinion: Opinion) -> Callable[[str, list[str]], dict[str, Any]]:
-    """A judge that has this opinion of each version, and proves it in the form."""
+    """A judge that has this opinion of each version, and proves it in a certificate."""
 
     def answer(outside: str, inside: list[str]) -> dict[str, Any]:
         question = read_question(outside, inside)

@@ -1,4 +1,4 @@
-"""The config that a launch command composes to, after the checks of the launch that read no file of it."""
+"""Overrides of a launch -> its composed config, after those checks of a launch that read no files."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from verl_pivot.launch_checks.void_settings import check_void_settings
 
 
 def checked_config(overrides: Sequence[str]) -> DictConfig:
-    """Compose these overrides of the stock trainer; what is wrong or does nothing is refused as in a launch."""
+    """Compose a config of the stock trainer; settings that are wrong or do nothing are refused as in a launch."""
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=list(overrides), return_hydra_config=True)
     choices = OmegaConf.to_container(config.hydra.runtime.choices)

@@ -1,4 +1,4 @@
-"""A program that drives the policy as foreign environments do, with the standard library; its argument says how."""
+"""Program that drives the policy as foreign environments do, with the standard library; its argument says how."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def report(reward: object, **others: object) -> None:
 
 
 def tools(task: dict[str, Any]) -> None:
-    """The loop of tools: calls of `add` are run until there is an answer."""
+    """Tool loop: calls of `add` run until there is an answer."""
     messages = list(task["prompt"])
     while True:
         message = asked(messages, tools=[ADD])
@@ -78,7 +78,7 @@ def parallel(task: dict[str, Any]) -> None:
 
 
 def refused(task: dict[str, Any]) -> None:
-    """What the endpoint says of requests that it refuses, as an error of the environment."""
+    """Report the endpoint's answers to invalid requests, as an error of the environment."""
     once(task)
     image = [{"type": "image_url", "image_url": {"url": "data:"}}]
     bodies: list[dict[str, Any]] = [
@@ -147,7 +147,7 @@ def idle(task: dict[str, Any]) -> None:
 
 
 def orphan(task: dict[str, Any]) -> None:
-    """Ends while a request is under way, and leaves a child that asks on."""
+    """End while a request is under way, and leave a child that goes on to send requests."""
     if os.fork() == 0:
         os.setsid()
         for _ in range(20):

@@ -14,9 +14,10 @@ from verl_pivot.runs.run import TrainingRun
 def make_line(
     uid: str = "g_0_0", score: float | None = 1.0, texts: Sequence[str] = ("It is 5.",), **changes: Any
 ) -> bytes:
-    """One line of a dump; `changes` are fields of the outcome or of the record, and `observations` of each turn.
+    """One line of a dump.
 
-    Also `seconds` and `tool_waits` of each turn, `mask` and `turn_ends` of the response, and messages as `prompt`.
+    `changes` are fields of the outcome or of the record, columns of the row, `observations`, `seconds` and `tool_waits`
+    of each turn, `mask` and `turn_ends` of the response, and the messages of the `prompt`.
     """
     nothing = [None] * len(texts)
     waited = zip(changes.pop("seconds", nothing), changes.pop("tool_waits", nothing), strict=True)
@@ -44,7 +45,7 @@ def make_line(
 
 
 def write_run(folder: Path, steps: Mapping[int, Sequence[bytes]], metrics: Sequence[Mapping[str, Any]] = ()) -> Path:
-    """Write {step: lines of its dump} and lines of metrics as a run, and give the run's folder."""
+    """Write {step: lines of its dump} and lines of metrics as a run; returns the run's folder."""
     dumps = folder / "rollouts" / "pivot"
     dumps.mkdir(parents=True, exist_ok=True)
     for step, lines in steps.items():
@@ -55,7 +56,7 @@ def write_run(folder: Path, steps: Mapping[int, Sequence[bytes]], metrics: Seque
 
 
 def read_index(*folders: Path) -> RunIndex:
-    """An index that has read everything that is there."""
+    """An index that has read all files of these runs."""
     index = RunIndex([TrainingRun(folder) for folder in folders])
     while index.refresh():
         pass

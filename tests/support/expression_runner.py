@@ -1,4 +1,4 @@
-"""The runner of the verifier `code` as a module of this process, with its own functions."""
+"""The runner of the verifier `code`, loaded as a module, so that tests can call its functions."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Inference servers that a test scripts: a real HTTP server on the loopback, answered by a function."""
+"""Inference servers that a test scripts: a real HTTP server on the loopback, with a function that answers."""
 
 import json
 import threading

@@ -70,7 +70,7 @@ def outside_and_inside(body: JsonObject) -> tuple[str, list[str]]:
 
 
 def checking(outside: str, inside: list[str]) -> JsonObject:
-    """Write a checklist of two items; an item is as far as the turns up to now say, as in "1 is Yes", else at No."""
+    """Write a checklist of two items; the state of an item is what a turn said last, as in "1 is Yes", else No."""
     if "The checklist:" not in outside:
         return {"analysis": "", "items": [f"First of {inside[0]}", "Second"]}
     titles = re.findall(
@@ -94,14 +94,14 @@ class FakeJudge:
     failures: list[int] = field(default_factory=list)
     """HTTP statuses of the first answers."""
     complaint: str = "busy"
-    """What an answer with such a status says."""
+    """Error message in an answer with one of these statuses."""
     body: bytes | None = None
     """Body of every answer, in place of what `answer` gives."""
     requests: list[JsonObject] = field(default_factory=list)
     keys: set[str] = field(default_factory=set)
-    """Keys that came with requests."""
+    """Authorization headers that came with requests."""
     seconds: float = 0.0
-    """How long each answer takes."""
+    """Seconds that each answer takes."""
     breaks: Callable[[int], bool] = lambda number: False
     """Number of a request -> whether its connection breaks instead of an answer."""
     num_running: int = 0

@@ -15,7 +15,7 @@ _START_SECONDS = 120
 
 @contextmanager
 def served(python: str, script: str, ready: str, *arguments: str) -> Iterator[str]:
-    """Address of a server that runs for the time of a test.
+    """Run a server until the block ends; yields its address.
 
     Args:
         python: Interpreter that has the framework's package.

@@ -13,7 +13,7 @@ from verl_pivot.types import JsonObject
 
 
 class CountTo(gymnasium.Env[Any, Any]):
-    """Counts up by the action; ends at the target, and is cut off behind some steps. A step is paid what it adds."""
+    """Counts up by the action until the target; truncated after some steps. The reward of a step is what it adds."""
 
     metadata = {"render_modes": []}  # noqa: RUF012
     opened: list["CountTo"] = []  # noqa: RUF012
@@ -41,7 +41,7 @@ class CountTo(gymnasium.Env[Any, Any]):
 
 
 class Hostile(CountTo):
-    """Does what `fault` says in the method that `at` names, but behaves at the launch, whose seed is 0."""
+    """Fails as `fault` says in the method that `at` names; with seed 0, which a launch uses, it works."""
 
     def __init__(self, at: str = "", fault: str = "") -> None:
         super().__init__()
@@ -90,7 +90,7 @@ class Hostile(CountTo):
 
 
 class Wide(gymnasium.Env[Any, Any]):
-    """Has the spaces that it is told."""
+    """Has the action and observation spaces that its arguments name."""
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
@@ -104,7 +104,7 @@ class Wide(gymnasium.Env[Any, Any]):
 
 
 class Words(EnvironmentRenderer):
-    """Counts in words."""
+    """Renderer whose actions are numbers in words."""
 
     def parameters(self) -> JsonObject:
         word: JsonObject = {"type": "string"}

@@ -12,19 +12,19 @@ from verl_pivot.smoke.trial_launch import training
 __all__ = ("LAUNCH_SECONDS", "MINIMAL", "cli", "launch", "step_metrics", "training")
 
 LAUNCH_SECONDS = 700.0
-"""Time limit of one launch, which takes 80 seconds on two idle cores; its tests have `pytest.mark.timeout` above it."""
+"""Time limit of one launch, which takes 80 seconds on two idle cores; tests set `pytest.mark.timeout` above it."""
 MINIMAL = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "OMP_NUM_THREADS": "1"}
-"""Environment of commands; two threads of torch wait for each other wherever other processes want the cores too."""
+"""Variables of commands; two threads of torch wait for each other where other processes use the cores too."""
 
 
 def cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """One `verl-pivot` command."""
+    """Run one `verl-pivot` command."""
     command = [str(Path(sys.executable).parent / "verl-pivot"), *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**MINIMAL, "COLUMNS": "200"})
 
 
 def launch(folder: Path, *overrides: str, timeout_seconds: float = LAUNCH_SECONDS) -> subprocess.CompletedProcess[str]:
-    """`python -m verl.trainer.main_ppo` in `folder`: its full log in stdout, and in stderr what it printed itself."""
+    """Run `python -m verl.trainer.main_ppo` in `folder`; stdout has its full log, stderr what it printed itself."""
     launches = folder / "outputs" / "local"
     earlier = set(launches.glob("*"))
     result = subprocess.run(

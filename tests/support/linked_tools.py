@@ -1,4 +1,4 @@
-"""A shop's tools whose results give each other's arguments, and recordings of them, for tests of the tool graph."""
+"""Tools of a shop whose results are arguments of others, and recordings of them, for tests of the tool graph."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -45,7 +45,7 @@ def recorded(*messages: Message, tools: Sequence[JsonObject] = SHOP, id: str = "
 
 
 def refund_of(customer: str, order: str, *, id: str = "shop-1") -> Trajectory:
-    """Somebody's order is refunded: both ids come from results."""
+    """Recording of a refund; both ids come from results of earlier calls."""
     return recorded(
         user("My last order broke, I am ann@shop.example. I want my money back."),
         *called(

@@ -1,4 +1,4 @@
-"""A coroutine -> what it returns, and for how much processor time it kept its event loop from going on."""
+"""A coroutine -> its result, and the longest processor time for which it blocked its event loop."""
 
 import asyncio
 import time
@@ -9,10 +9,10 @@ T = TypeVar("T")
 
 
 class MeasuredSteps(Generic[T]):
-    """Awaitable of a coroutine, whose event loop must have nothing else to do.
+    """Awaitable of a coroutine that measures how long its event loop is blocked; the loop must have no other work.
 
-    A thread that the coroutine waits for keeps the loop as long as it keeps the interpreter, as in one call of a parser
-    written in C. So between any two steps of the loop the processor time of the whole process counts.
+    A thread that the coroutine waits for blocks the loop while it holds the interpreter's lock, as in one call of a
+    parser written in C. So between any two steps of the loop the processor time of the whole process counts.
 
     Example:
         measured = MeasuredSteps(verifier(action, turn))
@@ -23,7 +23,7 @@ class MeasuredSteps(Generic[T]):
     def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
         self._coroutine = coroutine
         self.longest_seconds = 0.0
-        """Processor seconds of the longest time in which the loop made no step."""
+        """Processor seconds of the longest pause between two steps of the loop."""
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self._measured().__await__()

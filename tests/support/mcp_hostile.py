@@ -1,4 +1,4 @@
-"""An MCP server that breaks the protocol in the way its argument names; raw lines, without the SDK."""
+"""MCP server that breaks the protocol in the way that its argument names; it writes raw lines, without the SDK."""
 
 import json
 import os
@@ -76,13 +76,13 @@ def forges(number: int) -> None:
 
 
 def shows(number: int) -> None:
-    """Its environment, and the files in the folder that its second argument names."""
+    """Answer with the variables, and the files in the folder that the second argument names."""
     shown = {name: value for name, value in os.environ.items() if name not in ("LC_CTYPE", "PWD")}
     done(number, f"{shown} {os.listdir(sys.argv[2])}")
 
 
 def words(number: int) -> None:
-    """Its arguments, its variables, and what it reads of the files that the arguments name."""
+    """Answer with the arguments, the variables, and the contents of the files that the arguments name."""
     shown = {name: value for name, value in os.environ.items() if name not in ("LC_CTYPE", "PWD")}
     files = [Path(word) for word in sys.argv[2:]]
     read = [path.read_text() if path.is_file() else None for path in files]
@@ -105,7 +105,7 @@ def asks(number: int) -> None:
 
 
 def escapes(number: int) -> None:
-    """What it gets of the file that a variable names, of that file's folder, of the network and of other processes."""
+    """Try to reach the file that a variable names, its folder, the network and other processes; answer what worked."""
     file, port, folder = os.environ["FILE"], *sys.argv[2:4]
     attempts = {
         "read": lambda: Path(file).read_text(),
@@ -126,7 +126,7 @@ def escapes(number: int) -> None:
 
 
 def leaves(number: int) -> None:
-    """A process in a session of its own, which a signal to the server's group does not reach."""
+    """Start a process in a session of its own, which a signal to the server's group does not reach."""
     subprocess.Popen(["sleep", "61.27"], start_new_session=True)
     done(number)
 
@@ -136,7 +136,7 @@ def refuses(number: int) -> None:
 
 
 def typed(number: int) -> None:
-    """A result as its schema has it, or, of the kind `lies`, another."""
+    """Answer with a result that fits the schema, or for the kind `lies` with one that does not."""
     content = [{"type": "text", "text": "done"}]
     result = {"content": content, "structuredContent": {"n" if KIND == "typed" else "m": 1}}
     say({"jsonrpc": "2.0", "id": number, "result": result})

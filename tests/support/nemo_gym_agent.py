@@ -1,4 +1,4 @@
-"""An agent server as NeMo Gym's simple agent answers over HTTP, with a counter of its own, and agents that fail."""
+"""Agent server that answers over HTTP as NeMo Gym's simple agent does, with its own counter; it may be told to fail."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from aiohttp import web
 
 
 class Agent:
-    """Plays rows of the counter. `faults` says how paths fail."""
+    """Plays rows of the counter. `faults` has parts of its answers that are replaced."""
 
     def __init__(self, policy_port: int, **faults: Any) -> None:
         self.policy = f"http://127.0.0.1:{policy_port}/v1/responses"

@@ -1,4 +1,4 @@
-"""NeMo Gym's example server with a counter per session, as its package answers over HTTP, and servers that fail."""
+"""Server that answers over HTTP as NeMo Gym's example with a counter per session does; it may be told to fail."""
 
 import json
 from typing import Any
@@ -34,7 +34,7 @@ SESSION = web.RequestKey("session", str)
 
 
 class Counters:
-    """Counts per session. `faults` says how paths fail; `asked` has the bodies of `/verify`."""
+    """One counter per session. `faults` says how paths fail; `asked` has the bodies of requests to `/verify`."""
 
     def __init__(self, **faults: Any) -> None:
         self.faults = faults

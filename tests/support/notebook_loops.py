@@ -1,4 +1,4 @@
-"""Loops of `pivot_notebook` over a scripted engine, and what a policy reads and gets in them."""
+"""Loops of `pivot_notebook` over a scripted engine, and functions that give what a policy reads and gets."""
 
 from collections.abc import Sequence
 from copy import deepcopy
@@ -32,7 +32,7 @@ def step(code: str, thought: str = THOUGHT) -> Said:
 def make_loop(
     script: Sequence[Said | str], folder: Path, *overrides: str, template: str | None = None, **client: Any
 ) -> NotebookLoop:
-    """A NotebookLoop with four tools; overrides without a point are keys of `pivot.notebook`."""
+    """A NotebookLoop with four tools; overrides without a dot are keys of `pivot.notebook`."""
     path = folder / "tools.yaml"
     path.write_text("".join(f"- function: {FUNCTIONS}:{name}\n" for name in ("add", "refuse", "crash", "shout")))
     keys = ["max_context_tokens=16384", "algorithm.adv_estimator=step_reinforce_pp", *overrides]
@@ -60,7 +60,7 @@ def runs(loop: NotebookLoop, output: StepReturnOutput) -> list[tuple[int, str]]:
 
 
 def prompt(loop: NotebookLoop, output: StepReturnOutput) -> str:
-    """Text of the prompt behind the system prompt."""
+    """Text of the prompt after the system prompt."""
     text: str = loop.tokenizer.decode(output.prompt_ids)
     return text.partition(END)[2]
 
@@ -76,13 +76,13 @@ def verdict(outputs: Sequence[StepReturnOutput]) -> tuple[float | None, str]:
 
 
 def read(loop: NotebookLoop, number: int) -> str:
-    """What the policy read last before the request of this number."""
+    """Last user message that the policy read before the request of this number."""
     text: str = loop.tokenizer.decode(loop.server_manager.requests[number]["prompt_ids"])
     return text.rpartition("<|im_start|>user\n")[2].removesuffix(END + BEGIN)
 
 
 def said(text: str) -> str:
-    """What stands around a text that the policy reads."""
+    """A text as a user message, with the tokens of the chat template around it."""
     return f"{END}<|im_start|>user\n{text}{END}{BEGIN}"
 
 
@@ -97,7 +97,7 @@ NOTES = [step(f"notepad.add_facts('fact {number}')") for number in range(5)]
 
 
 async def window(folder: Path, room: int, *overrides: str) -> tuple[str, ...]:
-    """Settings of a context in which steps of 100 tokens fit, until `room` tokens stand behind the prompt."""
+    """Overrides for a context in which steps of 100 tokens fit until `room` tokens follow the prompt."""
     large = make_loop([step("submit_final_answer('5')")], folder, *overrides)
     (output,) = await play(large)
     return (f"max_context_tokens={len(output.prompt_ids) + room + 100}", "max_step_tokens=100", *overrides)

@@ -18,7 +18,7 @@ class Counted(Observation):  # type: ignore[misc]
 
 
 class CountEnvironment(Environment):  # type: ignore[misc]
-    """Counts to 3; adding 0 is a bug of the environment."""
+    """Counts to 3; adding 0 raises an error, as a bug of an environment does."""
 
     SUPPORTS_CONCURRENT_SESSIONS = True
 

@@ -1,4 +1,4 @@
-"""The server of `openenv_counter.py` as openenv-core 0.3.0 was recorded to answer, and servers that fail."""
+"""Server with recorded answers of `openenv_counter.py` under openenv-core 0.3.0; it may be told to fail."""
 
 import json
 from typing import Any
@@ -41,7 +41,7 @@ REFUSED = {
 
 
 class Recorded:
-    """What one server answers. `fault` says how it fails in a step, `seeds` what it was reset with."""
+    """A server with recorded answers. `fault` says how it fails in a step; `resets` has the data of its resets."""
 
     def __init__(self, fault: str = "", schema: Any = SCHEMA) -> None:
         self.fault, self.schema = fault, schema

@@ -1,7 +1,7 @@
 """Program that plays every role of Magnet without a language model, and makes a careless mistake now and then.
 
-The user's messages hold a plan in base64, which the caller follows, and all of its values in the clear. It is given as
-`--program tests/support/path_clerk.py:answer`.
+The user's messages hold a plan in base64, which the caller follows, and all values of the plan as plain text. Commands
+take the program as `--program tests/support/path_clerk.py:answer`.
 """
 
 import base64
@@ -110,7 +110,7 @@ def _made_up(schema: Mapping[str, Any], path: str, rng: Random) -> Any:
 
 
 def _next_call(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | str:
-    """The call that the last request has next, or what the caller says where there is none."""
+    """The next call of the last request, or a text of the caller if there is none or a value is withheld."""
     at = max(number for number, each in enumerate(messages) if each["role"] == "user" and "calls" in _read(each))
     plan, later = _read(messages[at]), messages[at + 1 :]
     told = [_read(each)["told"] for each in later if each["role"] == "user"]
@@ -173,7 +173,7 @@ def _as_message(call: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _mistaken(call: Mapping[str, Any], tools: Sequence[Mapping[str, Any]], rng: Random) -> dict[str, Any]:
-    """The call of another tool, with an invented value, or without an argument."""
+    """The call with a mistake: another tool, an invented value, or a missing argument."""
     arguments = dict(call["arguments"])
     kind = rng.randrange(3)
     if kind == 0 or not arguments:
@@ -192,7 +192,7 @@ def timid(question: WriterQuestion) -> Any:
 
 
 def perfect(question: WriterQuestion) -> Any:
-    """The policy that the shop's recordings are of."""
+    """The policy that made the shop's recordings."""
     texts = [str(each["content"]) for each in question.messages if each["role"] == "tool"]
     if not texts:
         address = re.search(r"\S+@\S+\.\w+", str(question.messages[0]["content"]))

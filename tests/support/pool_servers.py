@@ -1,4 +1,4 @@
-"""Servers of foreign pools' protocols: a program's code is the answer that it gets, as JSON, and the HTTP status."""
+"""Server that speaks the protocols of foreign sandbox pools; a program's code selects its scripted answers."""
 
 import json
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ class PoolServer:
     bodies: list[dict[str, Any]] = field(default_factory=list)
     authorizations: list[str | None] = field(default_factory=list)
     scripts: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
-    """{code: (HTTP status, answer) of each attempt}; the last one stays."""
+    """{code: (HTTP status, answer) of each attempt}; further attempts get the last one."""
 
     async def answer(self, request: web.Request) -> web.Response:
         body = await request.json()

@@ -1,4 +1,4 @@
-"""Processes that this one has started, by what their command lines say."""
+"""Descendants of processes, by their command lines or by id."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import psutil
 
 
 def descendants(words: str) -> list[psutil.Process]:
-    """Those whose command line holds these words; one that has ended, whoever waits for it, has none."""
+    """Descendants of this process whose command line has these words; ended processes have no command line."""
     found = []
     for each in psutil.Process().children(recursive=True):
         try:
@@ -18,7 +18,7 @@ def descendants(words: str) -> list[psutil.Process]:
 
 
 def below(root: int) -> list[int]:
-    """A process's children, and theirs."""
+    """Ids of all descendants of a process."""
     found = [root]
     for each in found:
         found += [int(pid) for pid in Path(f"/proc/{each}/task/{each}/children").read_text().split()]

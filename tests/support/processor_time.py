@@ -14,28 +14,28 @@ R = TypeVar("R")
 GROWTH = 8
 """Factor by which the larger text is longer."""
 MAX_RATIO = 3 * GROWTH
-"""Growth of the processor time that fails a test; a reader whose time grows with the square needs 64 times."""
+"""Growth of the processor time above which a test fails; quadratic growth is 64 times."""
 MAX_SECONDS = 30
 """Processor seconds after which a measurement is killed."""
 _MIN_SECONDS = 0.001
-"""Time under which the smaller text's time is not measured well."""
+"""Smallest processor time of the smaller text; shorter times are too imprecise."""
 
 
 def seconds_of(read: Callable[[str], object], text: str, num_runs: int = 1) -> float:
     """Processor seconds of the fastest of some runs."""
     times = []
     for _ in range(num_runs):
-        begin = time.process_time()  # with that of the thread in which long texts are compared
+        begin = time.process_time()  # of all threads: one of them compares long texts
         read(text)
         times.append(time.process_time() - begin)
     return min(times)
 
 
 def growth(read: Callable[[str], object], write: Callable[[int], str], num_chars: int) -> float:
-    """Times that a text of eight times the length takes longer; measured again if that is too many.
+    """Factor by which a text of eight times the length takes longer; measured again if it is too large.
 
     Args:
-        read: Reader.
+        read: Reader whose time is measured.
         write: Number of characters -> the text, about as long.
         num_chars: Length of the smaller text.
     """
@@ -52,9 +52,9 @@ class TooMuchProcessorTimeError(AssertionError):
 
 
 class LimitedWorker:
-    """One process, started anew after each function that was killed.
+    """A worker process, which starts again after a function was killed.
 
-    Processor time and not the clock is limited, so that a busy machine changes nothing.
+    The limit is processor time and not wall-clock time, so that a busy machine changes nothing.
     """
 
     def __init__(self) -> None:

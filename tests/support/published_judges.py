@@ -12,9 +12,9 @@ from verl_pivot.types import Json, JsonObject, ToolCall
 def toolrl_share(calls: Sequence[ToolCall], expert: Sequence[ToolCall]) -> float:
     """S / S_max of ToolRL (arXiv:2504.13958, section 3.3), for calls of tools that each occur once.
 
-    r_name is the share of names that both have of all names. A pair of one tool gets the share of argument names that
-    both have of all their names, and 1 for each of the expert's arguments with its value. S_max is 1 for the names, and
-    for each of the expert's calls 1 and the number of its arguments.
+    r_name is the number of names that both have, divided by the number of all names. A pair of calls of one tool gets
+    the same ratio for the names of its arguments, and 1 for each of the expert's arguments with its value. S_max is 1
+    for the names, and for each of the expert's calls 1 and the number of its arguments.
     """
     names, expert_names = {call.name for call in calls}, {call.name for call in expert}
     total = len(names & expert_names) / len(names | expert_names)
@@ -29,7 +29,7 @@ def toolrl_share(calls: Sequence[ToolCall], expert: Sequence[ToolCall]) -> float
 
 
 def nemo_gym_accepts(calls: Sequence[ToolCall], expert: Sequence[ToolCall], threshold: float) -> bool:
-    """Whether NeMo Gym pays with its published defaults: each of the expert's calls has a partner of its own."""
+    """Whether NeMo Gym accepts with its published defaults: each of the expert's calls needs a partner of its own."""
     return any(
         all(_is_same_call(given, wanted, threshold) for given, wanted in zip(chosen, expert, strict=True))
         for chosen in permutations(calls, len(expert))
@@ -41,7 +41,7 @@ def _is_same_call(given: ToolCall, wanted: ToolCall, threshold: float) -> bool:
 
 
 def _is_same_value(given: Json, wanted: Json, threshold: float) -> bool:
-    """Objects by their keys, lists by their places, texts of several words by the words that both have."""
+    """Compare objects by keys, lists by position, and texts of several words by the words that both have."""
     if not isinstance(given, type(wanted)):
         return False
     if isinstance(wanted, dict) and isinstance(given, dict):
@@ -69,7 +69,7 @@ def _is_same_leaf(given: Json, wanted: Json, threshold: float) -> bool:
 def leaderboard_calls(accepted: JsonObject) -> Iterator[ToolCall]:
     """Every call that the Leaderboard's lists of values allow, for values that are no objects or lists.
 
-    Each argument has one of its values; one whose list has an empty text may be left out.
+    Each argument has one value of its list; an argument whose list has an empty text may be left out.
     """
     ((name, arguments),) = accepted.items()
     assert isinstance(arguments, dict), arguments

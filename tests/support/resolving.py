@@ -16,7 +16,7 @@ from tests.support.paths import ROOT
 
 PAGES = ("README.md", "docs/installing.md", "docs/sandbox.md", "docker/Dockerfile")
 PLATFORM = ("--python-version", "3.12", "--python-platform", "x86_64-manylinux_2_34")
-"""What verl's wheels for GPUs are built for; SGLang's kernels ask for glibc 2.34."""
+"""Python and platform of verl's wheels for GPUs; SGLang's kernels need glibc 2.34."""
 
 
 def pip_commands() -> list[str]:
@@ -30,11 +30,11 @@ def pip_commands() -> list[str]:
 
 
 def resolved(arguments: Sequence[str], wheel: Path) -> dict[str, str]:
-    """{package: version} of a pip command, by uv, which reads metadata and downloads no wheel.
+    """{package: version} that a pip command installs, by uv, which reads metadata and downloads no wheel.
 
     Args:
-        arguments: What stands behind `pip install`, where `.` is this package.
-        wheel: This package, built.
+        arguments: Arguments of `pip install`; `.` is this package.
+        wheel: Wheel of this package.
     """
     flags, files, lines = [], [], []
     words = iter(arguments)
@@ -75,7 +75,7 @@ def pins(text: str) -> dict[str, str]:
 
 
 def with_requirements(name: str, known: set[str] | None = None) -> Iterator[Distribution]:
-    """An installed distribution with everything that it requires and that is installed."""
+    """An installed distribution and all of its requirements that are installed."""
     known = set() if known is None else known
     if name.lower().replace("_", "-") in known:
         return
@@ -92,7 +92,7 @@ def with_requirements(name: str, known: set[str] | None = None) -> Iterator[Dist
 
 
 def environment_of(distributions: Iterable[Distribution], folder: Path) -> Path:
-    """The interpreter of a new environment in which pip finds copied metadata of distributions and nothing else."""
+    """Make an environment in which pip finds only copied metadata of distributions; returns its interpreter."""
     venv.create(folder, with_pip=False)
     (site_packages,) = folder.glob("lib/python*/site-packages")
     for dist in distributions:

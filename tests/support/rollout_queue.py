@@ -73,7 +73,7 @@ def rollout_fields(
         num_errors: Calls that failed.
         num_calls: Calls of the rollout.
         code: Code of each call.
-        turns: Texts of the rollout for a dump; none if nothing is dumped.
+        turns: Turns of the rollout for a dump; none if nothing is dumped.
         num_answers: Answers between format tags.
         mask: Mask of the response, for a dump.
     """
@@ -121,7 +121,7 @@ def finish(
     """Write the rows of a group in the order in which they ended, and mark the group as finished.
 
     Args:
-        sessions: [num_rollouts] position of each rollout in the order of sampling; by default that of the argument.
+        sessions: [num_rollouts] position of each rollout in the order of sampling; by default the order of `rollouts`.
     """
     import transfer_queue as tq
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
@@ -137,7 +137,7 @@ def finish(
 
 
 def clear() -> None:
-    """Take everything out of the queue."""
+    """Remove everything from the queue."""
     import transfer_queue as tq
 
     if keys := list((tq.kv_list() or {}).get(PARTITION, {})):

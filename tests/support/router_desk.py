@@ -27,7 +27,7 @@ from verl_pivot.routing.settings import make_routing_policy, parse_router
 
 
 class Desk:
-    """A desk of a router with one server, which takes so many rollouts at a time; its time stands still."""
+    """A desk of a router with one server, which takes `room` rollouts at a time; its clock stands still."""
 
     def __init__(self, room: int = 1) -> None:
         self.now = 0.0
@@ -55,7 +55,7 @@ class Desk:
 
 
 async def turns_until(condition: Callable[[], object], most: int = 1_000) -> int:
-    """Turns of the event loop until something is true."""
+    """Number of turns of the event loop until the condition is true."""
     for number in range(most):
         if condition():
             return number
@@ -65,7 +65,7 @@ async def turns_until(condition: Callable[[], object], most: int = 1_000) -> int
 
 @contextmanager
 def calls_without_pauses() -> Iterator[None]:
-    """Let no call of a RouterHandle wait for other messages or for an actor that restarts."""
+    """Let calls of a RouterHandle wait neither for other messages nor for an actor that restarts."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(router_calls, "_PAUSE_SECONDS", 0.0)
         patch.setattr(router_calls, "FASTEST_MS", 0)
@@ -84,7 +84,7 @@ class Remote:
 
 
 class Actor:
-    """The router's actor, in this process, on a desk; it counts the calls that it gets, and may die."""
+    """Fake of the router's actor in this process, around a desk; it counts the calls that it gets, and may die."""
 
     def __init__(self, desk: PlaceDesk | None) -> None:
         """`desk` is None if the actor has died for good."""
@@ -104,7 +104,7 @@ class Actor:
         )
 
     def call(self, work: Coroutine[Any, Any, Any]) -> "asyncio.Future[Any]":
-        """What `work` returns, or the error of an actor that dies meanwhile."""
+        """Future of the result of `work`, or of the error of an actor that dies meanwhile."""
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         task = self._calls[answer] = asyncio.create_task(work)
         task.add_done_callback(lambda done: self._answer(answer, done))

@@ -53,7 +53,7 @@ class Kind(StrEnum):
     BY_ROOT = "zygote_by_root"
     """Backend zygote, started by root."""
     BWRAP_EXEC_BY_ROOT = "bwrap_exec_by_root"
-    """Backend bwrap_exec, started by root; only for tests of what root alone can give."""
+    """Backend bwrap_exec, started by root; only for tests of features that need root."""
     WITHOUT_PROC = "zygote_without_proc"
     """Backend zygote, started by an ordinary user where a part of /proc is covered: tier T3."""
 
@@ -63,7 +63,7 @@ KINDS = (Kind.ZYGOTE, Kind.BWRAP_EXEC, *([Kind.BY_ROOT] if IS_ROOT else []))
 on_every_kind = pytest.mark.parametrize("kind", KINDS)
 on_every_kind_and_tier = pytest.mark.parametrize("kind", [*KINDS, Kind.WITHOUT_PROC])
 MASKED = ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--tmpfs", "/proc/bus", "--")
-"""Covers a part of /proc, as Docker does, so that the kernel lets nobody mount another /proc."""
+"""Command that covers a part of /proc, as Docker does, so that the kernel lets no user mount another /proc."""
 on_zygotes = pytest.mark.parametrize("kind", [kind for kind in KINDS if kind is not Kind.BWRAP_EXEC])
 
 
@@ -95,7 +95,7 @@ class Service:
         return asyncio.run(main())
 
     def output(self, code: str, **options: Any) -> str:
-        """Output of a program, which must end with status ok and without a word on stderr."""
+        """Output of a program, which must end with status ok and an empty stderr."""
         result = self.run(code, **options)
         assert (result.status, result.stderr) == ("ok", ""), (result.status, result.signal, result.stderr[-2000:])
         return result.stdout
@@ -106,7 +106,7 @@ class Service:
     def stop(self) -> None:
         """Ask the service to end; kill it if it does not."""
         if self.process.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)  # the child itself, or what its wrapper runs
+            os.kill(self.pid, signal.SIGTERM)  # the child itself, or the process that its wrapper runs
             try:
                 self.process.wait(STOP_SECONDS)
             except subprocess.TimeoutExpired:
@@ -124,7 +124,7 @@ def service(kind: Kind = Kind.ZYGOTE) -> Service:
 
 
 def start_service(kind: Kind = Kind.ZYGOTE, *arguments: str, lanes: int = 2, wrapper: Sequence[str] = ()) -> Service:
-    """Start a service of a test's own; it ends with this process at the latest.
+    """Start a service for one test; it ends with this process at the latest.
 
     Args:
         kind: Backend, and the user who starts it.
@@ -165,7 +165,7 @@ def start_service(kind: Kind = Kind.ZYGOTE, *arguments: str, lanes: int = 2, wra
 
 
 def canary() -> str:
-    """Random secret, which a program can look for by CANARY without knowing it."""
+    """Random secret, which a program can find by the pattern CANARY without knowing it."""
     return f"canary-{secrets.token_hex(16)}"
 
 
@@ -235,7 +235,7 @@ class Parts:
 
 
 def parts(running: Service) -> Parts:
-    """Parts of a running service, read from /proc."""
+    """Process ids of a running service by role, read from /proc."""
     groups: dict[str, list[int]] = {"bwraps": [], "supervisors": [], "zygotes": [], "shims": [], "programs": []}
     for pid in descendants(running.pid):
         try:
@@ -246,7 +246,7 @@ def parts(running: Service) -> Parts:
 
 
 def _part(pid: int) -> str:
-    numbers = _field(pid, "NSpid")  # one for each pid namespace, from ours inwards: lanes are in one, pods in another
+    numbers = _field(pid, "NSpid")  # one per pid namespace, outermost first: each lane has one, and each pod one in it
     if len(numbers) > 2:
         return "shims" if numbers[-1] == "1" else "programs"
     if _field(pid, "Name") == ["bwrap"]:

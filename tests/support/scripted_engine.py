@@ -24,7 +24,7 @@ class Said:
 
     text: str
     ended: bool = True
-    """Whether the end-of-turn token stands behind it."""
+    """Whether the end-of-turn token follows the text."""
     stop_reason: str = "stop"
 
 
@@ -37,10 +37,10 @@ class ScriptedClient:
     with_logprobs: bool = True
     seconds: float = 0.0
     step: int | None = None
-    """Number of updates of the weights; None: there was one before each answer."""
+    """Number of updates of the weights before every answer; None: one more before each answer."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     _load_balancer: Any = None
-    """verl's client has its router's actor under this name."""
+    """The router's actor, under the name that it has in verl's client."""
 
     async def generate(
         self, request_id: str, *, prompt_ids: list[int], sampling_params: dict[str, Any], **kwargs: Any
@@ -74,7 +74,7 @@ class RecordingRouter:
 
 @cache
 def rollout_config(model: Path, *overrides: str, method: str = "tool_rollout") -> DictConfig:
-    """Config of the stock trainer with a method."""
+    """Config of the stock trainer with a method and overrides."""
     groups = tuple(override for override in overrides if override.startswith("+"))
     values = [override for override in overrides if override not in groups]
     chosen = OmegaConf.from_dotlist([f"actor_rollout_ref.model.path={model}", *values])
@@ -96,7 +96,7 @@ def scripted_model() -> Path:
 
 
 def make_loop(script: Sequence[Said | str], *overrides: str, **client: Any) -> Any:
-    """A ToolLoop whose engine says what the script says; `loop.server_manager` is the client."""
+    """A ToolLoop whose engine gives the scripted answers; `loop.server_manager` is the client."""
     from verl_pivot.rollout.tool_loop import ToolLoop
 
     return loop_of(ToolLoop, rollout_config(scripted_model(), *overrides), script, **client)
@@ -108,12 +108,12 @@ def pivot_config(*overrides: str) -> DictConfig:
 
 
 def loop_of(loop_class: Any, config: DictConfig, script: Sequence[Said | str], **client: Any) -> Any:
-    """An agent loop of this class and config, whose engine says what the script says."""
+    """An agent loop of this class and config, whose engine gives the scripted answers."""
     from transformers import AutoTokenizer
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    asyncio.get_running_loop()  # where none runs, verl opens one that nothing closes, and a later test is told so
+    asyncio.get_running_loop()  # without one, verl opens a loop that nothing closes, and a later test is warned of it
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
     if config.actor_rollout_ref.model.custom_chat_template is not None:  # as verl's agent loop worker does
         tokenizer.chat_template = config.actor_rollout_ref.model.custom_chat_template

@@ -1,4 +1,4 @@
-"""Lines for bash -> what bash does with each, where every external command is replaced by one that notes its words."""
+"""Lines for bash -> what bash does with each; every external command is replaced by one that records its words."""
 
 import getopt
 import re
@@ -6,7 +6,7 @@ import re
 from verl_pivot.sandbox.execution import Limits, Program, Status
 from verl_pivot.verifiers.sandboxed import execute
 
-# A command notes its words, and what it reads from a pipe, in the log; its output goes where the line sends it. The
+# A command records its words and its input from a pipe in the log; its output goes where the line sends it. The
 # loop shows for each line the exit code, the log, the output and the files that the line left, each between marks.
 _HARNESS = r"""
 start=$PWD; log=/tmp/log; PATH=/nowhere; shopt -s nullglob dotglob; HOME=/home/me; b="x y"
@@ -30,7 +30,7 @@ while IFS= read -r -d '' line <&9; do
 done 9< "$start/lines"
 """
 _KILLED = 128
-"""Least exit code of a line that a signal ended, such as one that goes on for a second."""
+"""Smallest exit code of a line that a signal ended, such as a line that computes for more than a second."""
 _LINE = re.compile(r"(?<=line )\d+")
 _SHORT = {
     "ls": "alhRrdsiFt1SACI:T:w:", "rm": "rRfdviI", "grep": "inrlcvwxoqsHhEFGPLA:B:C:D:d:e:f:m:",
@@ -50,15 +50,15 @@ _LETTERS = {
 
 
 async def have_one_effect(lines: list[str], effect: dict[str, str | None], num_runs: int = 5) -> bool:
-    """Whether bash may do one thing for all lines, of those that it takes.
+    """Whether all lines that bash accepts may have the same effect.
 
-    Commands in the background may end in any order, and then the files and the input of others differ from run to run.
-    So lines whose effects differ are run alone, some times, until all have had one effect in common.
+    Commands in the background may end in any order, so that files and the input of other commands differ from run to
+    run. So lines whose effects differ run again, each alone, until all have had one effect in common.
 
     Args:
         lines: Lines of one form.
         effect: Effect of each line in one run.
-        num_runs: Most runs of each line.
+        num_runs: Maximum number of further runs of each line.
     """
     seen = {line: {effect[line]} for line in lines if effect[line] is not None}
     for _ in range(num_runs):
@@ -70,7 +70,7 @@ async def have_one_effect(lines: list[str], effect: dict[str, str | None], num_r
 
 
 async def effects(lines: list[str]) -> list[str | None]:
-    """What bash does with each line: exit code, commands, output and files; None where it does not take or end it."""
+    """Effect of each line: exit code, commands, output and files; None if bash rejects it or it does not end."""
     packed = b"".join(line.encode() + b"\0" for line in lines)
     limits = Limits(wall_seconds=30.0, cpu_seconds=100, output_bytes=8 * 1024**2, num_processes=512)
     program = Program(code=_HARNESS, language="bash", files={"lines": packed}, limits=limits)
@@ -103,7 +103,7 @@ def _plain_path(path: str) -> str:
 
 
 def _words_in_one_order(entry: str) -> str:
-    """The words of one command, its flags sorted where Python's getopt knows the command's."""
+    """The words of one command, with its flags sorted if `_SHORT` lists them."""
     words, _, read = entry.removeprefix("\1").partition("\2")
     name, *arguments = words.split("\1")
     if name in _SHORT:

@@ -34,7 +34,7 @@ class Sums(Environment):
 
 
 def write_tools(folder: Path, source: str = TOOLS) -> Path:
-    """A tools file with the environment."""
+    """Write a tools file with the environment; returns its path."""
     (folder / "tools.py").write_text(source)
     path = folder / "tools.yaml"
     path.write_text(f"- environment: {folder}/tools.py:Sums\n")
@@ -42,7 +42,7 @@ def write_tools(folder: Path, source: str = TOOLS) -> Path:
 
 
 def write_tasks(folder: Path, number: int, **columns: Json) -> Path:
-    """Rows of the question, of which every other one can be solved.
+    """Write rows with the question; every other row can be solved.
 
     Args:
         folder: Where the file is written.
@@ -78,7 +78,7 @@ async def write_policy(folder: Path) -> Path:
 
 
 def policy_of_own_process(folder: Path) -> Path:
-    """The model of `write_policy`; in a process that ran many tests before, its loss was seen to become NaN."""
+    """The model of `write_policy`, trained in a new process: after many tests in one, the loss may become NaN."""
     code = "import asyncio, sys, pathlib; from tests.support.sums_training import write_policy\n"
     code += "asyncio.run(write_policy(pathlib.Path(sys.argv[1])))"
     subprocess.run([sys.executable, "-c", code, str(folder)], cwd=ROOT, check=True)

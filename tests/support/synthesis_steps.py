@@ -1,4 +1,4 @@
-"""Steps of a user for tests of the algebra, and a program that writes."""
+"""Steps of a user for tests of recipes, and a program that is the writer."""
 
 from collections.abc import Sequence
 
@@ -37,9 +37,9 @@ class DigitOptions(Options):
     least: int = 3
     """Smaller digits do not pass."""
     undecided: tuple[int, ...] = ()
-    """Digits about which nobody can tell."""
+    """Digits for which the check is undecided."""
     breaks_at: tuple[str, ...] = ()
-    """Drafts at which the code of the user fails."""
+    """Ids of drafts at which the user's code fails."""
 
 
 @check_step("digit", options=DigitOptions)
@@ -58,12 +58,12 @@ def digit(options: DigitOptions) -> CheckStep:
 
 class HalvesOptions(Options):
     refuses: bool = False
-    """Whether a check tells the half character, in place of a draft that has it."""
+    """Whether the half character is in the detail of a rejection, instead of in a value of a draft."""
 
 
 @make_step("halves", options=HalvesOptions)
 def halves(options: HalvesOptions) -> MakeStep:
-    """Half of a surrogate pair, as a policy may write it as an escape, which no UTF-8 file can hold."""
+    """Makes half of a surrogate pair, which a policy may write as an escape, and which no UTF-8 file can hold."""
 
     async def make(draft: Draft, workshop: Workshop) -> Sequence[Draft]:
         if options.refuses:

@@ -1,4 +1,4 @@
-"""Environments that sum up what they are told, most of which go wrong in one way when calls are run again."""
+"""Environments that sum up numbers; most of them go wrong in one way when calls run again."""
 
 import itertools
 from collections.abc import Iterator
@@ -8,11 +8,11 @@ from verl_pivot.types import Json, JsonObject, Message
 
 _numbers: Iterator[int] = itertools.count()
 OPENED: list["Tally"] = []
-"""Every one that was made, for tests that count."""
+"""Every tally that was made, for tests that count them."""
 
 
 class Tally(Environment):
-    """Sums up what it is told, up to a wanted sum."""
+    """Sums up the numbers that it is told, up to a wanted sum."""
 
     def __init__(self, metadata: JsonObject) -> None:
         self.wanted, self.told, self.num_closed = int(str(metadata.get("wanted", 3))), [0], 0
@@ -57,7 +57,7 @@ class SharingTally(ForkingTally):
 
 
 class ForgetfulTally(ForkingTally):
-    """Its copies begin anew."""
+    """Its copies begin without any number."""
 
     def fork(self) -> Tally:
         return type(self)({"wanted": self.wanted})
@@ -118,7 +118,7 @@ class BoastfulTally(Tally):
 
 
 class LostTally(Tally):
-    """What it says of its state is nothing that it may say."""
+    """Its progress and its achieved tasks are of a kind that is not allowed."""
 
     def progress(self) -> float | None:
         return float("nan")

@@ -1,4 +1,4 @@
-"""Qwen2 checkpoints small enough for tests and benchmarks, and lessons that they repeat letter by letter."""
+"""Qwen2 checkpoints small enough for tests and benchmarks, and training until they repeat conversations exactly."""
 
 import json
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ def teach_all(
 ) -> Path:
     """Train a checkpoint until it repeats several conversations, each with its tokens and mask as in `teach`.
 
-    Those that contradict each other, such as two answers to a question, need a `max_loss` that allows for it.
+    Conversations that contradict each other, such as two answers to a question, need a larger `max_loss`.
     """
     import torch
     from transformers import AutoModelForCausalLM

@@ -1,4 +1,4 @@
-"""A TLS server's context with a certificate of its own."""
+"""A TLS context for a server, with a self-signed certificate."""
 
 import ssl
 import subprocess

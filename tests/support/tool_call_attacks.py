@@ -1,4 +1,4 @@
-"""Completions that try to be paid without the expert's call of a tool: for the tests, and to time the verifier."""
+"""Completions that try to be accepted without the expert's tool call, for tests and for timing the verifier."""
 
 import json
 

@@ -8,7 +8,7 @@ from aiohttp import web
 
 @asynccontextmanager
 async def running(app: web.Application) -> AsyncIterator[str]:
-    """Address of an application that runs in this event loop."""
+    """Run an application in this event loop; yields its address."""
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

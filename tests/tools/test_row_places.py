@@ -85,7 +85,7 @@ def test_a_value_does_not_climb_in_an_address(value: str) -> None:
     "text", ["{seed}", "--x={row.seed}", "{metadata}", "{metadata.}", "{metadata.a.b}", "{Folder}"]
 )
 def test_a_place_that_does_not_exist_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"places are \{folder\} and \{metadata\.NAME\}"):
+    with pytest.raises(ValueError, match=r"known are \{folder\} and \{metadata\.NAME\}"):
         check_places(text)
 
 

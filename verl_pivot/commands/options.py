@@ -89,7 +89,7 @@ def refuse_without_ray(address: str, workers_per_node: int, gpus_per_server: int
         "--workers-per-node": workers_per_node != 1,
         "--gpus-per-server": gpus_per_server != 1,
     }
-    refuse_void(given, because="without --ray no Ray cluster is used; give --ray, or leave this out")
+    refuse_void(given, because="without --ray no Ray cluster is used; give --ray, too")
 
 
 def refuse_overwriting(out: Path, inputs: list[Path]) -> None:

@@ -25,7 +25,7 @@ def domain_of(metadata: JsonObject) -> Domain:
     """The domain of a task.
 
     Raises:
-        DataError: If its metadata name none.
+        DataError: If its metadata name no domain.
     """
     name = metadata.get("domain")
     if not isinstance(name, str) or name not in GROUPS:

@@ -1,4 +1,4 @@
-"""Names of people, of which those of held-out tasks are others than those of training."""
+"""Names of people; held-out tasks have other names than training."""
 
 import random
 

@@ -43,7 +43,7 @@ def _sorting(rng: random.Random) -> tuple[str, str]:
 
 
 def _asking(rng: random.Random) -> tuple[str, str]:
-    """The colour of an item, by a rule that a policy has to know by heart."""
+    """The colour of an item, by a rule that a policy must have memorized."""
     position = rng.randrange(len(ITEMS))
     return rng.choice(_QUESTIONS).format(ITEMS[position]), _COLOURS[5 * position % len(_COLOURS)]
 
@@ -58,7 +58,7 @@ KINDS: Final[Mapping[str, Callable[[random.Random], tuple[str, str]]]] = {
 
 
 class OutsideDomain:
-    """Questions of one kind, which one message answers."""
+    """Questions of one kind, each of which a single message answers."""
 
     tools: Sequence[JsonObject] = ()
     fault = ""
@@ -87,7 +87,7 @@ class OutsideDomain:
 
 
 class OutsideWorld:
-    """A world in which there is nothing but the question."""
+    """A world without tools and without state, which only checks the answer."""
 
     def __init__(self, answer: str) -> None:
         self._answer = answer
@@ -106,4 +106,4 @@ class OutsideWorld:
         return self
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since nothing is open."""

@@ -1,4 +1,4 @@
-"""What a domain of the study is: tasks, the world in which a task is worked on, and a clerk who works on it."""
+"""Protocol of the study's domains: tasks, the world in which a task is worked on, and the clerk who works on it."""
 
 import random
 from collections.abc import Sequence
@@ -16,15 +16,15 @@ class StudyTask:
     """One task."""
 
     id: str
-    """Domain, family, seed, and whether it is held out, with hyphens between: an outcome names its task alone."""
+    """Domain, family, seed, and whether it is held out, joined by hyphens; outcomes name a task by this id alone."""
     domain: str
     family: str
     request: str
     """Message of the user."""
     metadata: JsonObject
-    """Values from which the world is made again: the key `domain`, and those of the domain."""
+    """Values from which the world is rebuilt: the key `domain`, and keys of that domain."""
     system: str = ""
-    """Message of the system; empty for none."""
+    """System message; empty for none."""
 
     @property
     def opening(self) -> tuple[Message, ...]:
@@ -35,28 +35,28 @@ class StudyTask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clerk:
-    """Who works on tasks: how often the domain's fault is made, and which of equivalent actions is taken."""
+    """A scripted agent: how often it makes the fault of a domain, and which of several equivalent actions it takes."""
 
     rng: random.Random
     carelessness: float = 0.0
     """Chance of the fault; 0 for an expert."""
     usual: float = 0.5
-    """Chance of the first of equivalent actions, as a domain lists them."""
+    """Chance of the first of several equivalent actions, in the order in which the domain lists them."""
 
     def errs(self) -> bool:
-        """Whether the fault is made this time."""
+        """Whether the clerk makes the fault this time."""
         return self.rng.random() < self.carelessness
 
     def way(self, usual: WayT, *others: WayT) -> WayT:
-        """One of equivalent actions."""
+        """A random one of several equivalent actions."""
         return usual if self.rng.random() < self.usual or not others else self.rng.choice(others)
 
 
 def family_of(task: str) -> str:
-    """Family of a task, by its id.
+    """Family of a task, from its id.
 
     Raises:
-        ValueError: If it is no id of a task.
+        ValueError: If `task` is not the id of a task.
     """
     _, family, *_ = task.split("-")
     return family
@@ -66,7 +66,7 @@ class World(Protocol):
     """The state of one task."""
 
     async def call(self, call: ToolCall) -> Observation:
-        """Run one call; the policy's mistake is an observation with an error, or a ToolError."""
+        """Run one call; a mistake of the policy gives an observation with an error, or raises a ToolError."""
         ...
 
     def passed(self, answer: Message) -> bool:
@@ -81,19 +81,19 @@ class World(Protocol):
 
 
 class Domain(Protocol):
-    """A kind of tasks. Tasks in training and held-out tasks share no name, no number, and not all of their families."""
+    """A kind of tasks; tasks of training and held-out tasks share no names, no numbers, and only some families."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def tools(self) -> Sequence[JsonObject]:
-        """Schemas of the tools, in the OpenAI form; none outside of the domains that are trained."""
+        """Schemas of the tools, in the OpenAI form; empty for tasks outside of the trained domains."""
         ...
 
     @property
     def fault(self) -> str:
-        """What a careless clerk does wrong, and so the base policy; empty if it does nothing wrong."""
+        """Mistake that a careless clerk makes, and so the base policy; empty if they make none."""
         ...
 
     def verifier(self, task: StudyTask) -> tuple[str, JsonObject]:
@@ -104,9 +104,9 @@ class Domain(Protocol):
         """A task.
 
         Args:
-            seed: Its seed.
-            held_out: Whether names and numbers are those of held-out tasks, and its family any one.
-            every_family: Whether its family may be one that training lacks.
+            seed: Seed of the task.
+            held_out: Whether the task has names and numbers of held-out tasks, and may be of any family.
+            every_family: Whether the task may be of a family that training lacks.
         """
         ...
 
@@ -118,8 +118,8 @@ class Domain(Protocol):
         """The world of a task as it is before the first action.
 
         Args:
-            metadata: That of the task.
-            trusted: Whether the clerk alone acts in it, whose calls need no sandbox.
+            metadata: Metadata of the task.
+            trusted: Whether only the clerk acts in the world; a clerk's calls need no sandbox.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Domain `search`: questions whose answer is three pages away, by the tool `search` over generated worlds."""
+"""Domain `search`: questions whose answer is three pages away, with the tool `search` over generated worlds."""
 
 import random
 import tempfile
@@ -21,12 +21,12 @@ SYSTEM = "Answer by searching."
 
 
 class Chain(NamedTuple):
-    """A way of facts from the page of one entity to those of others."""
+    """A chain of facts that leads from the page of one entity to the pages of others."""
 
     about: Kind
     """Kind of the entity that the question names."""
     facts: tuple[str, ...]
-    """Each is told by the page that the value of the fact before names."""
+    """Facts in order; each stands on the page of the entity that the fact before it gives."""
 
 
 CHAINS: Final = {
@@ -44,18 +44,18 @@ _QUERIES: Final = ("{name} {fact}", "{fact} of {name}")
 _ANSWERS: Final = ("It is {}.", "That is {}.")
 _SIZE: Final = WorldSize(people=500, firms=180, towns=60, held_out_share=0.4)
 _TASKS_OF_A_WORLD: Final = 25
-"""Seeds in a row that share a world, whose names no other world has but by chance."""
+"""Number of consecutive seeds that share a world; two worlds share names only by chance."""
 
 
 class SearchDomain:
-    """One question each, about a person or a firm of a generated world."""
+    """Tasks of one question, about a person or a firm of a generated world."""
 
     name = "search"
     tools: Sequence[JsonObject] = (SearchTool.schema,)
     fault = "Where it must read the number of a town's people, it searches for the first name again."
 
     def verifier(self, task: StudyTask) -> tuple[str, JsonObject]:
-        """`search_query` decides on searches, which need not name the fact, and `qa` on the last message."""
+        """The verifier `search_query` judges searches, which need not name the fact, and `qa` the last message."""
         answers: list[Json] = [form.format(task.metadata["answer"]) for form in ("{}", *_ANSWERS)]
         searches: JsonObject = {"argument": "search.query", "min_share": 0.5}
         answer: JsonObject = {"place": "all", "answers": answers}
@@ -88,7 +88,7 @@ class SearchDomain:
         )
 
     def plan(self, task: StudyTask, clerk: Clerk) -> list[Message]:
-        """Search for the page of each fact in turn, and give the last one."""
+        """Search for the page of each fact in turn, and answer with the value of the last one."""
         *before, last = lookups_of(task.metadata)
         actions = [_search(each.entity, each.fact, clerk) for each in before]
         entity, answer = last.entity, last.value
@@ -101,14 +101,14 @@ class SearchDomain:
 
 
 class SearchWorld:
-    """The pages of one generated world; what was read so far is its state."""
+    """The pages of one generated world; the pages that were read so far are its state."""
 
     def __init__(self, metadata: JsonObject) -> None:
         number = metadata["world"]
         assert isinstance(number, int), metadata
         self._metadata, self._tool = metadata, _search_tool(number)
         self._read: tuple[str, ...] = ()
-        """Pages so far, since a guess does not count."""
+        """Pages that were read so far; an answer that none of them tells is a guess and does not count."""
 
     async def call(self, call: ToolCall) -> Observation:
         observation = await self._tool.call(call.arguments, Workspace({}))
@@ -130,11 +130,11 @@ class SearchWorld:
         return twin
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since nothing is open."""
 
 
 def lookups_of(metadata: Mapping[str, Json]) -> list[Lookup]:
-    """The way to the answer of a task."""
+    """Lookups that lead to the answer of a task, in order."""
     rows = metadata["lookups"]
     assert isinstance(rows, list), metadata
     return [Lookup(*map(str, row)) for row in rows if isinstance(row, list)]
@@ -153,12 +153,12 @@ def _lookups(chain: Chain, name: str, half: Mapping[str, Entity]) -> list[Lookup
 
 
 def _first_number(entity: Entity) -> str:
-    """What a clerk takes for the answer who reads the page of a person or a firm once more."""
+    """The wrong answer of a careless clerk, which reads the page of the first entity again: the year on that page."""
     return entity.facts["founded" if entity.kind == "firm" else "birth_year"]
 
 
 def _is_kept(name: str) -> bool:
-    """Whether a name is kept for held-out tasks: a fifth of all, whichever world it is of."""
+    """Whether a name is kept for held-out tasks: about a fifth of all names, whichever world they are from."""
     return sum(map(ord, name)) % 5 == 0
 
 
@@ -169,7 +169,7 @@ def _world(number: int) -> tuple[Entity, ...]:
 
 @lru_cache(maxsize=64)
 def _search_tool(number: int) -> SearchTool:
-    """The tool over the pages of a world, made and indexed once in each process that reads them."""
+    """The tool `search` over the pages of a world, which a process generates and indexes only once."""
     documents = make_documents(_world(number), number, num_fillers=0)
-    with tempfile.TemporaryDirectory(prefix="verl-pivot-study-") as folder:  # its open files outlive their names
+    with tempfile.TemporaryDirectory(prefix="verl-pivot-study-") as folder:  # open files stay readable after it
         return Pages.of(documents, Path(folder)).tool

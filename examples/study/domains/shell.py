@@ -1,4 +1,4 @@
-"""Domain `shell`: files of a small project that are to be moved, removed or read, by the tool `bash`."""
+"""Domain `shell`: tasks of moving, removing or reading files of a small project, with the tool `bash`."""
 
 import ast
 import json
@@ -30,7 +30,7 @@ _ASK: Final = {
     "remove_next": ("Trash the next file of {name}.", "Erase the next file of {name}."),
     "size_next": ("What is the size in the next file of {name}?", "Tell me the size in the next file of {name}."),
 }
-"""{what is done with a file: wordings}; the next file is the one that the file of that name names."""
+"""{job: wordings of its request}; the next file of a person is the one that the person's file names as `next`."""
 _FIND: Final = ("grep -rl {}", "grep -lr {}")
 _READ: Final = ("cat {}", "head {}")
 _REMOVE: Final = ("rm {}", "rm -f {}")
@@ -42,20 +42,23 @@ _SNAPSHOT = (
     "{str(path): path.open(errors='replace').read(1000)"
     " for path in sorted(__import__('pathlib').Path('.').rglob('*'))[:100] if path.is_file()}"
 )
-"""Cell whose value is {path: beginning of the text} of the folder's files."""
+"""Python expression whose value is {path: beginning of the text} of the files in the folder."""
 _LIMITS = Limits(wall_seconds=10.0, cpu_seconds=10, memory_bytes=1024 * MIB)
 _BASH = Bash(CodeToolOptions(tell_seconds=False))
 
 
 class ShellDomain:
-    """A project of six files in three folders, each of which says whose it is and which file is the next."""
+    """Tasks in a project of six files in three folders; each file names its owner and the next file."""
 
     name = "shell"
     tools: Sequence[JsonObject] = (_BASH.schema,)
     fault = "It copies a file that is to be moved, and so leaves the old one where it was."
 
     def verifier(self, task: StudyTask) -> tuple[str, JsonObject]:
-        """`shell` runs commands in the project as it is first, on which all of the expert's depend; `qa` the answer."""
+        """The verifier `shell` runs each command in the project as it is at the beginning, and `qa` judges the answer.
+
+        All commands of the expert depend on the project as it is at the beginning.
+        """
         commands: JsonObject = {
             "argument": "bash.command",
             "mode": "execution",
@@ -95,7 +98,7 @@ class ShellDomain:
         )  # fmt: skip
 
     def plan(self, task: StudyTask, clerk: Clerk) -> list[Message]:
-        """For each job find the file by its owner, read it and those that it leads to, do it; then say so."""
+        """For each job, find the file by its owner, read it and maybe the next file, and do the job; then answer."""
         actions: list[Message] = []
         for job, name, *paths in _jobs(task.metadata):
             commands = [clerk.way(*_FIND).format(name), *(clerk.way(*_READ).format(path) for path in paths)]
@@ -113,14 +116,14 @@ class ShellDomain:
 
 
 class _ShellState:
-    """What is known of a project after the commands so far."""
+    """State of a project after the commands so far: its files, and the results of the commands."""
 
     def __init__(self, metadata: JsonObject) -> None:
         self._metadata = metadata
         self._files: Json = _files(metadata)
         """{path: text} after the last command; None if they could not be read."""
         self._results: tuple[str, ...] = ()
-        """Results of the commands so far, since a guess does not count."""
+        """Results of the commands so far; an answer that none of them tells is a guess and does not count."""
 
     def passed(self, answer: Message) -> bool:
         wanted = self._metadata["answer"]
@@ -153,7 +156,7 @@ class ShellWorld(_ShellState):
         return observation
 
     async def _open(self) -> None:
-        """Make the project, and run the commands of the world that this one is a copy of."""
+        """Make the project, and run the commands of the world of which this one is a fork."""
         made = await _BASH.call({"command": _setup(self._metadata)}, self._workspace)
         if made.error is not None:
             raise ToolFailureError(f"the project of the task could not be made: {made.text}")
@@ -172,7 +175,7 @@ class ShellWorld(_ShellState):
 
 
 class TrustedShellWorld(_ShellState):
-    """The project as the clerk's own commands leave it, which are few and so need no shell."""
+    """The project without a shell: this class imitates the few commands that the clerk uses."""
 
     async def call(self, call: ToolCall) -> Observation:
         printed = self._run(str(call.arguments["command"]).split())
@@ -181,7 +184,7 @@ class TrustedShellWorld(_ShellState):
         return Observation(text)
 
     def _run(self, words: Sequence[str]) -> str:
-        """What a command of the clerk prints."""
+        """Run a command of the clerk; returns what it prints."""
         files = _files({"files": self._files})
         match words:
             case ["grep", _, name]:
@@ -203,11 +206,11 @@ class TrustedShellWorld(_ShellState):
         return twin
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since nothing is open."""
 
 
 def _read_snapshot(result: Result) -> Json:
-    """Files of a project; None if there are none that can be read, or a command has forged what the cell gives."""
+    """Files of a project; None if they cannot be read, or if a command has forged the value of the cell."""
     if result.status is not Status.OK:
         return None
     try:
@@ -232,7 +235,7 @@ def _project(rng: random.Random, held_out: bool) -> tuple[dict[str, str], dict[s
 
 
 def _chain(path: str, files: Mapping[str, str]) -> list[str]:
-    """A file and the next one."""
+    """Paths of a file and of the next one."""
     return [path, files[path].split()[-1]]
 
 
@@ -247,7 +250,7 @@ def _files(metadata: Mapping[str, Json]) -> dict[str, Json]:
 
 
 def _jobs(metadata: Mapping[str, Json]) -> list[list[str]]:
-    """What is to be done, each as job, name and the files on the way, of which the last one is meant."""
+    """Jobs of a task, each as [job, name, *paths of the files to read]; the job is about the last path."""
     jobs = metadata["jobs"]
     assert isinstance(jobs, list), metadata
     return [list(map(str, job)) for job in jobs if isinstance(job, list)]
@@ -265,7 +268,7 @@ def _escaped(text: str) -> str:
 
 
 def _fulfilled(metadata: Mapping[str, Json]) -> dict[str, Json]:
-    """The files as the jobs leave them."""
+    """Files of the project after all jobs are done."""
     files = dict(_files(metadata))
     for job, _, *paths in _jobs(metadata):
         if job in ("move", "remove"):

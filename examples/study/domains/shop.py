@@ -1,4 +1,4 @@
-"""Domain `shop`: refunds and questions about the customers of the quickstart's shop, by four tools."""
+"""Domain `shop`: refunds and questions about the customers of the quickstart's shop, with four tools."""
 
 import json
 import random
@@ -22,7 +22,7 @@ _ASK: Final = {
 
 
 class ShopDomain:
-    """One customer each: one or two refunds, and then often a question about all of the customer's orders."""
+    """Tasks of one customer: one or two refunds, and then often a question about all of the customer's orders."""
 
     name = "shop"
     tools: Sequence[JsonObject] = TOOLS
@@ -84,12 +84,12 @@ class ShopDomain:
 
 
 class ShopWorld:
-    """A shop of its own for one task."""
+    """The shop of one task."""
 
     def __init__(self, shop: Shop, metadata: JsonObject, *, was_asked: bool = False) -> None:
         self._shop, self._metadata = shop, metadata
         self._was_asked = was_asked
-        """Whether a query gave the answer, which a guess does not count for."""
+        """Whether a query gave the answer; without it, a right answer is a guess and does not count."""
 
     async def call(self, call: ToolCall) -> Observation:
         result = self._shop.call(call)

@@ -1,4 +1,4 @@
-"""Domain `sql`: questions about one person in a database, by the tool `sql` and judged by the verifier `sql`."""
+"""Domain `sql`: questions about one person in a database, with the tool `sql` and the verifier `sql`."""
 
 import json
 import random
@@ -19,7 +19,7 @@ SYSTEM = "Answer by SQL."
 
 
 class Schema(NamedTuple):
-    """People and what they have, with words of its own."""
+    """Names of the tables and columns for people and the things that they have."""
 
     people: str
     things: str
@@ -47,14 +47,14 @@ _NUM_PEOPLE, _NUM_THINGS = 4, 14
 
 
 class SqlDomain:
-    """One database each, whose tables the question names in words of its own."""
+    """Tasks with a database of their own; the question uses the words of its schema."""
 
     name = "sql"
     tools: Sequence[JsonObject] = (SqlTool.schema,)
     fault = "It leaves out the condition on the kind that the question names."
 
     def verifier(self, task: StudyTask) -> tuple[str, JsonObject]:
-        """`sql` decides on queries; on the last message it cannot, and the world does."""
+        """The verifier `sql` judges queries; it cannot judge the last message, which `state` does."""
         query: JsonObject = {"scripts": [task.metadata["script"]], "argument": "sql.query"}
         answer: JsonObject = {"environment": "examples.study.environment:StudyEnvironment"}
         return "first_decided", {"verifiers": [{"name": "sql", "options": query}, {"name": "state", "options": answer}]}
@@ -111,12 +111,12 @@ class SqlDomain:
 
 
 class SqlWorld:
-    """The database of one task, which queries only read."""
+    """The database of one task; queries can only read it."""
 
     def __init__(self, metadata: JsonObject, *, trusted: bool) -> None:
         self._metadata, self._trusted = metadata, trusted
         self._results: tuple[str, ...] = ()
-        """Results of the queries so far, since a guess does not count."""
+        """Results of the queries so far; an answer that none of them gives is a guess and does not count."""
 
     async def call(self, call: ToolCall) -> Observation:
         observation = await (self._run_trusted(call) if self._trusted else _run_in_sandbox(call, self._metadata))
@@ -145,7 +145,7 @@ class SqlWorld:
         return twin
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing, since nothing is open."""
 
 
 async def _run_in_sandbox(call: ToolCall, metadata: JsonObject) -> Observation:

@@ -1,4 +1,4 @@
-"""Stands in for the package verifiers, at the seam of its function `load_environment` and its method `run_rollout`."""
+"""Stand-in for the package verifiers: its function `load_environment` and its method `run_rollout`."""
 
 import asyncio
 import json
