@@ -360,7 +360,7 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("claims.yaml", ", above: 0.0}", "}", "a part needs above, below, or both"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [0, 1]", "must not contain tuning_seed"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [1, 1]", "seeds must not repeat"),
-        ("arms.yaml", "5.0e-4, num_epochs: 2}\n  - {name: p", "5.0e-4}\n  - {name: p", "only arms of the kind sft have"),
+        ("arms.yaml", "5.0e-4, num_epochs: 2}\n  - {name: p", "5.0e-4}\n  - {name: p", "arms of the kind sft have"),
         ("arms.yaml", "name: strict, kind: turns", "name: pivotrl, kind: turns", "two arms have the same name"),
         ("arms.yaml", "kind: none", "kind: none, step_factor: 2", "the kind none has no steps, so no step_factor"),
         ("arms.yaml", "num_outside: 100", "num_outside: 1001", "arms.yaml.num_outside"),

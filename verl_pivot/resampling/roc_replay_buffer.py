@@ -246,7 +246,7 @@ class RocSampling(PivotSampling):
         return [rows[key] for key in batch.keys]
 
     def _rows_of_batch(self, rows: Mapping[str, SampledRow], partition_id: str) -> Mapping[str, SampledRow]:
-        """Of a training batch, all rows of its groups, also those that were not drawn."""
+        """All rows of a training batch's groups, also those that were not drawn."""
         if partition_id != _TRAIN:
             return rows
         return {key: row for each in self._sampled for key, row in each.rows.items()}
