@@ -51,7 +51,11 @@ def arguments(value: Json) -> list[JsonObject]:
             "role 'critic'",
         ),
         (json.dumps({"messages": MESSAGES[:1]}).encode(), "no_assistant_turn", "got 1 messages without one"),
-        (json.dumps({"messages": MESSAGES[::2] + MESSAGES[3:]}).encode(), "tool_result_without_call", "1 answers c"),
+        (
+            json.dumps({"messages": MESSAGES[::2] + MESSAGES[3:]}).encode(),
+            "tool_result_without_call",
+            "message 1 is a result of c",
+        ),
         (json.dumps({"messages": [*MESSAGES, MESSAGES[3]]}).encode(), "consecutive_assistant", "messages 3 and 4"),
         (json.dumps({"messages": arguments('{"order_id": ')}).encode(), "bad_arguments", "of find_order: not JSON"),
         (json.dumps({"messages": arguments("17")}).encode(), "bad_arguments", "must be a JSON object, got a number"),

@@ -248,7 +248,9 @@ def test_the_launch_of_a_plan_samples_as_the_profile_of_the_plan_does() -> None:
 def test_a_record_that_cannot_be_read_is_a_sentence(folder: Path, model: Path) -> None:
     write_pivots(folder / "pivots.parquet", sampling='{"model": "a"}')
 
-    with pytest.raises(ConfigError, match=r"of another version: .*; write the file again with `verl-pivot select`"):
+    with pytest.raises(
+        ConfigError, match=r"by another version of verl-pivot: .*; write the file again with `verl-pivot select`"
+    ):
         check_file("pivots.parquet", model)
 
 

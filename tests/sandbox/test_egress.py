@@ -289,7 +289,7 @@ def test_without_a_list_there_is_no_way_out_and_asking_for_it_is_the_callers_err
 
 
 def test_a_service_whose_list_has_a_wrong_entry_does_not_start() -> None:
-    with pytest.raises(RuntimeError, match=r"egress: 'http://me=127\.0\.0\.1' leads to 127\.0\.0\.1"):
+    with pytest.raises(RuntimeError, match=r"egress: 'http://me=127\.0\.0\.1' has the address 127\.0\.0\.1"):
         start_service(Kind.ZYGOTE, "--egress", "http://me=127.0.0.1")
 
 

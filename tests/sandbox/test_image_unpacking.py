@@ -234,9 +234,9 @@ BOMBS = [
     (docker_save(layer(*[("folder", f"d{number}", "") for number in range(2600)])), "more than 10000000 bytes"),
     (docker_save(sparse(10**15)), "more than 10000000 bytes"),
     (docker_save(sized(10**12)), "unexpected end of data|damaged"),
-    (docker_save(sized(10**12, tarfile.XHDTYPE)), "longer than 1048576"),
-    (docker_save(sized(10**12, tarfile.GNUTYPE_LONGNAME)), "longer than 1048576"),
-    (sized(10**12, tarfile.XGLTYPE), "longer than 1048576"),
+    (docker_save(sized(10**12, tarfile.XHDTYPE)), "longer than the limit of 1048576"),
+    (docker_save(sized(10**12, tarfile.GNUTYPE_LONGNAME)), "longer than the limit of 1048576"),
+    (sized(10**12, tarfile.XGLTYPE), "longer than the limit of 1048576"),
 ]
 
 

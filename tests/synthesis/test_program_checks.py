@@ -79,7 +79,9 @@ def test_a_draft_without_a_trajectory_stays_undecided() -> None:
 
 
 def test_a_replay_needs_tools() -> None:
-    with pytest.raises(ConfigError, match="step step runs calls again: give --tools"):
+    with pytest.raises(
+        ConfigError, match="step step runs calls again: give a tools file or an environment with --tools"
+    ):
         done(replay(ReplayOptions())(bought(), workshop()))
 
 

@@ -107,7 +107,9 @@ def test_without_an_environment_the_command_says_so_before_anybody_is_asked(tmp_
         "closed_loop", "--trajectories", rows, "--program", f"{__file__}:tells_5", "--out", tmp_path / "out"
     )
     assert result.exit_code == 1
-    assert "step verified_label runs labels: give --tools" in " ".join(result.output.split())
+    assert "step verified_label runs labels: give a tools file or an environment with --tools" in " ".join(
+        result.output.split()
+    )
 
 
 def test_a_missing_file_is_refused_before_a_server_starts(tmp_path: Path) -> None:

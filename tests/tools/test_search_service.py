@@ -111,7 +111,12 @@ async def test_answers_have_the_form_of_the_released_servers(
         ("/retrieve", {"queries": "milk"}, 422, "Expected `array`, got `str`"),
         ("/retrieve", {"query": ["milk"]}, 422, "missing required field `queries`"),
         ("/retrieve", {"queries": ["milk"], "topk": 101}, 422, "ask for 1 to 100 documents, but this one asks for 101"),
-        ("/search", {"query": "milk", "top_n": -1}, 422, "finds 1 to 100 documents, and -1 are asked for"),
+        (
+            "/search",
+            {"query": "milk", "top_n": -1},
+            422,
+            "a query can ask for 1 to 100 documents, but this one asks for -1",
+        ),
         ("/retrieve", {"queries": ["milk"] * 1025}, 422, "may have at most 1024 queries, but this one has 1025"),
         ("/batch_search", {"query": ["a" * 4097]}, 422, "may have at most 4096 characters, but one has 4097"),
         ("/search", {"query": " "}, 400, "the query is empty"),

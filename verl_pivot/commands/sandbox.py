@@ -273,7 +273,7 @@ def start_command(
     min_tier: Annotated[str | None, typer.Option(help="Same as for `serve`.")] = None,
     wait_seconds: Annotated[float, typer.Option(min=0.0, help="Seconds to wait until every node serves.")] = 300.0,
 ) -> None:
-    """Keep one service on each node of a Ray cluster, also on nodes that join later.
+    """Keep one service on each node of a Ray cluster, also new ones.
 
     Example: verl-pivot sandbox start --ray --lanes 8 -- --max-sessions 256
     """
@@ -323,7 +323,7 @@ def stop_command(
     address: Address = "auto",
     name: Name = "default",
 ) -> None:
-    """Stop each service; running programs get the --drain-seconds of `serve` to end.
+    """Stop each service. Running programs get the --drain-seconds of `serve` to end.
 
     Example: verl-pivot sandbox stop --url http://127.0.0.1:8650 --token-file token.txt
     """

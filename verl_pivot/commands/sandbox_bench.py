@@ -36,7 +36,7 @@ def bench_command(
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the figures to this file.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of the mix of programs.")] = 0,
 ) -> None:
-    """Measure the sandbox, and compare the figures with its targets for two cores. A missed target is not an error.
+    """Compare the sandbox with its targets for two cores. A missed target is not an error.
 
     Example: verl-pivot sandbox bench --json bench.json
     """

@@ -20,7 +20,7 @@ def unpack_command(
         typer.Option(help="If root unpacks: give the files to this user instead of nobody, as for `sandbox serve`."),
     ] = None,
 ) -> None:
-    """Unpack an image into a folder that programs can have as their root.
+    """Unpack an image into a folder that can be a program's root.
 
     No program of the image is run. An archive is refused, and leaves nothing behind, if it leads out of the folder,
     holds device nodes outside of /dev, is damaged, or is too large.

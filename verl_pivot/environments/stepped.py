@@ -149,10 +149,10 @@ class SteppedEnvironment:
         Raises:
             ToolFailureError: If the environment fails, or does not begin in time.
         """
-        seconds = self._options.seconds_to_begin
+        seconds = self._options.timeout_seconds
         self._is_lost = True
         try:
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(self._options.seconds_to_begin):
                 first = await self._stepper.begin()
         except TimeoutError as error:
             raise ToolFailureError(f"{self._place} did not begin within {seconds:g} s") from error
