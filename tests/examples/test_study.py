@@ -360,7 +360,7 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("claims.yaml", ", above: 0.0}", "}", "a part needs above, below, or both"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [0, 1]", "must not contain tuning_seed"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [1, 1]", "seeds must not repeat"),
-        ("arms.yaml", "5.0e-4, num_epochs: 2}\n  - {name: p", "5.0e-4}\n  - {name: p", "arms of the kind sft have"),
+        ("arms.yaml", "5.0e-4, num_epochs: 6}\n  - {name: p", "5.0e-4}\n  - {name: p", "arms of the kind sft have"),
         ("arms.yaml", "name: strict, kind: turns", "name: pivotrl, kind: turns", "two arms have the same name"),
         ("arms.yaml", "kind: none", "kind: none, step_factor: 2", "the kind none has no steps, so no step_factor"),
         ("arms.yaml", "num_outside: 100", "num_outside: 1001", "arms.yaml.num_outside"),
@@ -369,10 +369,10 @@ def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> P
         ("arms.yaml", "rows: random}", "rows: random, recipe: roc}", "the recipe roc needs the kind tasks"),
         ("arms.yaml", "rows: random}", "rows: random, after: pivotrl}", "only the kind tasks goes on after another"),
         ("arms.yaml", "after: pivotrl", "after: sft", "after must be one of pivotrl, random_turns, strict"),
-        ("arms.yaml", "num_steps: 16", "num_steps: 16\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
+        ("arms.yaml", "num_steps: 8", "num_steps: 8\nmore: 1", "arms.yaml.more: unknown key; known: arms"),
         ("arms.yaml", "seeds: [1, 2, 3]", "seeds: [-1, 2]", "arms.yaml.seeds"),
         ("arms.yaml", "  tasks: [{learning_rate: 2.0e-4}, ", "  tasks: [", "all kinds of arms need the same number"),
-        ("arms.yaml", "{learning_rate: 5.0e-4, num_epochs: 2}", "{learning_rate: 5.0e-4}", "tries of the kind sft"),
+        ("arms.yaml", "{learning_rate: 5.0e-4, num_epochs: 6}", "{learning_rate: 5.0e-4}", "tries of the kind sft"),
         ("arms.yaml", "  turns: [{learning_rate: 2.0e-4}, {", "  none: [{learning_rate: 2.0e-4}, {",
          "tries need a list for each of sft, tasks, turns"),
         ("claims.yaml", "arms: [pivotrl, random_turns]", "arms: [pivotrl, random]", "a measure names the arm random"),
@@ -398,7 +398,7 @@ def test_a_design_that_is_missing_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_change_of_what_decides_outcomes_changes_their_hash(tmp_path: Path) -> None:
-    changed = changed_design(tmp_path, "arms.yaml", lambda text: text.replace("num_steps: 16", "num_steps: 17"))
+    changed = changed_design(tmp_path, "arms.yaml", lambda text: text.replace("num_steps: 8", "num_steps: 9"))
 
     assert read_design(changed).digest != read_design().digest
     assert read_design(changed, is_tuning=True).digest != read_design(is_tuning=True).digest

@@ -63,12 +63,12 @@ def test_every_command_composes_and_plays_whole_tasks_greedily(arm: Arm, tmp_pat
     assert config.pivot.get("max_turn_tokens") == (MAX_TURN_TOKENS if arm.kind is ArmKind.TURNS else None)
     assert config.trainer.get("val_only", False) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
     assert config.data.val_files == str(tmp_path / "seed-1/held_out.parquet")
-    assert config.trainer.total_training_steps == (32 if arm.name == "end_to_end" else 16)
-    assert config.trainer.test_freq == {"pivotrl": 4, "end_to_end": 4}.get(arm.name, 16)
-    assert config.trainer.save_freq == {"pivotrl": 4, "end_to_end": 4}.get(arm.name, 6)
+    assert config.trainer.total_training_steps == (16 if arm.name == "end_to_end" else 8)
+    assert config.trainer.test_freq == {"pivotrl": 2, "end_to_end": 2}.get(arm.name, 8)
+    assert config.trainer.save_freq == {"pivotrl": 2, "end_to_end": 2}.get(arm.name, 6)
     assert config.actor_rollout_ref.actor.use_kl_loss is (arm.recipe is Recipe.PAPER)
     assert (config.data.train_files == config.data.val_files) is (arm.kind in (ArmKind.NONE, ArmKind.SFT))
-    start = {"sft": "sft/policy", "pivotrl_then_end_to_end": "pivotrl/global_step_16/actor/huggingface"}
+    start = {"sft": "sft/policy", "pivotrl_then_end_to_end": "pivotrl/global_step_8/actor/huggingface"}
     assert config.actor_rollout_ref.model.path.endswith(f"seed-1/{start.get(arm.name, 'policy')}")
 
 
@@ -110,15 +110,15 @@ def test_the_second_stage_goes_on_from_the_end_of_the_first_one_and_pays_for_bot
 
     (*_, first), (last,) = seed.results(arm_named("pivotrl")), seed.results(second)
 
-    assert (first.turns, first.seconds, first.profile_turns) == (16 * 3, 16 * 10.0, 8)
-    assert (last.turns, last.seconds, last.profile_turns) == (16 * 5, 16 * 20.0, 8)
-    assert [each.step for each in seed.results(arm_named("pivotrl"))] == [4, 8, 12, 16]
+    assert (first.turns, first.seconds, first.profile_turns) == (8 * 3, 8 * 10.0, 8)
+    assert (last.turns, last.seconds, last.profile_turns) == (8 * 5, 8 * 20.0, 8)
+    assert [each.step for each in seed.results(arm_named("pivotrl"))] == [2, 4, 6, 8]
 
 
 @pytest.mark.parametrize(
     ("lost", "problem"),
     [
-        ("validation/pivot/12.jsonl", "lacks the evaluation after step 12: remove the folder"),
+        ("validation/pivot/6.jsonl", "lacks the evaluation after step 6: remove the folder"),
         ("rollouts/pivot/7.jsonl", "lacks the rollouts of step 7: remove the folder"),
     ],
 )
@@ -138,10 +138,10 @@ def test_an_evaluation_amid_training_that_lacks_a_task_is_no_reason_to_refuse_it
     training = seed._training(arm)
     write_evaluated(training, num_rollouts=3)
     seed.files.profile.write_text("")
-    training.evaluation(8).write_text(dump_line("b", 1.0))
+    training.evaluation(4).write_text(dump_line("b", 1.0))
 
     assert [each.solved for each in seed.results(arm)] == [
-        {"shop": {"b" if step == 8 else "a": True}} for step in (4, 8, 12, 16)
+        {"shop": {"b" if step == 4 else "a": True}} for step in (2, 4, 6, 8)
     ]
 
 
@@ -155,7 +155,7 @@ def test_a_unit_whose_seconds_or_tasks_are_not_all_there_is_refused(tmp_path: Pa
     )
     training.metrics.write_text(training.metrics.read_text().partition("\n")[2])
 
-    with pytest.raises(DataError, match="lacks the seconds of step 1, the evaluation after step 16: remove"):
+    with pytest.raises(DataError, match="lacks the seconds of step 1, the evaluation after step 8: remove"):
         seed.results(arm)
 
 

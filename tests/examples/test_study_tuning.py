@@ -249,7 +249,7 @@ def test_rates_that_were_tuned_with_other_sizes_are_refused_but_by_a_study_of_th
     with pytest.raises(ConfigError) as error:
         StudyRequest(out=tmp_path, tuned=path).study(Console(quiet=True))
     assert str(error.value) == (
-        f"{path} was tuned with num_steps 2, not 16, num_validation 5, not 100: run tune with the sizes of arms.yaml, "
+        f"{path} was tuned with num_steps 2, not 8, num_validation 5, not 100: run tune with the sizes of arms.yaml, "
         "or remove the file"
     )
     assert StudyRequest(out=tmp_path, tuned=path, steps=2, tasks=5).study(Console(quiet=True)).is_tuned
