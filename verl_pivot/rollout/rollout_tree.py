@@ -145,7 +145,7 @@ class RolloutTree:
         for turn, before in zip(node.rollout.turns, node.rollout.observed, strict=True):
             again = await self._rollouts.observe(turn, tools.toolbox)
             if again.failure or again.texts != before.texts:
-                first, now = map(repr, first_difference("\n".join(before.texts), "\n".join(again.texts)))
+                first, now = first_difference(str(before.texts), str(again.texts))
                 differs = f"turn {turn.index} gave {first} at first, and {now} when its calls were run again"
                 raise _not_replayed(f"{again.failure:.300}" if again.failure else differs)
         if not equal([*tools.states()], [*node.tools.states()]):
