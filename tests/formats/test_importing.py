@@ -1,4 +1,5 @@
 import json
+import tracemalloc
 from pathlib import Path
 
 import pyarrow
@@ -23,11 +24,16 @@ from verl_pivot.formats.importing import import_files, rejected_path
 from verl_pivot.formats.row_import import ImportOptions, parse_row
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Trajectory
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
-)
+
+def json_values(integers: st.SearchStrategy[int]) -> st.SearchStrategy[Json]:
+    return st.recursive(
+        st.none() | st.booleans() | integers | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+        max_leaves=6,
+    )
+
+
+JSON = json_values(st.integers())
 CALLS = st.builds(
     ToolCall, name=st.text(min_size=1), arguments=st.dictionaries(st.text(), JSON, max_size=3), id=st.none() | st.text()
 )
@@ -438,6 +444,37 @@ def test_an_array_of_json_that_cannot_be_read_is_refused_behind_its_last_row(tmp
     path.write_bytes(b'[{"a": 1}, ' + item + b"]")
     with pytest.raises(DataError, match=r"rows.json cannot be read \(after row [01]\): "):
         list(read_rows(path))
+
+
+@pytest.mark.parametrize("pair", [(b"[", b"]"), (b'{"a": ', b"}")])
+def test_an_item_of_100_000_levels_is_rejected_by_itself_in_little_memory(
+    tmp_path: Path, pair: tuple[bytes, bytes]
+) -> None:
+    path = tmp_path / "rows.json"
+    begin, end = pair
+    path.write_bytes(b'[{"a": 1}, ' + begin * 100_000 + b"0" + end * 100_000 + b', [2, {"b": [true]}], 3]')
+    tracemalloc.start()
+    try:
+        rows = list(read_rows(path))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert [row.raw for row in rows] == [{"a": 1}, {}, [2, {"b": [True]}], 3]
+    assert [row.place.number for row in rows] == [1, 2, 3, 4]
+    assert peak < 10 << 20
+    with pytest.raises(BadRowError, match="the row cannot be read: nested too deeply"):
+        rows[1].decoded()
+
+
+@given(items=st.lists(json_values(st.integers(-(2**63), 2**63 - 1)), max_size=4))
+def test_the_items_of_an_array_are_those_that_json_reads(
+    tmp_path_factory: pytest.TempPathFactory, items: list[Json]
+) -> None:
+    path = tmp_path_factory.mktemp("array") / "rows.json"
+    path.write_text(json.dumps([0, *items]))
+
+    assert [row.raw for row in read_rows(path)] == [0, *items]
 
 
 def test_every_row_is_either_kept_or_left_out_or_rejected_with_its_place(tmp_path: Path) -> None:

@@ -25,11 +25,17 @@ from verl_pivot.validation import place_of
 
 with extra("data"):
     import ijson
+    from ijson.common import ObjectBuilder
 
 _BATCH_ROWS = 256
 _CHUNK_BYTES = 1 << 22
 _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4"}
 _JSON = {".json", ".traj"}
+_BEGINS = {"start_array", "start_map"}
+_ENDS = {"end_array", "end_map"}
+_OF_ARRAYS = {"start_array", "end_array"}
+_MAX_LEVELS = 1_000
+"""Levels of nesting of a JSON array up to which its items are read; `json` allows about as many in a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +64,7 @@ class RawRow:
     raw: bytes | JsonObject
     """Bytes of a line, columns of a parquet row, or an item of a JSON array."""
     problem: str = ""
-    """Why the row of a parquet file cannot be read; empty if it can."""
+    """Why the row of a parquet file, or the item of an array, cannot be read; empty if it can."""
 
     def decoded(self) -> JsonObject:
         """The row as a JSON object.
@@ -75,7 +81,8 @@ def read_rows(path: Path) -> Iterator[RawRow]:
     """Yield every row of a file, which holds JSON lines, a JSON array, one JSON object, or parquet.
 
     Blank lines are left out. JSON may be compressed (.gz, .bz2, .zst, .lz4). A row of a parquet file that cannot be
-    read is given with its problem, as is each row of a part of the file that is damaged.
+    read is given with its problem, as is each row of a part of the file that is damaged, and each item of an array
+    that is nested too deeply.
 
     Raises:
         DataError: If the file is missing, empty or cannot be read.
@@ -138,8 +145,7 @@ def _json_rows(path: Path) -> Iterator[RawRow]:
     with _opened(path) as file:
         kind = _kind_of_json(path, file)
         if kind == "array":
-            for number, item in enumerate(ijson.items(file, "item", use_float=True), start=1):
-                yield RawRow(place=Place(file=str(path), unit="item", number=number), raw=item)
+            yield from _array_items(path, file)
         elif kind == "object":
             yield RawRow(place=Place(file=str(path), unit="line", number=1), raw=file.read())
         else:
@@ -149,6 +155,30 @@ def _json_rows(path: Path) -> Iterator[RawRow]:
 
 
 _Peekable: TypeAlias = "io.BufferedReader[Any]"
+
+
+def _array_items(path: Path, file: _Peekable) -> Iterator[RawRow]:
+    """Items of a JSON array. Of an item that is nested too deeply, only the levels that are allowed are built.
+
+    `ijson.items` would keep the path to each level as text, which is 25 GB for an item of 100,000 levels.
+    """
+    builder, number, depth, too_deep = ObjectBuilder(), 0, 0, False
+    for event, value in ijson.basic_parse(file, use_float=True):
+        depth += event in _BEGINS
+        is_of_array = depth == 1 and event in _OF_ARRAYS
+        if depth > _MAX_LEVELS:
+            too_deep = True
+        elif not is_of_array:
+            builder.event(event, value)
+        depth -= event in _ENDS
+        if depth == 1 and not is_of_array:
+            number += 1
+            place = Place(file=str(path), unit="item", number=number)
+            if too_deep:
+                yield RawRow(place=place, raw={}, problem="nested too deeply")
+            else:
+                yield RawRow(place=place, raw=builder.value)
+            builder, too_deep = ObjectBuilder(), False
 
 
 @contextmanager
