@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -13,8 +14,8 @@ from scipy.special import stdtr, stdtrit  # type: ignore[import-untyped]
 _Z = 1.96
 """Standard deviations on either side of a 95 % interval."""
 _NUM_DRAWS = 10_000
-_BLOCK_SIZE = 20_000_000
-"""Largest number of counts that a paired difference draws at once, 160 MB: enough for all draws of 2,000 questions."""
+_BLOCK_SIZE = 5_000_000
+"""Largest number of counts that a paired difference draws at once, 40 MB: enough for all draws of 500 questions."""
 
 
 class Interval(NamedTuple):
@@ -49,12 +50,15 @@ def wilson_interval(share: float, number: float) -> Interval:
     return Interval(min(low, share), max(high, share))  # against rounding at shares of 0 and 1
 
 
+@lru_cache(maxsize=1)
 def bootstrap_counts(num_questions: int) -> NDArray[np.int64]:
-    """[10,000 draws, num_questions] how often each draw with replacement holds each question.
+    """[10,000 draws, num_questions] how often each draw with replacement holds each question; read-only.
 
-    The draws are the same in every call, so that arms of an experiment are compared on the same questions.
+    The draws are the same in every call, so that arms of an experiment are compared on the same questions. They are
+    kept for the next call, since a table compares many arms on as many questions.
     """
     (counts,) = _count_blocks(num_questions, _NUM_DRAWS)
+    counts.flags.writeable = False
     return counts
 
 
@@ -84,7 +88,8 @@ def paired_difference(baseline: Sequence[float], arm: Sequence[float]) -> Paired
     if len(arm) != len(baseline) or not len(arm):
         raise ValueError(f"{len(baseline)} scores of one arm cannot be paired with {len(arm)} of another")
     gains = np.subtract(arm, baseline, dtype=float)
-    blocks = _count_blocks(len(gains), max(1, _BLOCK_SIZE // len(gains)))
+    num_draws = max(1, _BLOCK_SIZE // len(gains))
+    blocks = _count_blocks(len(gains), num_draws) if num_draws < _NUM_DRAWS else [bootstrap_counts(len(gains))]
     drawn = np.concatenate([counts @ gains / len(gains) for counts in blocks])
     return PairedDifference(float(gains.mean()), percentile_interval(drawn))
 

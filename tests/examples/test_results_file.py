@@ -9,8 +9,10 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
+import typer
 
 from examples.evaluation_results import EvaluatedResult
+from examples.merge import main as merge
 from examples.quickstart.training import PROJECT
 from examples.results_file import (
     RESULTS,
@@ -214,21 +216,23 @@ def test_a_run_in_the_folder_of_another_study_is_refused_and_its_file_stays(tmp_
     assert (tmp_path / RESULTS).read_bytes() == before
 
 
-def test_merging_an_unknown_study_or_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
-    def merge(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "examples.merge", *arguments, "--out", str(tmp_path)]
-        return subprocess.run(command, check=False, capture_output=True, text=True)
+def test_merging_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "examples.merge", "ppr", f"{tmp_path}/missing.parquet", "--out", str(tmp_path)]
 
-    unknown = merge("pqr", "results.parquet")
-    assert unknown.returncode == 2
-    assert "there is no study pqr" in unknown.stderr
-    missing = merge("ppr", str(tmp_path / "missing.parquet"))
+    missing = subprocess.run(command, check=False, capture_output=True, text=True)
+
     assert missing.returncode == 1
     assert missing.stderr.startswith(f"{tmp_path}/missing.parquet cannot be read as the results of a study")
     assert "Traceback" not in missing.stderr
     assert [*tmp_path.iterdir()] == []
+
+
+def test_merging_an_unknown_study_or_into_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(typer.BadParameter, match="there is no study pqr"):
+        merge("pqr", [Path("results.parquet")], tmp_path)
+    assert [*tmp_path.iterdir()] == []
+
     (tmp_path / RESULTS).write_text("those of another run")
-    taken = merge("ppr", str(tmp_path / "missing.parquet"))
-    assert taken.returncode == 2
-    assert "which would be overwritten" in " ".join(taken.stderr.replace("│", " ").split())
+    with pytest.raises(typer.BadParameter, match="which would be overwritten"):
+        merge("ppr", [tmp_path / "missing.parquet"], tmp_path)
     assert (tmp_path / RESULTS).read_text() == "those of another run"

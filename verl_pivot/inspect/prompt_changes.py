@@ -1,6 +1,7 @@
 """Two runs -> the prompts that both have: by how much their scores differ, and which became better and which worse."""
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
@@ -8,7 +9,7 @@ import msgspec
 from verl_pivot.inspect.queries import RunIndex
 from verl_pivot.inspect.report_numbers import PromptDifference
 from verl_pivot.runs.run import RunPart
-from verl_pivot.statistics import paired_difference
+from verl_pivot.statistics import PairedDifference, paired_difference
 
 MIN_PAIRED = 10
 """Minimum number of prompts for an interval; a bootstrap over fewer prompts gives one that is too narrow."""
@@ -96,7 +97,7 @@ def _difference(paired: _Paired, part: RunPart, run: int) -> PromptDifference:
     if not paired.prompts:
         return PromptDifference(run=run, part=part, steps=paired.steps, num_shared=0)
     _, first, own = zip(*paired.prompts[:MAX_PAIRED], strict=True)
-    value, interval = paired_difference(first, own)
+    value, interval = _paired_difference(first, own)
     return PromptDifference(
         run=run,
         part=part,
@@ -111,6 +112,12 @@ def _difference(paired: _Paired, part: RunPart, run: int) -> PromptDifference:
         low=_finite(interval.low) if len(own) >= MIN_PAIRED else None,
         high=_finite(interval.high) if len(own) >= MIN_PAIRED else None,
     )
+
+
+@lru_cache(maxsize=32)
+def _paired_difference(first: tuple[float, ...], own: tuple[float, ...]) -> PairedDifference:
+    """The mean difference and its bootstrap interval, which each refresh of a page asks for anew."""
+    return paired_difference(first, own)
 
 
 def _finite(number: float) -> float | None:
