@@ -18,6 +18,7 @@ from examples.study.merging import merged  # noqa: E402
 from examples.study.outcomes import OUTCOMES, StudyResults, read_results  # noqa: E402
 from examples.study.page import page  # noqa: E402
 from examples.study.plan import plan_lines  # noqa: E402
+from examples.study.plot import PLOT  # noqa: E402
 from examples.study.request import StudyRequest  # noqa: E402
 from examples.study.simulated import coverage_table  # noqa: E402
 from examples.study.study import Study, write_study  # noqa: E402
@@ -181,7 +182,7 @@ def merge(
     """Merge several folders, each with other seeds, into one study.
 
     It reads only outcomes.parquet and measures.json of each folder, and writes
-    these and the page into the folder of --out.
+    these, the page and the plot into the folder of --out.
 
     Example: python -m examples.study --out outputs/merged merge outputs/a outputs/b
     """
@@ -207,7 +208,7 @@ def _design_of(results: StudyResults, request: StudyRequest) -> Design:
 
 
 def _say_written(out: Path) -> None:
-    files = " and ".join((f"{out / OUTCOMES}, {out / MEASURES}", f"{out / 'page.md'}"))
+    files = " and ".join((f"{out / OUTCOMES}, {out / MEASURES}, {out / 'page.md'}", f"{out / PLOT}"))
     console.print(f"\nWrote {files}.", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -20,6 +20,7 @@ from examples.study.measurement_units import Measurement, measured, measurements
 from examples.study.measures_file import MEASURES, StudyMeasures, write_measures
 from examples.study.outcomes import OUTCOMES, ArmSettings, StudyAbout, StudyResults, write_results
 from examples.study.page import page
+from examples.study.plot import PLOT, plot
 from examples.study.units import MEASURED_BY, StudySeed
 from examples.units import Unit, differing_settings, finish, gaps
 from verl_pivot.engines.server import tied_to_parent
@@ -179,15 +180,16 @@ class Study:
         return about.with_results(found)
 
     def write(self) -> None:
-        """Write outcomes, measures, and the page that is made of these two files."""
+        """Write outcomes, measures, and the page and the plot that are made of these two files."""
         write_study(self.design, self.results, self.measures, self.out)
 
 
 def write_study(design: Design, results: StudyResults, measures: StudyMeasures, out: Path) -> None:
-    """Write outcomes, measures, and the page that is made of these two files."""
+    """Write outcomes, measures, and the page and the plot that are made of these two files."""
     write_results(results, out / OUTCOMES)
     write_measures(measures, out / MEASURES)
     (out / "page.md").write_text(page(design, results, measures, OUTSIDE) + "\n")
+    plot(results, design.study.seeds, OUTSIDE).savefig(out / PLOT, dpi=110)
 
 
 def _console(seed: StudySeed, arm: Arm) -> Path:

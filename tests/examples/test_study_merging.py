@@ -48,6 +48,7 @@ def test_folders_with_other_seeds_each_make_one_study_with_all_verdicts(tmp_path
     assert {each.seed for each in read_results(out / "outcomes.parquet").evaluations} == {1, 2, 3}
     again = CliRunner().invoke(app, ["page", str(out / "outcomes.parquet")], catch_exceptions=False)
     assert again.output.strip() == page.strip()
+    assert (out / "study.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_merged_study_names_all_commits_and_notes_and_whether_any_ran_side_by_side(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from examples.study.measures_page import measures_lines
 from examples.study.outcomes import ArmSettings, StudyAbout, read_results, write_results
 from examples.study.page import page
 from examples.study.paper_page import paper_figures, paper_lines
+from examples.study.plot import plot
 from examples.study.tuned import TunedRates
 from tests.examples.test_study import OUTSIDE, SEEDS, make_results
 from verl_pivot.errors import DataError
@@ -89,6 +90,23 @@ def test_the_page_is_made_again_from_the_two_files_alone(tmp_path: Path) -> None
         "All units were run.",
     ):
         assert line in again
+
+
+def test_the_plot_has_a_line_of_each_curve_and_a_point_of_each_unit_that_was_run() -> None:
+    whole = make_results()
+    kept = [each for each in whole.evaluations if (each.arm, each.seed) != ("end_to_end", 2)]
+
+    over_training, finals = plot(dataclasses.replace(whole, evaluations=kept), SEEDS, OUTSIDE).axes
+
+    assert [line.get_xydata().tolist() for line in over_training.lines] == [
+        *[[[1280, pytest.approx(60)], [2560, pytest.approx(80)]]] * 3,
+        *[[[4000, 50], [8000, pytest.approx(70)], [12000, 85], [16000, 80]]] * 2,
+    ]
+    assert over_training.get_legend_handles_labels()[1] == ["pivotrl", "end_to_end"]
+    points = [tuple(line.get_xydata()[0]) for line in finals.lines]
+    assert len(points) == 6 * 3 - 1
+    assert points[:4] == [pytest.approx((40, 95))] * 3 + [pytest.approx((60, 80))]
+    assert finals.get_legend_handles_labels()[1][:2] == ["base", "sft"]
 
 
 def test_figures_of_the_paper_stand_beside_ours() -> None:
