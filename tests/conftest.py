@@ -12,7 +12,7 @@ from hypothesis import settings
 from tests.support.paths import ROOT
 from verl_pivot.local.environment import activate_shims
 
-# Otherwise a test file that imports transformers fails alone, and passes after one that activates the shims.
+# Without shims, a test file that imports transformers fails alone, and passes after a file that activates them.
 activate_shims()
 
 # No test needs a model hub, and without a network each request to one takes half a minute.
@@ -97,7 +97,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Order the tests: both groups of launches come first, since they take longest, then the slowest other files.
+    """Leave out tests on demand, and order the others: groups of launches, the slowest other files, then all others.
 
     Thousands of tests start processes on a machine that others use too, so a test that fails runs once more, and the
     summary names it. A failure that hypothesis finds occurs again, since it draws the same examples.

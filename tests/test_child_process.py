@@ -21,7 +21,7 @@ LOOPS = [pytest.param(asyncio.run, id="asyncio"), pytest.param(uvloop.run, id="u
 
 
 def children() -> set[str]:
-    """Processes that this one has started."""
+    """Ids of the processes that this process has started."""
     return {pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
 
 
@@ -56,7 +56,7 @@ def test_a_killed_group_ends_with_its_descendants_and_the_signal_is_told(run: Ru
         (descendant,) = {*told} - {child.pid}
         child.kill_group()
         code = await child.wait()
-        child.kill_group(signal.SIGTERM)  # of which nothing is left
+        child.kill_group(signal.SIGTERM)  # no process of the group is left
         child.close()
         return code, descendant
 
@@ -98,7 +98,7 @@ def test_a_wait_that_is_given_up_leaves_the_others_waiting(run: Run) -> None:
 def test_a_start_that_is_cancelled_leaves_no_program(run: Run) -> None:
     async def cancel() -> None:
         starting = asyncio.ensure_future(started("input()"))
-        await asyncio.sleep(0)  # in which the program begins, and its pipes are not connected yet
+        await asyncio.sleep(0)  # the program begins, and its pipes are not connected yet
         starting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await starting
@@ -141,7 +141,7 @@ def test_programs_that_have_ended_leave_no_descriptor_and_no_process(run: Run) -
             await child.wait()
             child.close()
             ended.append(child.pid)
-        await asyncio.sleep(0.05)  # in which the loop closes what was handed to it
+        await asyncio.sleep(0.05)  # the loop closes the pipes meanwhile
         return ended
 
     run(play())

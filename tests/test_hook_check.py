@@ -1,4 +1,4 @@
-"""A verl that differs: what it says, which launches go on, and what the table of hooks must hold."""
+"""A verl that differs from verl 0.9.1: the message, the launches that go on, and what the table of hooks must hold."""
 
 import ast
 import subprocess
@@ -109,7 +109,7 @@ def test_the_table_of_hooks_knows_what_each_method_imports(part: str) -> None:
 
 
 def _imported_files(modules: list[str]) -> set[str]:
-    """Files of the package, relative to it, that modules import, and what those import."""
+    """Files of these modules and of all that they import, relative to the package."""
     seen: set[str] = set()
     while modules:
         path = ROOT / (modules.pop().replace(".", "/") + ".py")

@@ -16,7 +16,7 @@ from tests.support.resolving import compiled, environment_of, pins, pip_commands
 from verl_pivot.extras import install_argument
 
 VERL = {"verl": "0.9.1", "torch": "2.11.0", "transformers": "5.9.0"}
-"""What verl 0.9.1 pins beside either engine."""
+"""Versions of verl and of packages that it pins, the same with either engine."""
 
 
 def test_the_pip_commands_of_the_docs_are_found() -> None:
@@ -54,7 +54,7 @@ def test_the_locked_file_for_sglang_is_what_its_inputs_resolve_to() -> None:
 def test_pip_installs_the_package_beside_any_verl_and_changes_nothing_that_verl_requires(
     version: str, wheel: Path, tmp_path: Path
 ) -> None:
-    """pip's own resolver, in an environment that knows verl and all that verl requires by their metadata alone."""
+    """pip's own resolver runs in an environment that holds only the metadata of verl and of its requirements."""
     verl = {dist.name.lower(): dist for dist in with_requirements("verl")}
     python = environment_of(verl.values(), tmp_path / "environment")
     (metadata,) = (tmp_path / "environment").glob("lib/*/site-packages/verl-*/METADATA")
@@ -78,7 +78,7 @@ def test_pip_installs_the_package_beside_any_verl_and_changes_nothing_that_verl_
 
 @pytest.mark.slow
 def test_the_package_adds_nothing_but_itself_to_the_locked_file_for_sglang(wheel: Path) -> None:
-    """`pip install '.[data,verifiers]'` after the file has every version that it asks for."""
+    """The extras data, sandbox and verifiers need no package or version that the file lacks."""
     locked = pins((ROOT / "requirements" / "sglang.txt").read_text())
 
     versions = compiled(
@@ -108,7 +108,7 @@ def test_the_command_for_an_extra_installs_from_where_the_package_came(direct_ur
 
 
 def test_the_dockerfile_builds_on_verls_image_and_installs_what_lies_in_the_repository() -> None:
-    """Its `pip install` commands are resolved above; no engine built the image here."""
+    """Tests above resolve its `pip install` commands; no test builds the image."""
     text = (ROOT / "docker" / "Dockerfile").read_text()
     lines = [line for line in text.replace("\\\n", " ").splitlines() if line and not line.startswith("#")]
 
@@ -131,7 +131,7 @@ def test_the_dockerfile_builds_on_verls_image_and_installs_what_lies_in_the_repo
 
 
 def python_3_12() -> Path | None:
-    """An interpreter on the path or among pyenv's; pyenv puts a python3.12 on the path that may not run."""
+    """An interpreter on the path or among pyenv's, but not pyenv's shim on the path, which may not run."""
     found = [Path(shutil.which("python3.12") or "/nowhere"), *Path.home().glob(".pyenv/versions/3.12.*/bin/python3.12")]
     return next((path for path in found if path.is_file() and ".pyenv/shims" not in str(path)), None)
 

@@ -24,7 +24,7 @@ from verl_pivot.sandbox.service.backend import BackendSettings
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 WITH_VERL = OF_VERL | {"huggingface_hub", "omegaconf", "packaging", "tokenizers", "transformers"}
-"""Modules that verl's own requirements bring, those of hydra-core and transformers too."""
+"""Modules that come with verl's requirements, also through hydra-core and transformers."""
 
 
 @pytest.mark.slow
@@ -62,12 +62,12 @@ def test_the_stock_trainer_finds_the_method_of_an_installed_wheel(wheel: Path, t
 
 
 def test_every_import_is_of_a_dependency_of_verl_or_stands_under_its_extra() -> None:
-    """Also the imports inside of functions; `with extra("data"):` names the extra of what stands under it."""
+    """Imports inside functions count too; `with extra("data"):` names the extra of the imports in its block."""
     always = {"verl_pivot", "verl_pivot_search_path"} | WITH_VERL | _modules_of(PROJECT["dependencies"])
     wrong = []
     for path in (ROOT / "verl_pivot").rglob("*.py"):
         if "runners" in path.parts or "shims" in path.parts or path.name == "verifiers_process.py":
-            continue  # what runs inside the sandbox, inside SGLang, or in the Python of verifiers
+            continue  # files that run inside the sandbox, inside SGLang, or in the Python of verifiers
         for module, extra in _imports(ast.parse(path.read_text())):
             brought = always | (_modules_of(EXTRAS[extra]) if extra else set())
             if module not in sys.stdlib_module_names and module not in brought:
@@ -90,7 +90,7 @@ def _imports(node: ast.AST, extra: str | None = None) -> Iterator[tuple[str, str
 
 
 def test_every_declared_package_is_imported() -> None:
-    """verl and TransferQueue come as they are, for the trainer; of miniwob only the pages are read."""
+    """The extras verl and vllm are left out, since they are for the trainer; of miniwob only the pages are read."""
     paths = [*(ROOT / "verl_pivot").rglob("*.py"), *(ROOT / "hydra_plugins").rglob("*.py")]
     imported = {module for path in paths for module, _ in _imports(ast.parse(path.read_text()))}
     extras = {name: lines for name, lines in EXTRAS.items() if name not in ("all", "dev", "verifiers", "verl", "vllm")}
@@ -158,7 +158,7 @@ def test_a_package_that_is_not_installed_is_named_with_its_extra(module: str, pa
 
 
 def test_a_command_that_needs_verl_says_so_where_it_is_not_installed(tmp_path: Path) -> None:
-    """As in an environment of `pip install '.[data,verifiers]'` alone."""
+    """The environment is like that of `pip install '.[data,verifiers]'` alone."""
     row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}
     (tmp_path / "rows.jsonl").write_text(json.dumps(row) + "\n")
     command = "import sys; sys.modules['jinja2'] = None; from verl_pivot.cli import app; app(sys.argv[1:])"

@@ -1,4 +1,4 @@
-"""Pages for people and tools that read the code: what they name exists, and llms.txt lists every page."""
+"""Pages for people and tools that read the code: all names in them exist, and llms.txt lists every page."""
 
 import re
 import subprocess

@@ -51,7 +51,7 @@ def _generators(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("page", GENERATED)
 def test_a_generated_page_is_what_the_code_says(page: str) -> None:
-    """Run `python docs/reference.py` where this fails. A process of its own knows no verifiers and tools of tests."""
+    """Run `python docs/reference.py` where this fails. A new process is free of the verifiers and tools of tests."""
     code = f"import sys, {GENERATED[page]} as page; sys.stdout.write(page.page())"
     written = subprocess.run(
         [sys.executable, "-c", code],
@@ -133,7 +133,7 @@ def test_no_page_shows_an_option_that_a_verifier_does_not_have() -> None:
 
 
 def verifiers_of(text: str) -> Iterator[tuple[str, dict[str, object]]]:
-    """Names and options of verifiers in the blocks of JSON and the code of a page."""
+    """(name, options) of each verifier in the JSON blocks and the inline code of a page."""
     blocks = re.findall(r"^```json\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     for block in [*blocks, *re.findall(r"`(\{[^`\n]*\})`", text)]:
         try:

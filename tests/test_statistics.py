@@ -1,4 +1,4 @@
-"""Intervals, beside those of scipy."""
+"""Intervals, p-values and verdicts, against those of scipy and of publications."""
 
 import numpy as np
 import pytest
@@ -84,7 +84,7 @@ def test_all_arms_are_drawn_the_same_questions() -> None:
 def test_a_paired_difference_is_the_same_in_however_many_blocks_it_is_drawn(
     block_size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Gains are quarters, whose sums are exact in any order."""
+    """Gains are multiples of a quarter, whose sums are exact in any order."""
     drawn = np.random.default_rng(3)
     baseline, arm = (drawn.integers(0, 5, 30) / 4 for _ in range(2))
     whole = percentile_interval(bootstrap_counts(30) @ (arm - baseline) / 30)
@@ -103,7 +103,7 @@ def test_means_of_drawn_tasks_have_the_spread_that_scipy_finds() -> None:
     judge = stats.bootstrap((outcomes[:, 0],), np.mean, method="percentile", random_state=1, n_resamples=10_000)
     assert means.shape == (10_000, 2)
     assert percentile_interval(means[:, 0]) == pytest.approx(tuple(judge.confidence_interval), abs=0.006)
-    assert np.allclose(means * 400, np.round(means * 400))  # each mean is that of 400 tasks
+    assert np.allclose(means * 400, np.round(means * 400))  # each mean is over 400 tasks
 
 
 def test_sets_of_tasks_are_drawn_independently_and_one_set_alike_each_time() -> None:
@@ -137,7 +137,7 @@ def test_seeds_and_domains_weigh_alike_whatever_their_number_of_tasks() -> None:
     assert estimate.by_seed == (0.75, 0.5)
     assert estimate.value == 0.625
     assert estimate.drawn.mean() == pytest.approx(0.625, abs=0.003)
-    # Three sets of ten tasks, of half gains: each adds a quarter of its mean, whose variance is 0.25 / 10.
+    # Three of the four sets have ten tasks with gains 0 or 1: a mean has variance 0.25 / 10, and weight 1 / 4.
     assert estimate.drawn.std() == pytest.approx((3 * 0.025 / 16) ** 0.5, rel=0.03)
 
 
@@ -206,7 +206,7 @@ def test_holms_correction_keeps_the_order_and_raises_the_least_as_bonferroni_doe
     adjusted = holm(ps)
 
     assert all(p <= each <= 1.0 for p, each in zip(ps, adjusted, strict=True))
-    assert min(adjusted) == min(1.0, len(ps) * min(ps))  # the least is that of Bonferroni
+    assert min(adjusted) == min(1.0, len(ps) * min(ps))  # the least p-value is corrected as by Bonferroni
     assert [adjusted[i] for i in np.argsort(ps, kind="stable")] == sorted(adjusted)
 
 
@@ -235,8 +235,8 @@ def test_one_bound_alone_is_the_one_sided_test() -> None:
 def test_a_p_value_of_draws_is_the_share_of_those_outside_of_the_worse_bound() -> None:
     drawn = np.arange(100)
 
-    assert p_inside(drawn, Region(low=9)) == 11 / 101  # 0 to 9, and one more
-    assert p_inside(drawn, Region(low=9, high=80)) == 21 / 101  # 80 to 99
+    assert p_inside(drawn, Region(low=9)) == 11 / 101  # 0 to 9 are outside, and 1 is added
+    assert p_inside(drawn, Region(low=9, high=80)) == 21 / 101  # 80 to 99 are outside, and 1 is added
     assert p_inside(drawn, Region(low=-1)) == 1 / 101
     assert p_inside(drawn, Region(low=200)) == 1.0
 
@@ -254,13 +254,13 @@ ABOVE, NEAR = Region(low=0.0), Region(low=-0.02, high=0.02)
     [
         ([(estimate(0.04, 0.05, 0.03), ABOVE)], 0.01, ClaimVerdict.HOLDS),
         ([(estimate(0.04, 0.05, 0.03), ABOVE)], 0.05, ClaimVerdict.UNDECIDED),  # not significant
-        ([(estimate(0.09, 0.05, -0.01), ABOVE)], 0.01, ClaimVerdict.UNDECIDED),  # a seed that disagrees
+        ([(estimate(0.09, 0.05, -0.01), ABOVE)], 0.01, ClaimVerdict.UNDECIDED),  # one seed disagrees
         ([(estimate(-0.03, -0.04), ABOVE)], 1.0, ClaimVerdict.DOES_NOT_HOLD),
         ([(estimate(-0.03, -0.04, spread=0.1), ABOVE)], 1.0, ClaimVerdict.UNDECIDED),
         ([(estimate(0.0, 0.0, spread=0.0), ABOVE)], 1.0, ClaimVerdict.UNDECIDED),  # equal outcomes refute nothing
         ([(estimate(-0.001, -0.001), ABOVE)], 1.0, ClaimVerdict.DOES_NOT_HOLD),
         ([(estimate(-0.001, -0.001, spread=0.0011), ABOVE)], 1.0, ClaimVerdict.UNDECIDED),
-        ([(estimate(-0.09, -0.05, 0.01), ABOVE)], 1.0, ClaimVerdict.UNDECIDED),  # a seed for which it holds
+        ([(estimate(-0.09, -0.05, 0.01), ABOVE)], 1.0, ClaimVerdict.UNDECIDED),  # it holds for one seed
         ([(estimate(0.04), ABOVE), (estimate(0.005), NEAR)], 0.01, ClaimVerdict.HOLDS),
         ([(estimate(0.04), ABOVE), (estimate(-0.05), NEAR)], 1.0, ClaimVerdict.DOES_NOT_HOLD),
         ([(estimate(0.04), ABOVE), (estimate(0.05), NEAR)], 1.0, ClaimVerdict.DOES_NOT_HOLD),

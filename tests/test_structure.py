@@ -1,4 +1,4 @@
-"""The shape of the house: which rooms may import which, which files know verl, and names that occur once."""
+"""The package's structure: which rooms (folders) may import which, which files import verl, and unique names."""
 
 import ast
 import importlib.util
@@ -77,7 +77,7 @@ ROOMS = (
     ),
     *("launch_checks", "launch", "plugin", "templates", "diagnosis", "smoke", "commands", "interrupts", "cli", "start"),
 )
-"""Folders, and files beside them, from the lowest: each imports itself and what stands before it."""
+"""Folders, and files beside them, from the lowest: each imports from itself and from those before it alone."""
 ADAPTERS = {
     "advantages/estimators.py",
     "data/dataset.py",
@@ -205,7 +205,7 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     known = modules()
     graph = {name: {other for other in imported(path) if other in known} for name, path in known.items()}
 
-    order = list(TopologicalSorter(graph).static_order())  # raises CycleError with the circle
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError if there is a circle
 
     assert len(order) == len(known)
 
@@ -235,9 +235,9 @@ def test_no_module_can_compare_the_clocks_of_two_nodes_since_hardly_any_asks_for
     found = {str(path.relative_to(PACKAGE)) for path in modules().values() if asks.search(path.read_text())}
 
     assert found == {
-        "rollout/chat_completions.py", "rollout/responses_api.py",  # which OpenAI's answers have
-        "routing/router_actor.py",  # a number that no other start of the actor has
-        "sandbox/bench/run.py",  # the date of its figures
+        "rollout/chat_completions.py", "rollout/responses_api.py",  # OpenAI's answers have a time
+        "routing/router_actor.py",  # a number that differs at each start of the actor
+        "sandbox/bench/run.py",  # the date of the measurement
     }  # fmt: skip
 
 
@@ -287,7 +287,7 @@ def test_a_class_name_is_used_once_and_never_beside_its_plural() -> None:
 
 
 def test_docstrings_begin_with_their_noun() -> None:
-    """Not with a stump such as "Of the engine." or "Its url.", which only its author can complete."""
+    """No docstring begins with a stump such as "Of the engine." or "Its url.", which only its author can complete."""
     stump = re.compile(r'"""(Of|Its|Who|Whose|Nor|Likewise|It|Them|Those) ')
     found = [
         f"{path.relative_to(PACKAGE)}:{number}"

@@ -1,4 +1,4 @@
-"""docs/troubleshooting.md: each message that it explains stands in the source, word by word."""
+"""docs/troubleshooting.md: each message that the page explains stands in the source, word by word."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "troubleshooting.md"
 
 
 def messages_of_the_page() -> list[str]:
-    """Our messages in the first column of the tables, without the code marks around them."""
+    """Our messages in the first column of the tables, without the backticks around them."""
     cells = re.findall(r"^\| `([^`]+)` \|", PAGE.read_text(), re.MULTILINE)
     return [cell for cell in cells if not cell.endswith(".py")]
 

@@ -1,4 +1,4 @@
-"""Pages that are run as they are written: blocks with a title are files, and commands say what their block shows."""
+"""Tutorials that run as they are written: blocks with a title are files, and commands print what their block shows."""
 
 import os
 import re
@@ -32,7 +32,7 @@ def commands(block: str) -> Iterator[Command]:
 
 
 def fits(shown: str, printed: str) -> bool:
-    """Whether the output is what the page shows, where `...` stands for any text, or on a line of its own for lines."""
+    """Whether the output is what the page shows; `...` stands for any text, and on a line of its own for any lines."""
     lines = ("(?:.*\n)*" if line == "..." else f"{_line(line)}\n" for line in shown.splitlines())
     text = "".join(f"{line.rstrip()}\n" for line in printed.strip("\n").splitlines())
     return re.fullmatch("".join(lines), text) is not None
@@ -43,7 +43,7 @@ def _line(shown: str) -> str:
 
 
 def run(words: str, folder: Path, variables: dict[str, str]) -> str:
-    """What a command prints; it exits with 1 where a line of that is an error, else with 0."""
+    """Output of a command, which must exit with 1 if a line of the output is an error, else with 0."""
     done = subprocess.run(
         ["bash", "-c", words], cwd=folder, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         check=False, timeout=300,

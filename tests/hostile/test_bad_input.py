@@ -1,4 +1,4 @@
-"""Broken files: each row is named with its place and reason, and nothing that was there before is lost."""
+"""Broken files: each broken row is reported with its place and reason, and no file that existed before is lost."""
 
 import json
 import os
@@ -279,7 +279,7 @@ def run_import(path: Path, *options: str) -> Result:
 
 
 def on_a_small_disk(*command: object, kib: int = 16) -> subprocess.CompletedProcess[str]:
-    """The command as a process of its own whose files cannot grow beyond some KiB."""
+    """Run the command in a process of its own whose files cannot grow beyond `kib` KiB."""
     limited = f"ulimit -f {kib} && exec {sys.executable} -m verl_pivot.cli " + " ".join(map(str, command))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(["bash", "-c", limited], capture_output=True, text=True, env=environment, check=False)

@@ -1,4 +1,4 @@
-"""Pages that are not given the processor, for real: processes of the browser are stopped. No page is at fault there."""
+"""Pages that get no processor time, as processes of a real browser are stopped: no page is at fault for that."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ pytestmark = [needs_browser, pytest.mark.timeout(900)]
 
 SETTINGS = BrowserSettings(memory_mib=700, start_seconds=300.0)
 PATIENT = PageSettings(width=400, height=300, action_seconds=240.0)
-"""So that a page has its time on a busy machine, too."""
+"""Settings with a long time limit, so that a page is done in time on a busy machine too."""
 COUNTING = "<button onclick='this.textContent = ++n'>0</button><script>n = 0</script>"
 MOVING = """<button id=b style='position: relative'>x</button><script>
 const move = () => { b.style.left = b.style.left ? '' : '50px'; requestAnimationFrame(move) }; move()</script>"""
@@ -115,7 +115,7 @@ async def test_a_click_is_made_once_though_its_page_takes_longer_than_elements_m
 
 @pytest.mark.parametrize("hang", ["for (;;) {}", "for (;;) alert(1)"])
 async def test_a_page_that_hangs_after_a_click_is_at_fault(hang: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With more time to show its own work than outside of tests, so that a busy machine does not hide it."""
+    """Give the page longer than usual to use processor time, so that a busy machine does not hide that it works."""
     monkeypatch.setattr("verl_pivot.browser.page_pulse._SILENT_SECONDS", 300.0)
     async with opened_page(PageSettings(action_seconds=20.0), SETTINGS) as page:
         await shown(page, f"<button onclick='{hang}'>x</button>")
@@ -126,7 +126,7 @@ async def test_a_page_that_hangs_after_a_click_is_at_fault(hang: str, monkeypatc
 
 
 async def test_a_page_is_not_blamed_for_what_another_one_asks_of_the_browser() -> None:
-    """60,000 requests at once keep the whole browser busy; the one that makes them is at fault, if anybody is."""
+    """60,000 requests at once keep the whole browser busy; only the page that makes them may be at fault."""
     floods = "<script>onload = () => { for (let i = 0; i < 60000; i++) fetch('https://evil.example/' + i) }</script>"
     async with (
         opened_page(PageSettings(action_seconds=8.0), SETTINGS) as page,
@@ -135,7 +135,7 @@ async def test_a_page_is_not_blamed_for_what_another_one_asks_of_the_browser() -
         await shown(page, COUNTING)
 
         flooding = asyncio.ensure_future(shown_again_and_again(flooder, floods))
-        with suppress(BrowserError):  # which masks what the page was asked for, and is no answer to a policy
+        with suppress(BrowserError):  # allowed, since it blames no page and the policy never reads it
             for _ in range(40):
                 await page.read()
                 await asyncio.sleep(0.25)

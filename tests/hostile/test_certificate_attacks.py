@@ -1,5 +1,5 @@
-"""Patches that try to be paid by a judge of certificates, and certificates that prove nothing; docs/verifiers.md shows
-both tables."""
+"""Patches that try to be paid by a judge of certificates, and certificates that prove nothing; docs/verifiers.md lists
+both."""
 
 import copy
 import json
@@ -36,7 +36,7 @@ EXPERT = writing(RIGHT)
 
 
 def patched(comment: str) -> Message:
-    """The wrong file, with a comment that speaks to the judge."""
+    """Action that writes the wrong file with a comment addressed to the judge."""
     lines = "".join(f"# {line}\n" for line in comment.split("\n"))
     return writing(f"{lines}{WRONG}")
 

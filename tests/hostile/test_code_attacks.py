@@ -1,4 +1,4 @@
-"""Programs that try to be paid without solving the task; docs/verifiers.md shows the table."""
+"""Programs that try to be paid without solving the task; docs/verifiers.md lists them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Texts that try to pass for the form that a row asks for; docs/verifiers.md shows the table."""
+"""Texts that try to pass for the form that a row asks for; docs/verifiers.md lists them."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Editor calls that try to be paid without the expert's change; docs/verifiers.md shows the table."""
+"""Editor calls that try to be paid without the expert's change; docs/verifiers.md lists them."""
 
 import ast
 import difflib
@@ -43,7 +43,7 @@ def edit(**arguments: Json) -> JsonObject:
 
 
 def both(old: str, new: str) -> JsonObject:
-    """The right change together with another one, as one replacement of the whole file."""
+    """Edit that makes the right change and another one in one replacement of the whole file."""
     changed = BEFORE.replace(old, new, 1).replace("result - 1", "result", 1)
     return edit(old_str=BEFORE, new_str=changed)
 
@@ -493,7 +493,7 @@ SNIPPETS = [
 @settings(deadline=None)
 @given(st.lists(st.sampled_from(STATEMENTS), min_size=1, max_size=8), st.lists(st.sampled_from(STATEMENTS), max_size=8))
 def test_only_the_same_program_is_made_by_an_edit(lines: list[str], others: list[str]) -> None:
-    """Statements that differ are parsed alone; the trees of the whole files agree with that."""
+    """PythonEdit parses only the statements that differ; it must agree with the trees of the whole files."""
     after, text = "".join(lines), "".join(others)
     edit = PythonEdit("", after)
 

@@ -1,4 +1,4 @@
-"""Rows that nobody has thought of: a reader reads one or refuses it, and the import counts every one."""
+"""Random and damaged rows: a reader reads or refuses each row, and the import counts every row."""
 
 import datetime
 import json
@@ -32,7 +32,7 @@ LEAVES = st.none() | st.sampled_from(NUMBERS) | st.sampled_from(TEXTS) | st.text
 
 
 def keys_of(value: Json) -> set[str]:
-    """Every key of the examples, those in JSON strings, too."""
+    """All keys in a value, including those in its strings of JSON."""
     if isinstance(value, str):
         return keys_of(decoded) if isinstance(decoded := unpacked(value), dict | list) else set()
     children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
@@ -61,7 +61,7 @@ NO_JSON = st.sampled_from([b"\xff", datetime.datetime(2026, 1, 1), (1,), {1: 2},
 
 
 def dug(value: Any) -> Any:
-    """With what is nested very deeply in the places that are marked: hypothesis cannot show it."""
+    """Replace each DEEP in the value by a value nested 3000 levels deep, which hypothesis cannot print."""
     if value == DEEP:
         return nested(3000)
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Texts made to stop a process: reading eight times the text takes about eight times the processor time."""
+"""Texts made to stall a process: a text of eight times the length takes about eight times the processor time."""
 
 import asyncio
 import gc
@@ -45,7 +45,7 @@ MAX_STEP_SECONDS = 0.05
 MAX_BYTES_OF_CHAR = 1024
 """Bytes that a reader may take for each character of its text."""
 MIN_PEAK_BYTES = 50_000
-"""Peak under which the smaller text's memory is not that of the text."""
+"""Lower bound of the smaller text's peak: a smaller peak does not come from the text."""
 PIECES = [
     *("<tool_call>", "</tool_call>", '<tool_call>{"name": "f", "arguments": {}}</tool_call>', "<think>", "</think>"),
     *("<answer>", "</answer>", "<search>", "</search>", "<tool_response>", "</tool_response>", "\\boxed{", "{", "}"),
@@ -134,7 +134,7 @@ HEAVY_FOR_CONSTRAINTS: list[tuple[JsonObject, str]] = [
 
 
 Ask: TypeAlias = Callable[[str], Coroutine[Any, Any, Verdict]]
-"""Question to a verifier about an action in which a text stands."""
+"""Function: text -> a verifier's verdict on an action that contains the text."""
 
 
 def say(text: str) -> Message:
@@ -151,7 +151,7 @@ def ask(name: str, options: JsonObject, act: Callable[[str], Message], expert: s
 
 
 def within(form: str) -> Callable[[str], Message]:
-    """Action of a text that stands in place of TEXT."""
+    """Function: text -> the message `form` with the text in place of TEXT."""
     return lambda text: say(form.replace("TEXT", text))
 
 
@@ -170,7 +170,7 @@ def write_file(text: str) -> Message:
 
 PYTHON = "".join(f"def f{number}(x):\n    return [x + {number}, x * {number}]\n\n" for number in range(1500))
 PYTHON_PIECES = ["x\n", "f(a)\n", "a: a\n", "if a: a\n", "f'{a}'", "1,", "a<", "class A:\n x\n"]
-"""Statements and parts of them that a parser of Python takes long to read."""
+"""Statements and parts of statements that a parser of Python takes long to read."""
 BLOCK = "```bash\nTEXT\n```"
 MANY_WORDS = " ".join(f"w{number}" for number in range(600))
 VERDICTS: dict[str, Ask] = {
@@ -216,7 +216,7 @@ def imported(role: str, name: str) -> Callable[[str], object]:
 
 
 def imported_example(name: str) -> Callable[[str], object]:
-    """Reader that imports an example of a format once for each key, with the growing text in place of a text there."""
+    """Reader that imports a format's example once for each key of a text, with the growing text in its place."""
     row = next(example.row for example in EXAMPLES.values() if example.format == name)
     places = {place[-1]: place for place in places_of_texts(row)}
 
@@ -235,7 +235,7 @@ def imported_example(name: str) -> Callable[[str], object]:
 
 
 def places_of_texts(value: Json) -> Iterator[tuple[str | int, ...]]:
-    """Keys and indices that lead to each text in a value."""
+    """Places of all texts in a value: for each text the keys and indices that lead to it."""
     if isinstance(value, str):
         yield ()
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
@@ -244,7 +244,7 @@ def places_of_texts(value: Json) -> Iterator[tuple[str | int, ...]]:
 
 
 def replaced(row: JsonObject, place: tuple[str | int, ...], text: str) -> bytes:
-    """A row as JSON, with another text at a place."""
+    """The row as JSON, with `text` in place of the text at `place`."""
     copy: Any = json.loads(json.dumps(row))
     parent = copy
     for key in place[:-1]:
@@ -300,15 +300,15 @@ def growth_of(reader: str, head: str, piece: str) -> float:
 
 
 def growths_of(reader: str) -> dict[str, float]:
-    """Pieces for which a reader's time grows too much."""
+    """{piece: growth} of the pieces whose repetition makes a reader's time grow too much."""
     return {piece: ratio for piece in PIECES if (ratio := growth_of(reader, "", piece)) > MAX_RATIO}
 
 
 def memory_growths_of(reader: str) -> dict[str, float]:
-    """Pieces, of every eighth, for which a reader's memory grows too much, or beyond MAX_BYTES_OF_CHAR."""
+    """{piece: growth} of the pieces, every eighth tried, for which a reader takes too much memory."""
     read = READERS[reader]
     found: dict[str, float] = {}
-    read("first")  # what is kept of the expert is made
+    read("first")  # builds what the reader keeps of the expert
     for piece in PIECES[::8]:
         peaks = []
         for num_chars in (NUM_CHARS // 4, GROWTH * NUM_CHARS // 4):
@@ -324,9 +324,9 @@ def memory_growths_of(reader: str) -> dict[str, float]:
 
 
 def bytes_kept_by(reader: str) -> int:
-    """Bytes that stay behind when a reader has read eight different texts, the least of three times.
+    """Bytes still allocated after a reader has read eight different texts: the least of three measurements.
 
-    What is built once, at the first text that needs it, stays behind in one of the times, and a leak in all.
+    What is built once, at the first text that needs it, counts in one measurement only; a leak counts in all.
     """
     read = READERS[reader]
     read("first")
@@ -390,7 +390,7 @@ def test_no_constraint_takes_longer_than_the_length_of_the_text(
 
 
 async def longest_step(asked: Ask, text: str) -> float:
-    """Processor seconds for which a verdict stops the event loop; measured again if those are too many."""
+    """Longest processor time in seconds for which a verdict blocks the event loop; measured again if it is too long."""
     for _ in range(5):
         measured = MeasuredSteps(asked(text))
         await measured
@@ -400,15 +400,15 @@ async def longest_step(asked: Ask, text: str) -> float:
 
 
 def slow_steps_of(name: str, pieces: list[str], expert: str | None = None) -> dict[str, float]:
-    """Pieces of texts on which a verdict stops the event loop too long, with the processor seconds.
+    """{piece: processor seconds} of the pieces whose repetition makes a verdict block the event loop too long.
 
     Args:
-        name: Which of VERDICTS.
-        pieces: What the texts are made of.
-        expert: What the expert's text is made of instead, for the edit of a new file.
+        name: Key of VERDICTS.
+        pieces: Pieces of which the policy's texts are made.
+        expert: Piece of which the expert's new file is made; None for the expert of VERDICTS.
     """
     gc.collect()
-    gc.freeze()  # the garbage collector looks at what a verdict makes, not at all that the tests import
+    gc.freeze()  # so the garbage collector visits only what verdicts make, not all that the tests import
     asked = VERDICTS[name] if expert is None else ask("edit", {"files": {}}, write_file, repeated(expert))
     seconds = {piece: asyncio.run(longest_step(asked, repeated(piece))) for piece in pieces}
     return {piece: each for piece, each in seconds.items() if each > MAX_STEP_SECONDS}
@@ -419,7 +419,7 @@ def repeated(piece: str) -> str:
 
 
 def slow_completions(pieces: list[str]) -> dict[str, float]:
-    """Pieces of completions that stop the event loop too long, with the processor seconds."""
+    """{piece: processor seconds} of the pieces of completions that block the event loop too long."""
     turn = replace(make_turn(), verifier="qa", verifier_options={})
 
     def score(text: str) -> Coroutine[Any, Any, Verdict]:

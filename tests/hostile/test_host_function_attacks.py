@@ -1,4 +1,4 @@
-"""Cells that forge calls of the host's functions, flood them, or call where they may not: data, and nobody else's."""
+"""Cells that forge or flood calls of the host's functions, or call where they may not: no other session is harmed."""
 
 import asyncio
 import json
@@ -40,7 +40,7 @@ def reply():
     return (read(value) if value >= 0 else None, read(error) if error >= 0 else None)
 search_call = pack(b"search", b'{"query": "forged"}')
 """
-"""Beginning of a cell that can write calls of its own, and read their replies."""
+"""Beginning of a cell that can forge calls, byte for byte, and read their replies."""
 REFUSED = {
     "a function that the session does not have": "say(pack(b'other', b'{}'))",
     "no name": "say(pack(None, b'{}'))",
@@ -59,7 +59,7 @@ REFUSED = {
         "os.fork() or (os.fork() or (say(search_call), time.sleep(9)), time.sleep(9))\nos.wait()"
     ),
 }
-"""Forged calls that cost the cell its interpreter, with the reason."""
+"""{forged call: code of the cell}: each costs the cell its interpreter, and the result says why."""
 
 
 @pytest.mark.parametrize("name", REFUSED)

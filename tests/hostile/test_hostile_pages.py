@@ -1,4 +1,4 @@
-"""Pages that want to hang, flood, leave or fill the browser: each is data within its time, and the browser lives on."""
+"""Pages that hang, flood, leave or fill the browser: each gives a text or an error in time; the browser lives on."""
 
 import asyncio
 import time
@@ -38,7 +38,7 @@ MAD = {
 
 
 async def seen(html: str) -> str:
-    """What the policy reads of a page: its text, or why there is none."""
+    """Text that the policy reads of a page, or the error instead of it."""
     async with opened_page(PAGE, SETTINGS) as page:
         try:
             await page.show(html)
@@ -51,7 +51,7 @@ async def seen(html: str) -> str:
 
 
 async def healthy_after(html: str) -> tuple[str, float]:
-    """What a page shows, and the seconds that it took; the browser must be the same before and after."""
+    """(text of a page, seconds that it took); the same browser must run before and after."""
     host = await shared_browser(SETTINGS)
     assert await seen(BUTTON) == '[1] button "OK"'
     began = time.monotonic()

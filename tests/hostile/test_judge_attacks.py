@@ -1,4 +1,4 @@
-"""Texts that try to be paid by ordering, forging or confusing a judge; docs/verifiers.md shows the table."""
+"""Texts that try to be paid by giving a judge orders, a forged verdict or confusion; docs/verifiers.md lists them."""
 
 import asyncio
 import json
@@ -119,7 +119,7 @@ async def test_a_decided_verdict_is_remembered_and_an_undecided_one_is_not() -> 
     assert (before.score, before.reason) == (None, "judge_failed")
     assert first == second
     assert first.score == 0.0
-    assert len(judge.requests) == 14  # three for each order, of the question and of the control question
+    assert len(judge.requests) == 14  # 12 (three for each order of the question and of its control), then 2
 
 
 async def test_a_busy_judge_is_asked_again() -> None:
@@ -265,7 +265,7 @@ async def test_an_action_that_is_too_long_for_the_judge_alone_is_refused() -> No
 async def test_an_action_that_alone_ends_the_judge_is_refused(kind: str) -> None:
     def ended(outside: str, inside: list[str]) -> Json:
         if any("crash" in text for text in inside):
-            raise RuntimeError("ended by the text")  # which the server answers with 500
+            raise RuntimeError("ended by the text")  # the fake server then answers with status 500
         return {"reason": "x", "same": True} if kind == "equivalence" else {"reason": "x", "points": 10}
 
     async with judging(ended) as judge:

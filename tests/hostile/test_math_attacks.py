@@ -1,4 +1,4 @@
-"""Answers that try to be paid without being the expert's; docs/verifiers.md shows the table."""
+"""Answers that try to be paid without being the expert's; docs/verifiers.md lists them."""
 
 import asyncio
 from functools import cache
@@ -167,7 +167,7 @@ def sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def verdicts() -> dict[tuple[str, str], Verdict]:
-    """Verdicts on all pairs of both tables; asked together they share a program, which takes seconds to start."""
+    """Verdicts on the pairs of ATTACKS and EQUAL; asked for together they share a program, which starts slowly."""
 
     async def ask() -> list[Verdict]:
         return await asyncio.gather(*(judge(content, expert) for expert, content in pairs))

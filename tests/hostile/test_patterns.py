@@ -1,4 +1,4 @@
-"""Regular expressions of the package: each is searched in time linear in the text, whatever the text is made of."""
+"""Regular expressions of the package: each takes time linear in the length of the text, whatever the text is."""
 
 import ast
 import importlib
@@ -25,7 +25,7 @@ from tests.support.processor_time import (
 
 NUM_CHARS = 4_000
 MIN_SECONDS = 0.02
-"""Time of 32,000 characters from which on its growth is measured."""
+"""Processor seconds of the longer text above which the growth of the time is measured."""
 _METHODS = ("search", "match", "fullmatch", "sub", "finditer", "findall", "split")
 _REPEATS = (codes.MAX_REPEAT, codes.MIN_REPEAT, codes.POSSESSIVE_REPEAT)
 _OF_CATEGORY = {
@@ -41,7 +41,7 @@ PIECES = [
     *("`", "/", "=", "a ", "a.", "1,", "1.", "1/", "a-", "x=", "ab1"),
 ]
 ENDS = ("\0", "\n!")
-"""Ends of texts, which most patterns do not match."""
+"""Ends of the texts, chosen so that most patterns do not match them."""
 FILES = [
     str(path.relative_to(ROOT))
     for path in sorted((ROOT / "verl_pivot").rglob("*.py"))
@@ -58,21 +58,21 @@ class Use(NamedTuple):
 
 
 class Attack(NamedTuple):
-    """A text that begins with one text and repeats another."""
+    """Text that begins with `head` and then repeats `piece`."""
 
     head: str
     piece: str
 
 
 def attacks_on(pattern: re.Pattern[str]) -> set[Attack]:
-    """What the pattern's own parts match, repeated, each behind what must stand before it."""
+    """Texts that repeat PIECES or what parts of the pattern match, the latter after what the pattern wants before."""
     tree = parser.parse(pattern.pattern, pattern.flags)
     pieces = {*PIECES, *_parts(tree)}
     return {each for each in {*_repeats(tree, ""), *(Attack("", piece) for piece in pieces)} if each.piece}
 
 
 def _sample(tree: Iterable[Any]) -> str:
-    """A text that is about what a pattern matches."""
+    """Text that the pattern matches, or nearly matches."""
     return "".join(_sample_of(code, value) for code, value in tree)
 
 
@@ -102,7 +102,7 @@ def _children(code: object, value: Any) -> list[Any]:
 
 
 def _letters(code: object, value: Any) -> list[str]:
-    """Some characters that a part of a pattern matches, which is one character wide."""
+    """Some characters that a part of a pattern, one character wide, matches."""
     if code is codes.LITERAL:
         return [chr(value)]
     if code is codes.ANY or code is codes.NOT_LITERAL:
@@ -117,7 +117,7 @@ def _letters(code: object, value: Any) -> list[str]:
 
 
 def _parts(tree: Iterable[Any]) -> Iterator[str]:
-    """What single parts of a pattern match."""
+    """Texts that single parts of a pattern match."""
     for code, value in tree:
         if code in (codes.LITERAL, codes.IN, codes.ANY, codes.NOT_LITERAL):
             yield from _letters(code, value)
@@ -127,7 +127,7 @@ def _parts(tree: Iterable[Any]) -> Iterator[str]:
 
 
 def _repeats(tree: Iterable[Any], head: str) -> Iterator[Attack]:
-    """What each part that may repeat matches, behind what the pattern asks for before it."""
+    """Attacks that repeat a repeatable part after what the pattern wants before it, or the pattern's beginning."""
     for code, value in tree:
         for child in _children(code, value):
             if code in _REPEATS and value[1] > 8:
@@ -159,7 +159,7 @@ def uses_in(file: str) -> Iterator[Use]:
 
 
 def _patterns(name: str, value: object) -> Iterator[tuple[str, re.Pattern[str]]]:
-    """(name, pattern) of a value, and of what it holds."""
+    """(name, pattern) of each pattern that a value is or contains."""
     if isinstance(value, re.Pattern):
         yield name, value
     elif hasattr(value, "_asdict") and not isinstance(value, type):
@@ -182,7 +182,7 @@ def on_bytes(run: Callable[[bytes], object], text: str) -> object:
 
 
 def slow_text(pattern: re.Pattern[str], method: str, num_chars: int = NUM_CHARS) -> str | None:
-    """What a text is made of for which the time of a pattern's method grows too much; None if there is none."""
+    """Description of a text on which the time of a pattern's method grows too much; None if none is found."""
     run = getattr(pattern, "findall" if method == "finditer" else method)
     read = partial(run, "") if method == "sub" else run
     if isinstance(pattern.pattern, bytes):
@@ -196,7 +196,7 @@ def slow_text(pattern: re.Pattern[str], method: str, num_chars: int = NUM_CHARS)
 
 
 def slow_uses(file: str) -> dict[str, str]:
-    """Patterns of a file, each with the text for which its time grows too much."""
+    """{pattern and method: description of a text on which its time grows too much} for a file."""
     found = {f"{use.name}.{use.method}": slow_text(use.pattern, use.method) for use in uses_in(file)}
     return {name: text for name, text in found.items() if text is not None}
 

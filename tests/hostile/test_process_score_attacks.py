@@ -1,4 +1,4 @@
-"""Answers of a judge in training that try to be paid without the label's score; docs/verifiers.md shows the table."""
+"""Answers of a policy trained as a judge that try to be paid for a wrong score; docs/verifiers.md lists them."""
 
 import json
 
@@ -17,7 +17,7 @@ LISTED = [{"name": name, "text": "It is right."} for name in NAMES]
 
 
 def judged(*scores: object, maximum: object = 10, quotation: str = "I look it up.", **more: object) -> str:
-    """An answer in the form principles, with a score for each."""
+    """Answer in the form `principles`, with one of the scores for each principle."""
     grades: list[JsonObject] = [
         {"name": name, "quotation": quotation, "score": score, "maximum": maximum}  # type: ignore[dict-item]
         for name, score in zip((*NAMES, "own", "own too"), scores, strict=False)
@@ -79,7 +79,7 @@ PAID = [
 
 
 async def judge(form: str, content: str, **options: object) -> Verdict:
-    """Verdict on an answer where the label is 0.8."""
+    """Verdict on an answer about a turn whose label is 0.8."""
     given = {"turn": TURN, "form": form, "principles": LISTED, "max_added": 1, "label": 0.8, **options}
     expert = judged(8, 8) if form == "principles" else "<final_score>4,5</final_score>"
     turn = make_turn(expert=Message(role=Role.ASSISTANT, content=expert))

@@ -1,4 +1,4 @@
-"""Short answers that try to pass for the expert's; docs/verifiers.md shows the table."""
+"""Short answers that try to pass for the expert's; docs/verifiers.md lists them."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Pages that try to be paid without being what was asked for, in a real browser; docs/verifiers.md shows the table."""
+"""Pages that try to be paid without being what was asked for, in a real browser; docs/verifiers.md lists them."""
 
 import asyncio
 import base64
@@ -35,7 +35,7 @@ Element.prototype.getBoundingClientRect = () => box; Element.prototype.checkVisi
 window.getComputedStyle = () => ({color: 'rgb(255, 255, 255)', backgroundColor: 'rgb(255, 0, 0)'});
 Object.prototype.visible = true; Array.from = () => [];
 </script>"""
-# Shows boxes without names, and gives them their names behind the last picture, should it notice when one is taken.
+# Shows boxes without ids, and gives them their ids after the last picture, if the page can notice that one is taken.
 LATER_NAMES = (
     RIGHT.replace("id=menu", "class=menu")
     .replace("id=text", "class=text")
@@ -154,7 +154,7 @@ async def test_likeness_is_paid_for_the_look_alone_also_to_a_page_that_draws_the
     other = await judged("<body style='background:#000;color:#fff'>Hello, hello</body>", reference=reference)
 
     assert (drawn.score, picture.score) == (1.0, 1.0)
-    assert both.score == pytest.approx((1 + 1 / 3) / 2)  # of the assertions, only that there is no script
+    assert both.score == pytest.approx((1 + 1 / 3) / 2)  # the one assertion that holds is that there is no script
     assert (refused.score, refused.reason) == (0.0, "has_pictures")
     assert other.score is not None
     assert other.score < 0.2
@@ -210,7 +210,7 @@ async def test_a_judge_that_is_down_decides_nothing(key: None) -> None:
 
 
 async def test_pages_that_hang_wait_for_each_other_and_are_still_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page of one word that is shown after them says how fast the machine is, and not how long the queue was."""
+    """The control page of one word, rendered afterwards, must measure the machine's speed and not the queue."""
     monkeypatch.setattr("verl_pivot.verifiers.render_page._pages_at_once", lambda: 1)
     hanging = f"{RIGHT}<script>while (true) {{}}</script>"
 

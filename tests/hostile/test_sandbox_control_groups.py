@@ -1,4 +1,4 @@
-"""Memory that no process is charged for, on services that give each pod a control group, and what becomes of groups."""
+"""Memory that no process is charged for, where each pod has a control group, and the reuse and removal of groups."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ in_groups = pytest.mark.parametrize("kind", [Kind.BY_ROOT, Kind.BWRAP_EXEC_BY_RO
 
 LIMITS = Limits(wall_seconds=60.0, cpu_seconds=60, memory_bytes=16 * MIB, tmp_bytes=MIB, num_processes=40)
 BOUND_BYTES = 128 * MIB
-"""More than a program under LIMITS may use, with its files and its room, and less than each attack asks for."""
+"""More than the group of a program under LIMITS may use, and less than each attack asks for."""
 
 TREE = """
 import ctypes, mmap, os, socket, time
@@ -112,15 +112,15 @@ def groups_of(running: Service) -> list[Path]:
 
 
 def most_files(running: Service) -> set[Path]:
-    """For each pod of the service the file that holds the most memory it has used, kernel memory included."""
+    """Files, one for each pod of the service, with the most memory that the pod has used, kernel memory included."""
     memory, _ = groups_of(running)
     return set(memory.rglob("pod-*/memory.max_usage_in_bytes"))
 
 
 def forget_most_bytes(running: Service) -> set[Path]:
-    """Forget what pods have used: programs of other tests on this service have larger limits.
+    """Reset the most memory that pods have used: programs of other tests on this service have larger limits.
 
-    Returns the files of groups that still hold much, of which no program gets one: the kernel frees some memory late.
+    Returns the files of groups that still hold much memory, since the kernel frees some late; no program gets them.
     """
     files = most_files(running)
     for file in files:
@@ -129,7 +129,7 @@ def forget_most_bytes(running: Service) -> set[Path]:
 
 
 def most_bytes(running: Service, occupied: set[Path]) -> int:
-    """Most memory that any pod but the occupied ones has used since `forget_most_bytes`."""
+    """Most bytes that any pod has used since `forget_most_bytes`, without the pods of the files in `occupied`."""
     return max(int(file.read_text()) for file in most_files(running) - occupied)
 
 

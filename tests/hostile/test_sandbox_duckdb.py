@@ -1,4 +1,4 @@
-"""A program that uses DuckDB by itself works in a fork of the zygote as it does in a fresh interpreter."""
+"""A program that imports DuckDB works in a fork of the zygote as it does in a fresh interpreter."""
 
 import pytest
 

@@ -41,7 +41,7 @@ pytestmark = pytest.mark.heavy
 
 @contextmanager
 def own_service(kind: Kind = Kind.ZYGOTE, *arguments: str, lanes: int = 2) -> Iterator[Service]:
-    """A service that a test may break; a process that is left of it afterwards fails the test."""
+    """A service that a test may break; the test fails if a process of the service is left at the end."""
     running = start_service(kind, *arguments, lanes=lanes)
     left: list[int] = []
     try:
@@ -175,7 +175,7 @@ def test_h56_kill_9_of_the_service_leaves_nobody() -> None:
 
 
 def test_h56_a_local_service_that_is_killed_comes_back_and_the_call_is_answered() -> None:
-    """Run in a process of its own, by an ordinary user, with the service as its child."""
+    """Run the client in a process of its own, as an ordinary user, with the service as its child."""
     script = """
 import asyncio, os, signal
 from verl_pivot.sandbox.client import Sandbox
@@ -288,11 +288,11 @@ MIXTURE = [
 
 
 FILES_OF_A_NETWORK = 3
-"""The network, its counter of sockets, and the first process of its last pod."""
+"""Descriptors of a network: its namespace, its counter of sockets, and the first process of its last pod."""
 
 
 class Figures:
-    """Files, processes, mounts and memory that a service holds; networks rest in a pool and are counted apart."""
+    """Files, processes, mounts and memory that a service holds; pooled networks are counted apart from other files."""
 
     def __init__(self, running: Service) -> None:
         found = parts(running)
@@ -306,7 +306,7 @@ class Figures:
 
 
 def _open_files(pid: int) -> list[str]:
-    """What the descriptors of a process refer to, without those that were closed while this reads."""
+    """Targets of a process's descriptors, without descriptors that are closed meanwhile."""
     names: list[str] = []
     for fd in os.listdir(f"/proc/{pid}/fd"):
         with suppress(FileNotFoundError):
@@ -334,7 +334,7 @@ def test_h57_a_soak_leaves_files_processes_mounts_and_memory_where_they_were(num
         after = Figures(running)
 
         assert until(lambda: abs(Figures(running).num_processes - before.num_processes) <= 2)
-        assert until(lambda: abs(Figures(running).num_files - before.num_files) <= 8)  # pods that are about to start
+        assert until(lambda: abs(Figures(running).num_files - before.num_files) <= 8)  # 8: pods about to start
         assert after.num_networks <= len(parts(running).supervisors) * (MAX_RESTING + 8)
         assert after.num_mounts == before.num_mounts
         assert after.memory_bytes - before.memory_bytes < 32 * MIB
@@ -372,7 +372,7 @@ def test_h58_32_bombs_beside_200_honest_programs_spoil_none(name: str) -> None:
 
 @pytest.mark.finding("time without a core")
 def test_h60_waiting_for_a_core_is_not_the_programs_time() -> None:
-    """Twice as many programs as cores; each needs two thirds of its limit on a core of its own."""
+    """Run twice as many programs as cores; each needs two thirds of its time limit on a core of its own."""
     code = "import time\nwhile time.process_time() < 0.4: pass\nprint('done')"
     count = 2 * (os.cpu_count() or 1)
 
@@ -381,7 +381,7 @@ def test_h60_waiting_for_a_core_is_not_the_programs_time() -> None:
     ended = [result for result in results if result.status != Status.OK]
     assert all(
         result.timing.wall_seconds >= 1.2 for result in ended
-    )  # the limit was granted a second time, for waiting, and used up
+    )  # the limit was granted again, for the time of waiting, and used up too
     assert {result.status for result in ended} <= {Status.TIMEOUT}
 
 
@@ -396,7 +396,7 @@ def test_h60_no_limit_follows_a_clock_that_can_be_set() -> None:
 
 
 def test_h60_a_suspended_service_ends_nobody_before_its_time() -> None:
-    """Stop the service alone, which delays the end; a machine that sleeps would stop everything at once."""
+    """Suspend the service and not its programs, which only delays their end; a sleeping machine suspends both."""
     with own_service(lanes=1) as running:
         running.run("pass")
 

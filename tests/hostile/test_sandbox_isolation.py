@@ -44,7 +44,7 @@ EPILOGUE = "\nprint(json.dumps(answers))"
 
 
 def answers(kind: Kind, code: str, **options: object) -> dict[str, object]:
-    """What the program, which stands between prologue and epilogue, put into `answers`."""
+    """The dict `answers` that a program fills; its code runs between PROLOGUE and EPILOGUE."""
     found: dict[str, object] = json.loads(service(kind).output(PROLOGUE + code + EPILOGUE, **options))
     return found
 
@@ -54,7 +54,7 @@ def test_h33_proc_shows_no_process_outside(kind: Kind) -> None:
     found = answers(kind, "answers['pids'] = sorted(int(name) for name in os.listdir('/proc') if name.isdigit())")
 
     if kind is Kind.BWRAP_EXEC:
-        assert found["pids"] == [1, 2]  # the shim of its pod, which has no secrets and rights of its own
+        assert found["pids"] == [1, 2]  # 1 is the pod's shim, without secrets or rights of its own
     else:
         assert found["pids"] == [2]  # hidepid: not even the pod's PID 1
 
@@ -305,7 +305,7 @@ else:
 @on_every_kind_and_tier
 @pytest.mark.finding("ports, sockets and open files of others")
 def test_h36_abstract_sockets_of_other_programs_cannot_be_met(kind: Kind) -> None:
-    others = [Program(code=MEET, args=("connect", "abstract"), limits=SMALL)] * 4  # on both lanes
+    others = [Program(code=MEET, args=("connect", "abstract"), limits=SMALL)] * 4  # so many that both lanes run some
 
     listener, *clients = service(kind).run_many(
         [Program(code=MEET, args=("listen", "abstract"), limits=SMALL), *others]
@@ -521,7 +521,7 @@ ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(page))
 
 @on_every_kind
 def test_h42_a_lock_on_a_shared_read_only_file_is_seen_by_others(kind: Kind) -> None:
-    """Not stopped within a lane, and documented: programs that work together can exchange bits this way."""
+    """The sandbox does not stop this within a lane, as documented: programs that cooperate can exchange bits so."""
     holder = "import fcntl, time; file = open('/usr/bin/env'); fcntl.flock(file, fcntl.LOCK_EX); time.sleep(1)"
     seeker = """
 import fcntl, time
@@ -572,7 +572,7 @@ attempt("setgroups", os.setgroups, [0])
     assert {found.pop(name) for name in ("setuid 0", "setgid 0", "setgroups")} <= {"EPERM", "EINVAL"}
     found.pop("found")
     assert 1000 not in found.values()
-    assert set(found.values()) <= {65534}  # their owner has no id inside, so the setuid bit has no effect
+    assert set(found.values()) <= {65534}  # their owner has no id in the sandbox, so setuid does nothing
 
 
 def test_h44_a_service_started_by_root_is_root_no_longer() -> None:
@@ -585,7 +585,7 @@ def test_h44_a_service_started_by_root_is_root_no_longer() -> None:
 
     assert len(family) > 5
     waiting = [set(text.splitlines()) for text in statuses if "\nUid:\t0\t" in text]
-    assert len(waiting) <= 1  # it waits for the end of the service, to remove its control groups
+    assert len(waiting) <= 1  # one process of root waits to remove the control groups at the end
     assert all({"CapPrm:\t0000000000000002", "CapEff:\t0000000000000002", "NoNewPrivs:\t1"} <= each for each in waiting)
     assert {
         line for line in statuses[0].splitlines() if line.startswith(("CapPrm", "CapEff", "NoNewPrivs", "Groups"))
@@ -597,7 +597,7 @@ def test_h44_a_service_started_by_root_is_root_no_longer() -> None:
 @pytest.mark.parametrize("kind", [Kind.BY_ROOT, Kind.BWRAP_EXEC_BY_ROOT])
 @pytest.mark.finding("secrets of the service")
 def test_h34_of_roots_environment_nothing_is_in_the_processes_of_an_ordinary_user(kind: Kind) -> None:
-    """The service's uid may be another service's too, whose processes can read /proc/PID/environ."""
+    """Another service may run under the same uid, and its processes can read /proc/PID/environ."""
     if not IS_ROOT:
         pytest.skip(f"only root can start a service as root, and this is uid {os.geteuid()}")
     running = service(kind)
@@ -659,7 +659,7 @@ def test_h46_a_session_holds_one_more_which_speaks_for_itself_alone(kind: Kind) 
             code = "import os; [fd for fd in range(1024) if os.path.exists(f'/proc/self/fd/{fd}')]"
             held = json.loads((await session.run(code)).value or "")
             assert held[:4] == [0, 1, 2, 3]
-            assert len(held) <= 5  # the last one carries this cell's answer
+            assert len(held) <= 5  # the fifth carries this cell's answer
 
     asyncio.run(main())
 

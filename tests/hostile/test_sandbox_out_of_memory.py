@@ -1,7 +1,7 @@
-"""What the kernel ends when memory runs out: programs, and neither lanes nor a trainer beside the service.
+"""Processes that the kernel ends when memory runs out: programs, and neither lanes nor a trainer beside the service.
 
-A control group with a bound on memory stands for a machine: the kernel chooses among the processes in it as it would
-among all, by memory and `oom_score_adj`.
+A control group with a limit on memory stands for a machine: the kernel chooses among the group's processes as it would
+among all processes, by memory and `oom_score_adj`.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ pytestmark = [
 ]
 MACHINE_BYTES = 1000 * MIB
 TRAINER_BYTES = 600 * MIB
-"""More than half of the machine."""
+"""More than half of MACHINE_BYTES."""
 LIMITS = Limits(wall_seconds=60.0, cpu_seconds=60, memory_bytes=2000 * MIB, tmp_bytes=MIB)
 GROWS = "held = []\nwhile True: held.append(b'x' * (1 << 20))"
 GROWS_IN_PARTS = """
@@ -47,7 +47,7 @@ time.sleep(4)
 
 @contextlib.contextmanager
 def small_machine() -> Iterator[None]:
-    """Put this process, and what it starts, into a control group that has MACHINE_BYTES."""
+    """Put this process, and what it starts, into a control group whose limit is MACHINE_BYTES."""
     assert GROUPS is not None
     group = Path(GROUPS.memory, f"small-machine-{os.getpid()}")
     group.mkdir()
@@ -74,7 +74,7 @@ def _remove(group: Path) -> None:
 
 @contextlib.contextmanager
 def trainer() -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that holds TRAINER_BYTES and asks for nothing."""
+    """A process that holds TRAINER_BYTES of memory and takes no more."""
     code = f"held = b'x' * {TRAINER_BYTES}\nprint('ready', flush=True)\ninput()"
     command = [sys.executable, "-c", code]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -87,7 +87,7 @@ def trainer() -> Iterator["subprocess.Popen[bytes]"]:
 
 
 def run_until_memory_is_out(kind: Kind, code: str) -> None:
-    """Run a program that takes all memory of a small machine, and look at who is left."""
+    """Run a program that takes all memory of a small machine; the trainer and the lanes must outlive it."""
     with small_machine():
         running = start_service(kind, lanes=1)
         try:
@@ -107,6 +107,6 @@ def run_until_memory_is_out(kind: Kind, code: str) -> None:
 def test_h45_programs_go_before_lanes_and_a_trainer_of_half_the_machine_when_memory_runs_out(
     kind: Kind, code: str
 ) -> None:
-    # In a fresh process: pytest's own may have grown to be the largest of the small machine, and would be ended.
+    # In a fresh process: pytest's own may be the largest of the small machine, and the kernel would end it.
     with ProcessPoolExecutor(max_workers=1, mp_context=multiprocessing.get_context("spawn")) as executor:
         executor.submit(run_until_memory_is_out, kind, code).result()

@@ -85,7 +85,7 @@ os._exit(3)
     assert (result.status, result.exit_code, result.stdout) == (Status.ERROR, 3, "[]\n")
 
 
-# All limits but RLIMIT_DATA, to which the memory of the lane's zygote is added.
+# STATE leaves out RLIMIT_DATA: a lane adds the memory of its zygote to it.
 STATE = """
 import builtins, gc, json, os, re, resource, signal, sys, threading
 state = {

@@ -148,7 +148,7 @@ def test_h59_a_cell_that_ends_its_interpreter_starts_a_new_epoch(code: str) -> N
 def test_h59_whoever_asks_for_a_lost_epoch_is_told() -> None:
     async def body(session: Session) -> None:
         await session.run("import os; os._exit(0)")
-        session.epoch = 1  # a client that has not seen the answer
+        session.epoch = 1  # as a client that has not seen the answer believes
         with pytest.raises(SessionLostError, match="gone"):
             await session.run("1")
 
@@ -343,7 +343,7 @@ def test_h59_idle_sessions_are_closed_and_their_users_told() -> None:
         async with running.client() as sandbox:
             session = await sandbox.open(limits=SMALL)
             await session.run("x = 1")
-            await asyncio.sleep(7.0)  # the service looks every 5 seconds
+            await asyncio.sleep(7.0)  # the service looks for idle sessions every 5 seconds
             with pytest.raises(SessionLostError):
                 await session.run("x")
 

@@ -1,4 +1,4 @@
-"""Honest programs on a machine that others keep busy: time in which a process has no core is not the program's."""
+"""Honest programs on a machine that others keep busy: time without a core does not count for a program's limit."""
 
 import subprocess
 import sys
@@ -44,7 +44,7 @@ def rivals() -> Iterator[None]:
 
 
 def assert_not_ended_early(result: Result) -> None:
-    """A program that only computes is ended only when its limit was granted again, for waiting, and used up."""
+    """Check that a program ended by itself, or at its limit only after it used up a second one, granted for waiting."""
     assert result.status in (Status.OK, Status.TIMEOUT), result
     assert result.status == Status.OK or result.timing.wall_seconds >= 2 * WALL_SECONDS, result.timing
 
@@ -84,7 +84,7 @@ for _ in range(5):
         spin()
     os.wait()
 """
-"""Program that leaves daemons of a few threads each, which then take the core from it."""
+"""Program that starts daemons of a few threads each, which then keep it from a core."""
 
 
 @pytest.mark.finding("time without a core")
@@ -127,7 +127,7 @@ if os.fork() == 0:
     stay()
 os.wait()
 """
-"""Process that has a child, the program, and a grandchild of that, whose parent has ended."""
+"""Process whose child is the program; it has adopted a grandchild of the program whose own parent has ended."""
 TIMES = st.builds(CoreTime, st.floats(0.0, 100.0), st.floats(0.0, 100.0))
 
 
@@ -170,7 +170,7 @@ def test_daemons_are_of_the_family_where_their_new_parent_is_given() -> None:
 def test_times_before_the_first_look_count_for_nothing_whoever_had_them() -> None:
     waiting = Waiting({7: CoreTime(used_seconds=2.0, waited_seconds=1.0), 8: CoreTime(20.0, 10.0)})
 
-    waiting.look({7: CoreTime(used_seconds=2.5, waited_seconds=4.0)}, is_ready=False, now=10.0)  # 8 has ended
+    waiting.look({7: CoreTime(used_seconds=2.5, waited_seconds=4.0)}, is_ready=False, now=10.0)  # process 8 has ended
 
     assert (waiting.seconds(60.0), waiting.seconds(2.0)) == (3.0, 1.5)
 
@@ -198,7 +198,7 @@ CELL_BUSY = "end = time.process_time() + 0.25\nwhile time.process_time() < end: 
 
 @pytest.mark.finding("CPU time of a session")
 def test_h59_the_limit_on_cpu_time_counts_for_each_cell() -> None:
-    """A session lives as long as a trajectory, whose calls together take more than the limit of one."""
+    """A session lives as long as a trajectory, whose cells together may take more than the limit of one cell."""
 
     async def body(session: Session) -> None:
         await session.run("import time\nnum_cells = 0")

@@ -23,7 +23,7 @@ def test_h01_an_endless_loop_ends_at_its_cpu_limit_if_that_comes_first() -> None
     result = service().run("while True: pass", limits=Limits(wall_seconds=20.0, cpu_seconds=1))
 
     assert (result.status, result.exit_code) == (Status.CPU_LIMIT, None)
-    assert 0.8 < (result.timing.cpu_seconds or 0.0) < 1.2  # the kernel looks at every tick of its clock
+    assert 0.8 < (result.timing.cpu_seconds or 0.0) < 1.2  # the kernel checks at each tick of its clock
 
 
 def test_h01_ignoring_the_signal_of_the_cpu_limit_gains_one_second() -> None:
@@ -75,7 +75,7 @@ while True:
     assert result.status == Status.TIMEOUT
     assert (
         result.timing.wall_seconds < 5.0
-    )  # it waits for cores that its own processes use, which must not extend its limit
+    )  # the wait for cores that the program's own processes use must not extend its limit
     assert_no_survivors(marker)
 
 
@@ -98,7 +98,7 @@ while True:
 
     result = service().run(code, limits=FEW)
 
-    assert (result.status, result.stdout) == (Status.OK, "31\n")  # and the program itself
+    assert (result.status, result.stdout) == (Status.OK, "31\n")  # 32 with the program itself
     assert result.timing.wall_seconds < 1.0
     assert_no_survivors(marker)
 
@@ -109,7 +109,7 @@ def test_h06_a_fork_bomb_in_bash_is_bounded_and_leaves_nobody() -> None:
 
     result = service().run(code, language="bash", limits=FEW)
 
-    # The first process starts the bomb and ends; where the bomb was faster, bash waits and tries its second fork again.
+    # The first process starts the bomb and ends; if the bomb leaves it no process, bash waits and tries to fork again.
     assert result.status in (Status.OK, Status.TIMEOUT)
     assert_no_survivors(marker)
 
@@ -177,7 +177,7 @@ time.sleep(100)
     "h14_numpy": "import numpy; numpy.ones(10**9)",
 }
 RAISES = {"h09_bytearrays", "h10_anonymous_maps", "h14_numpy"}
-"""Programs of a single process, to which the kernel refuses memory: they end by an exception of Python."""
+"""Programs of a single process: the kernel refuses them memory, and they end with a Python exception."""
 
 
 @pytest.mark.parametrize("name", MEMORY_BOMBS)
@@ -238,4 +238,4 @@ def test_results_do_not_wait_to_be_asked_for() -> None:
     start = time.monotonic()
     service().run("pass")
 
-    assert time.monotonic() - start < 0.4  # a service that looks every half second for what has ended takes longer
+    assert time.monotonic() - start < 0.4  # looking for ended programs every half second would take longer

@@ -1,4 +1,4 @@
-"""Queries that try to be paid without asking what the expert asks; docs/verifiers.md shows the table."""
+"""Queries that try to be paid without asking what the expert asks; docs/verifiers.md lists them."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Answers that a cell forges, and forks inside of cells: each answer comes from the process that was asked."""
+"""Cells that forge answers or fork: only the process that was asked can answer."""
 
 import asyncio
 
@@ -39,7 +39,7 @@ REFUSED = {
     ),
     "half an answer of a child": "os.fork() or (say(b'\\0'), os._exit(0))\nos.wait()",
 }
-"""Forged answers that cost the cell its interpreter, at once and for a reason that is told."""
+"""{forged answer: code of the cell}: each costs the cell its interpreter at once, and the result says why."""
 
 
 @pytest.mark.parametrize("name", REFUSED)
@@ -206,7 +206,7 @@ def test_h59_what_a_cell_leaves_to_end_the_interpreter_is_told_to_a_later_cell_a
         results = [await session.run(code)]
         while results[-1].status != Status.SESSION_KILLED:
             results.append(await session.run("time.sleep(0.05)"))
-            await asyncio.sleep(0.2)  # the end mostly falls between two cells
+            await asyncio.sleep(0.2)  # so that the interpreter mostly ends between cells
         assert (results[-1].error, session.epoch) == (reason, 2)
         assert {result.status for result in results[:-1]} <= {Status.OK}
         assert (await session.run("'held' in globals()")).value == "False"

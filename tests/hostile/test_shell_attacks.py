@@ -1,4 +1,4 @@
-"""Commands and keystrokes that try to be paid without being the expert's; docs/verifiers.md shows the tables."""
+"""Commands and keystrokes that try to be paid without being the expert's; docs/verifiers.md lists them."""
 
 import json
 from difflib import SequenceMatcher
@@ -112,7 +112,7 @@ NOT_SAME_HERE = [
     ("tar -xzf a", "tar xzf a"),
     ("sudo ls -la", "sudo ls -al"),
 ]
-"""Lines that do the same, and are refused: docs/verifiers.md names these."""
+"""Pairs of lines that do the same, but are refused as different; docs/verifiers.md names them."""
 DIFFERENT = [
     ("find . -name a -type f", "find . -type f -name a"),
     ("tar -xzf a.tgz", "tar -zxf a.tgz"),

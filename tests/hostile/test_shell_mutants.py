@@ -1,4 +1,4 @@
-"""Lines of one form do the same in bash: mutants of typical lines, run with every external command replaced."""
+"""Lines of the same form do the same in bash: tested on mutants of typical lines, with external commands replaced."""
 
 import random
 from collections import defaultdict
@@ -87,7 +87,7 @@ def mutant(rng: random.Random, line: str) -> str:
 
 
 def groups_of_one_form(num_mutants: int, seed: int) -> list[list[str]]:
-    """Mutants grouped by their form, without those whose form is their text."""
+    """Groups of at least two mutants with the same form; lines with no form or only a TextForm are left out."""
     rng = random.Random(seed)
     groups: defaultdict[Form, set[str]] = defaultdict(set)
     for _ in range(num_mutants):

@@ -1,4 +1,4 @@
-"""Queries that try to be paid without the expert's rows; docs/verifiers.md shows the table."""
+"""Queries that try to be paid without the expert's rows; docs/verifiers.md lists them."""
 
 from pathlib import Path
 
@@ -121,7 +121,7 @@ async def test_no_query_is_paid_that_is_not_the_experts(query: str, reason: str)
 
 
 def nested(depth: int) -> str:
-    """A query whose second column is one number in as many structs."""
+    """Query whose second column is a number inside `depth` nested structs."""
     steps = [f"s{n} AS (SELECT name, {{'a': x}} AS x FROM s{n - 1})" for n in range(1, depth)]
     first = "s0 AS (SELECT name, {'a': age} AS x FROM customers WHERE age > 33)"
     return f"WITH {', '.join([first, *steps])} SELECT name, x FROM s{depth - 1}"

@@ -1,4 +1,4 @@
-"""Attacks on `tool_call`: no completion is paid without the expert's call; docs/verifiers.md shows the table."""
+"""Attacks on `tool_call`: no completion is paid without the expert's call; docs/verifiers.md lists them."""
 
 import pytest
 

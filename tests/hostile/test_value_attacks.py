@@ -1,4 +1,4 @@
-"""Values that try to pass for the expert's, by the kindest schema or option; docs/verifiers.md shows the table."""
+"""Values that try to pass for the expert's under the most lenient schema or option; docs/verifiers.md lists them."""
 
 import json
 
@@ -23,7 +23,7 @@ CABINS: Json = {"type": "string", "enum": ["economy", "business"]}
 PROSE: JsonObject = {"free_text": ["act.x"], "min_similarity": 0.5}
 PATHS: JsonObject = {"paths": ["act.x"]}
 
-# what it is: (expert's value, the policy's, schema of the argument, options)
+# (the expert's value, the policy's value, schema of the argument, options of the verifier)
 Case = tuple[Json, Json, Json, JsonObject]
 ATTACKS: dict[str, Case] = {
     "the next id, without a schema": (1234567890, 1234567891, NO_SCHEMA, {}),

@@ -1,4 +1,4 @@
-"""Right actions on a machine that others keep busy: what only the load decides is no verdict, and never a refusal."""
+"""Right actions on a machine that others keep busy: an action that fails only for the load is never refused."""
 
 import os
 import subprocess
@@ -56,7 +56,7 @@ async def test_no_right_action_is_refused_on_a_busy_machine(name: str, monkeypat
 
 
 class BusySandbox:
-    """Sandbox on which the first runs get no core."""
+    """Sandbox on which the first `num_busy` runs get no core."""
 
     def __init__(self, num_busy: int) -> None:
         self.num_busy = num_busy

@@ -1,4 +1,4 @@
-"""The attention that replaces SGLang's on a CPU, beside SGLang's own."""
+"""The attention that replaces SGLang's on a CPU gives the same results as SGLang's own."""
 
 import importlib.util
 import inspect
@@ -17,7 +17,7 @@ _SLOTS, _SIZE = 4096, 16
 
 @pytest.fixture(scope="module")
 def stock() -> ModuleType:
-    """SGLang's module as it is installed, whether or not the shims are at work."""
+    """SGLang's module as it is installed, without the changes of the shims."""
     activate_shims()
     found = importlib.util.find_spec(_BACKEND)
     assert found is not None
@@ -34,7 +34,7 @@ def _both(stock: ModuleType) -> tuple[Any, Any]:
     """SGLang's backend, and one whose attention is replaced."""
 
     class Replaced(stock.TorchNativeAttnBackend):  # type: ignore[misc, name-defined]
-        """A class of its own, so that SGLang's keeps its methods."""
+        """Subclass whose methods are replaced, so that SGLang's class keeps its own."""
 
     replace_attention(Replaced)
     runner = SimpleNamespace(device="cpu")

@@ -37,7 +37,7 @@ time.sleep(600)
 
 
 def start(folder: Path, ending: str = "sleeps") -> "subprocess.Popen[bytes]":
-    """The program, once its children run."""
+    """Start the program, and wait until its children run."""
     process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(folder), ending])
     deadline = time.monotonic() + 60
     while not (folder / "pids").exists():

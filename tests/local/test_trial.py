@@ -26,7 +26,7 @@ def write_pivots(folder: Path, model: Path) -> Path:
 
 
 def test_a_trial_killed_while_its_engine_runs_leaves_no_process(tmp_path: Path) -> None:
-    """SIGKILL, which the launch cannot handle: its supervisor ends Ray, SGLang and all workers."""
+    """Send SIGKILL, which the launch cannot handle: its supervisor must end Ray, SGLang and all workers."""
     model = write_model(tmp_path / "model")
     overrides = training(model, write_pivots(tmp_path, model), batch_size=8, n=4, num_steps=1000)
     command = [sys.executable, "-m", "verl.trainer.main_ppo", "+method=pivotrl", "+local=cpu", *overrides]

@@ -1,4 +1,4 @@
-"""local.trial_report: ten lines of what verl logs in a thousand."""
+"""local.trial_report: verl's log of about a thousand lines becomes about ten lines."""
 
 from verl_pivot.local.trial_report import TrialReport
 

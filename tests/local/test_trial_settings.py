@@ -1,4 +1,4 @@
-"""A launch command of a cluster, tried with `+local=cpu`."""
+"""Settings that `+local=cpu` changes in the launch command of a cluster."""
 
 import pytest
 from hydra import compose, initialize_config_module

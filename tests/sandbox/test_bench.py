@@ -1,4 +1,4 @@
-"""The bench's rows and report, and one small run of every part."""
+"""`verl-pivot sandbox bench`: its rows and report, and one small run of every part."""
 
 import io
 import json

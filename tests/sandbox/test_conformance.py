@@ -25,7 +25,7 @@ def results(kind: Kind) -> dict[str, Result]:
 
 
 def outcome(result: Result) -> tuple[object, ...]:
-    """What a program is seen to do."""
+    """Status, exit code, signal and output of a program."""
     return result.status, result.exit_code, result.signal, result.stdout, result.stderr
 
 

@@ -49,7 +49,7 @@ OF_EVERY_SANDBOX = [
 
 @pytest.fixture(scope="module")
 def device() -> Iterator[Path]:
-    """A device that every user may use, with requests of its own."""
+    """A device that every user may use, and that has ioctl requests of its own."""
     if not IS_ROOT or not TUN.exists():
         pytest.skip("only root makes a device that every user may use")
     path = Path(f"/dev/verl-pivot-test-{os.getpid()}")

@@ -15,7 +15,7 @@ from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE, Node
 
 
 class FakeDiscovery:
-    """A Discovery that lists the URLs which the test sets."""
+    """Discovery that lists the URLs that the test sets."""
 
     def __init__(self, *urls: str, token: str = TOKEN) -> None:
         self.urls = urls

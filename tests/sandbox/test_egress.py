@@ -70,7 +70,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    """Port of a web server of this machine."""
+    """Port of a web server on this machine."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
@@ -82,7 +82,7 @@ def port() -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def tls_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """Port of a web server of this machine that speaks TLS, with a certificate of its own."""
+    """Port of a web server on this machine that speaks TLS, with a certificate of its own."""
     context = server_context(tmp_path_factory.mktemp("certificate"))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.socket = context.wrap_socket(server.socket, server_side=True)
@@ -96,7 +96,7 @@ def tls_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def reaching(port: int, tls_port: int) -> Iterator[Reaching]:
-    """Function that starts a service of a kind, once, which lists web.test: the web server."""
+    """Function: kind -> service of this kind, started once, whose list has web.test with both web servers."""
 
     @functools.cache
     def start(kind: Kind) -> Service:
@@ -262,7 +262,7 @@ def test_what_runs_while_the_proxy_ends_has_no_result_and_the_next_program_has_a
                 os.kill(pid, signal.SIGKILL)
             await asyncio.to_thread(until, lambda: any(map(_is_proxy, descendants(made.pid))))
             await asyncio.sleep(0.5)
-            for _ in range(2):  # one of them in a pod that was made ahead
+            for _ in range(2):  # one of the two runs is in a pod that was made ahead
                 result = await sandbox.run(FETCH, args=(url,), network=Network.PROXY, limits=LIMITS)
                 assert result.stdout == f"web.test:{port} /\n"
             with pytest.raises(SessionLostError, match="the proxy of this node ended"):

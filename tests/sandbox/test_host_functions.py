@@ -1,4 +1,4 @@
-"""Functions of the host: what a cell calls, what the caller of the session answers, and what both find in between."""
+"""Host functions: calls from cells, answers by the caller of the session, and the limits and errors of both."""
 
 import asyncio
 import time
@@ -43,7 +43,7 @@ SUBMIT = HostFunction(
 
 
 class Host:
-    """Answers every call with its own name and arguments, and keeps them."""
+    """Host that keeps each call, and by default answers it with the call's name and arguments."""
 
     def __init__(self, reply: Callable[[str, JsonObject], HostReply] | None = None, seconds: float = 0.0) -> None:
         self.calls: list[tuple[str, JsonObject]] = []
@@ -219,7 +219,7 @@ def test_what_the_policy_got_wrong_is_an_exception_in_the_cell(code: str) -> Non
         result = await session.run(code, answer_call=Host(reply_of))
         assert (result.status, session.epoch) == (Status.ERROR, 1)
         assert last_line(result).startswith(MISTAKES[code])
-        assert "verl_pivot" not in (result.error or "")  # the traceback has the cell's frames alone
+        assert "verl_pivot" not in (result.error or "")  # the traceback has only the cell's frames
         caught = "try:\n    search('wrong')\nexcept Exception as error:\n    print(error)\n7"
         result = await session.run(caught, answer_call=Host(reply_of))
         assert (result.stdout, result.value) == ("there is nothing about that\n", "7")

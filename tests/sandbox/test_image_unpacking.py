@@ -1,4 +1,4 @@
-"""Archives of images: what is unpacked as a root, and archives that would do more than that."""
+"""Archives of images: what is unpacked as a root file system, and hostile or damaged archives, which are refused."""
 
 import gzip
 import hashlib
@@ -179,7 +179,7 @@ DEEP = [entry for number in range(9) for entry in (
     ("file", "/".join([f"link{number - 1}"] * (number > 0) + ["a"] * 100 + ["x"]), ""),
     ("symlink", f"link{number}", "/".join([f"link{number - 1}"] * (number > 0) + ["a"] * 100)),
 )]  # fmt: skip
-"""Folders that links make deeper than any name in the archive is."""
+"""Files and links whose real paths are deeper than any name in the archive, since names lead through links."""
 REFUSED = [
     (layer(("file", "../secret", "x")), "leads out of the image"),
     (layer(("file", "a/../../secret", "x")), "leads out of the image"),
@@ -215,7 +215,7 @@ def test_what_is_not_allowed_is_refused_and_leaves_nothing(
 
 
 def sized(size: int, kind: bytes = tarfile.REGTYPE) -> bytes:
-    """A header that promises `size` bytes, which do not follow."""
+    """Header of an entry that promises `size` bytes, which do not follow."""
     header = tarfile.TarInfo("large")
     header.type, header.size = kind, size
     return header.tobuf(tarfile.GNU_FORMAT) + bytes(1024)

@@ -1,4 +1,4 @@
-"""Output while a program runs: the same text and result as without, bounded, and ended with its reader."""
+"""Output read while a program runs: same text and result as otherwise, bounded; the program ends with its reader."""
 
 import asyncio
 import time

@@ -236,7 +236,7 @@ def test_the_settings_of_a_pool_are_one_line_of_yaml(monkeypatch: pytest.MonkeyP
 
 
 async def post(url: str, token: str, **body: Any) -> tuple[int, dict[str, Any]]:
-    """Status and answer of /run_code, with the token as a user of SandboxFusion's client gives it: in the URL."""
+    """Status and answer of /run_code; the token stands in the URL, where users of SandboxFusion's client put it."""
     address = url.replace("http://", f"http://any:{token}@")
     async with aiohttp.ClientSession() as session, session.post(f"{address}/run_code", json=body) as answer:
         return answer.status, await answer.json()

@@ -1,4 +1,4 @@
-"""Sessions that begin with a startup cell that ran before them, in interpreters made ahead."""
+"""Sessions in interpreters made ahead, in which a startup cell ran before the session was opened."""
 
 import os
 import resource
@@ -70,12 +70,12 @@ def prewarmed(folder: Path) -> Iterator[Service]:
 
 
 def has_spares(service: Service, *, num_sessions: int = 0) -> bool:
-    """Whether as many interpreters wait as are made ahead, soon."""
+    """Whether NUM_PREWARMED interpreters wait within some seconds, besides those of `num_sessions` open sessions."""
     return until(lambda: len(parts(service).programs) == NUM_PREWARMED + num_sessions)
 
 
 def num_opened(service: Service) -> dict[str, float]:
-    """{"yes" or "no": sessions that were opened so far in an interpreter that was there already, or was not}."""
+    """{"yes": sessions opened so far in an interpreter made ahead, "no": sessions opened so far in another one}."""
     with urllib.request.urlopen(f"{service.url}/metrics") as answer:
         page = answer.read().decode()
     lines = [line.split() for line in page.splitlines() if line.startswith("sandbox_sessions_opened_total{")]

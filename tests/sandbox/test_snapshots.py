@@ -1,4 +1,4 @@
-"""Snapshots: what a session keeps beyond its service, what is lost and said so, and bytes that somebody forged."""
+"""Snapshots: what outlives a session's service, what is lost and reported as lost, and forged snapshots."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ async def run_all(session: Session, cells: Sequence[str]) -> Result:
 
 
 async def after_restart(sandbox: Sandbox, cells: Sequence[str], *then: str) -> tuple[Snapshot, Result]:
-    """(snapshot after `cells`, result of the last of `then` in the session that it gives)."""
+    """(snapshot after `cells`, result of the last cell of `then` in a session opened from the snapshot)."""
     async with await sandbox.open(limits=LIMITS) as session:
         await run_all(session, cells)
         snapshot = await session.snapshot()
@@ -54,7 +54,7 @@ def forged(**changes: object) -> bytes:
 
 
 def error_of(content: bytes, limits: Limits = LIMITS) -> str:
-    """What a caller reads of a snapshot that cannot be brought back; the service goes on."""
+    """Message of the error for a snapshot that cannot be restored; the service must still run programs afterwards."""
 
     async def main() -> str:
         async with service().client() as sandbox:

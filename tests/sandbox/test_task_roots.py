@@ -19,14 +19,14 @@ from verl_pivot.sandbox.service.task_roots import TaskRoots, exists_in
 
 pytestmark = needs_sandbox
 MASKED = ("bwrap", "--die-with-parent", "--dev-bind", "/", "/", "--tmpfs", "/proc/bus", "--")
-"""Command under which a machine covers parts of /proc, as containers do."""
+"""Command under which parts of /proc are covered, as in containers."""
 LIES = {"tmp": "/etc", "dev": "/usr", "proc": "../../..", "sandbox": "/", "etc": "/roots"}
-"""{name: target} of links at the places that a sandbox mounts over, and at another."""
+"""{name: target} of links that an image has where a sandbox mounts its own folders, and in one other place, /etc."""
 
 
 @pytest.fixture(scope="module")
 def roots() -> Iterator[Path]:
-    """Folder with the images `plain`, and `lying`, whose folders are links out of the image."""
+    """Folder with the images `plain` and `lying`, which has the links of LIES, and with an empty folder and a link."""
     folder = Path(tempfile.mkdtemp(prefix="roots-", dir="/var/tmp"))
     folder.chmod(0o755)
     make_root(folder / "plain")

@@ -88,7 +88,7 @@ def test_control_c_interrupts_the_program() -> None:
 
     result = service().run(code, terminal=TERMINAL, stdin="\x03")
 
-    assert result.exit_code == 7 or result.signal == 2  # 2 where it comes before the program has begun
+    assert result.exit_code == 7 or result.signal == 2  # SIGINT if Ctrl-C comes before the program has begun
 
 
 def test_long_input_arrives_while_the_program_reads_it() -> None:

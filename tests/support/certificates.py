@@ -32,7 +32,7 @@ class ReadQuestion:
         return found
 
     def quotable_lines(self) -> list[tuple[int, int]]:
-        """(file, line) of each quotation: lines with words that one version has, or else the first such line."""
+        """(file, line) of each quotation: lines with words of a single version, or else the first line with words."""
         found = [
             (number, at, owner)
             for number, (owner, lines) in enumerate(zip(self.owners, self.lines, strict=True), 1)

@@ -1,4 +1,4 @@
-"""OpenAI-compatible chat server that a test scripts: answers in order, each after a check of the request's form."""
+"""OpenAI-compatible chat server that a test scripts: it gives its answers in order, whatever the requests ask."""
 
 import json
 from collections.abc import Iterator, Sequence

@@ -5,7 +5,7 @@ from verl_pivot.types import JsonObject, Message, Verdict
 
 
 class Shop(Environment):
-    """Solved if one pack is left."""
+    """Shop whose task is solved if one pack is left and the policy answers."""
 
     def __init__(self, metadata: JsonObject) -> None:
         self.stock = 3

@@ -36,7 +36,7 @@ def post(body: dict[str, Any], key: str | None = None) -> tuple[int, dict[str, A
 
 
 def asked(messages: list[dict[str, Any]], **others: object) -> dict[str, Any]:
-    """The policy's message; the program ends if it gets none."""
+    """The policy's message; without one the program ends with an error."""
     status, body = post({"model": "policy", "messages": messages, **others})
     if status != 200:
         sys.exit(f"the endpoint answered {status}: {body['error']['message']}")

@@ -56,7 +56,7 @@ def write_run(folder: Path, steps: Mapping[int, Sequence[bytes]], metrics: Seque
 
 
 def read_index(*folders: Path) -> RunIndex:
-    """An index that has read all files of these runs."""
+    """An index that has read all files of the runs in these folders."""
     index = RunIndex([TrainingRun(folder) for folder in folders])
     while index.refresh():
         pass

@@ -87,14 +87,14 @@ def checking(outside: str, inside: list[str]) -> JsonObject:
 
 @dataclass
 class FakeJudge:
-    """Requests that came, and answers to give."""
+    """Judge that keeps its requests and gives scripted answers."""
 
     url: str = ""
     answer: Answer = believing
     failures: list[int] = field(default_factory=list)
     """HTTP statuses of the first answers."""
     complaint: str = "busy"
-    """Error message in an answer with one of these statuses."""
+    """Error message in the answers that have one of these statuses."""
     body: bytes | None = None
     """Body of every answer, in place of what `answer` gives."""
     requests: list[JsonObject] = field(default_factory=list)

@@ -13,7 +13,7 @@ from verl_pivot.types import JsonObject
 
 
 class CountTo(gymnasium.Env[Any, Any]):
-    """Counts up by the action until the target; truncated after some steps. The reward of a step is what it adds."""
+    """Counts up by the action until the target; the reward is the action. Gymnasium truncates it after 4 steps."""
 
     metadata = {"render_modes": []}  # noqa: RUF012
     opened: list["CountTo"] = []  # noqa: RUF012

@@ -14,7 +14,7 @@ __all__ = ("LAUNCH_SECONDS", "MINIMAL", "cli", "launch", "step_metrics", "traini
 LAUNCH_SECONDS = 700.0
 """Time limit of one launch, which takes 80 seconds on two idle cores; tests set `pytest.mark.timeout` above it."""
 MINIMAL = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), "OMP_NUM_THREADS": "1"}
-"""Variables of commands; two threads of torch wait for each other where other processes use the cores too."""
+"""Environment of commands: one thread for torch, since two wait for each other where other processes use the cores."""
 
 
 def cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -24,7 +24,7 @@ def cli(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def launch(folder: Path, *overrides: str, timeout_seconds: float = LAUNCH_SECONDS) -> subprocess.CompletedProcess[str]:
-    """Run `python -m verl.trainer.main_ppo` in `folder`; stdout has its full log, stderr what it printed itself."""
+    """Run `python -m verl.trainer.main_ppo` in `folder`; the result's `stdout` is its log, `stderr` its output."""
     launches = folder / "outputs" / "local"
     earlier = set(launches.glob("*"))
     result = subprocess.run(

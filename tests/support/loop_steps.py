@@ -12,7 +12,7 @@ class MeasuredSteps(Generic[T]):
     """Awaitable of a coroutine that measures how long its event loop is blocked; the loop must have no other work.
 
     A thread that the coroutine waits for blocks the loop while it holds the interpreter's lock, as in one call of a
-    parser written in C. So between any two steps of the loop the processor time of the whole process counts.
+    parser written in C. So the processor time of the whole process between two steps of the loop counts.
 
     Example:
         measured = MeasuredSteps(verifier(action, turn))

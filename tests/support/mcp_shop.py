@@ -21,7 +21,7 @@ server = MCPServer("shop")
 
 @server.tool()
 def order(item: str, amount: Annotated[int, Field(ge=1)] = 1) -> str:
-    """Order an item; the number that is left comes back."""
+    """Order an item; return the number that is left."""
     if stock.get(item, 0) < amount:
         raise ToolError(f"there is no {item} left")
     stock[item] -= amount
@@ -36,27 +36,27 @@ def left(item: str) -> int:
 
 @server.tool(annotations=READ_ONLY)
 def who() -> str:
-    """The process, and what it was given."""
+    """Tell the process id, the variables and the files of the folder."""
     shown = {name: value for name, value in os.environ.items() if name not in ("LC_CTYPE", "PWD")}
     return f"{os.getpid()} {shown} {sorted(os.listdir())}"
 
 
 @server.tool(name="look.at")
 def look_at() -> Image:
-    """A picture."""
+    """Return a picture."""
     return Image(data=b"1234", format="png")
 
 
 @server.tool(annotations=READ_ONLY)
 async def wait(seconds: float) -> str:
-    """Wait."""
+    """Wait for a number of seconds."""
     await asyncio.sleep(seconds)
     return "waited"
 
 
 @server.tool(annotations=READ_ONLY)
 def long(characters: int) -> str:
-    """A long text."""
+    """Return a long text."""
     return "x" * characters
 
 
@@ -69,7 +69,7 @@ def die() -> str:
 
 @server.tool(annotations=READ_ONLY)
 def die_once(marker: str) -> str:
-    """End the process at the first call of all."""
+    """End the process at the first call, which leaves a marker file."""
     if os.path.exists(marker):
         return "alive"
     with open(marker, "w"):

@@ -8,7 +8,7 @@ from aiohttp import web
 
 
 class Agent:
-    """Plays rows of the counter. `faults` has parts of its answers that are replaced."""
+    """Plays rows of the counter. `faults` replaces parts of its answers."""
 
     def __init__(self, policy_port: int, **faults: Any) -> None:
         self.policy = f"http://127.0.0.1:{policy_port}/v1/responses"

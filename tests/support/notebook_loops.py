@@ -52,7 +52,7 @@ async def play(loop: NotebookLoop, answers: Sequence[str] = ("5",), **columns: A
 
 
 def runs(loop: NotebookLoop, output: StepReturnOutput) -> list[tuple[int, str]]:
-    """[num_runs] mask and text of each run of the response; the tokenizer has a token for each byte."""
+    """[num_runs] (mask, text) of each run of tokens with one mask; the tokenizer has a token for each byte."""
     pairs = zip(output.response_mask, output.response_ids, strict=True)
     return [
         (mask, loop.tokenizer.decode([each for _, each in run])) for mask, run in groupby(pairs, lambda pair: pair[0])
@@ -82,7 +82,7 @@ def read(loop: NotebookLoop, number: int) -> str:
 
 
 def said(text: str) -> str:
-    """A text as a user message, with the tokens of the chat template around it."""
+    """A text as a user message, with the chat template's text around it."""
     return f"{END}<|im_start|>user\n{text}{END}{BEGIN}"
 
 

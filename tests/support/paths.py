@@ -3,6 +3,6 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-"""The checkout."""
+"""Root folder of the checkout."""
 SHARED_DATA = ROOT.parent / "shared" / "data"
-"""Real trajectories and rows beside the checkout; tests that need them skip where they are absent."""
+"""Real trajectories and rows beside the checkout; tests that need them are skipped without them."""

@@ -32,7 +32,7 @@ class PoolServer:
 
 @asynccontextmanager
 async def pool_server(**scripts: list[tuple[int, Any]]) -> AsyncIterator[PoolServer]:
-    """A server on 127.0.0.1 of both protocols, in this event loop."""
+    """A server of both protocols on 127.0.0.1, in this event loop."""
     server = PoolServer(scripts=scripts)
     app = web.Application()
     app.router.add_post("/run_code", server.answer)

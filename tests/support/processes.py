@@ -12,7 +12,7 @@ def descendants(words: str) -> list[psutil.Process]:
         try:
             if words in " ".join(each.cmdline()):
                 found.append(each)
-        except psutil.NoSuchProcess:  # a zombie too
+        except psutil.NoSuchProcess:  # psutil raises it for a zombie too
             continue
     return found
 

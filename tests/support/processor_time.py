@@ -25,7 +25,7 @@ def seconds_of(read: Callable[[str], object], text: str, num_runs: int = 1) -> f
     """Processor seconds of the fastest of some runs."""
     times = []
     for _ in range(num_runs):
-        begin = time.process_time()  # of all threads: one of them compares long texts
+        begin = time.process_time()  # of all threads, since another thread compares long texts
         read(text)
         times.append(time.process_time() - begin)
     return min(times)

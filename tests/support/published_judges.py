@@ -10,11 +10,11 @@ from verl_pivot.types import Json, JsonObject, ToolCall
 
 
 def toolrl_share(calls: Sequence[ToolCall], expert: Sequence[ToolCall]) -> float:
-    """S / S_max of ToolRL (arXiv:2504.13958, section 3.3), for calls of tools that each occur once.
+    """S / S_max of ToolRL (arXiv:2504.13958, section 3.3), for calls of which no two have the same tool.
 
-    r_name is the number of names that both have, divided by the number of all names. A pair of calls of one tool gets
-    the same ratio for the names of its arguments, and 1 for each of the expert's arguments with its value. S_max is 1
-    for the names, and for each of the expert's calls 1 and the number of its arguments.
+    r_name is the number of tool names that both sides have, divided by the number of all tool names. Two calls of one
+    tool add the same ratio for the names of their arguments, and 1 for each argument with the expert's value. S_max is
+    1 for the tool names, plus 1 and the number of arguments for each of the expert's calls.
     """
     names, expert_names = {call.name for call in calls}, {call.name for call in expert}
     total = len(names & expert_names) / len(names | expert_names)

@@ -82,7 +82,7 @@ def with_requirements(name: str, known: set[str] | None = None) -> Iterator[Dist
     known.add(name.lower().replace("_", "-"))
     try:
         found = distribution(name)
-    except ModuleNotFoundError:  # wandb and the like, which the pinned environment for the CPU leaves out
+    except ModuleNotFoundError:  # such as wandb, which the pinned environment for the CPU leaves out
         return
     yield found
     for line in found.requires or ():

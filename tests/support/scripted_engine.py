@@ -37,7 +37,7 @@ class ScriptedClient:
     with_logprobs: bool = True
     seconds: float = 0.0
     step: int | None = None
-    """Number of updates of the weights before every answer; None: one more before each answer."""
+    """Number of weight updates before every answer; None: one more before each further answer."""
     requests: list[dict[str, Any]] = field(default_factory=list)
     _load_balancer: Any = None
     """The router's actor, under the name that it has in verl's client."""
@@ -113,7 +113,7 @@ def loop_of(loop_class: Any, config: DictConfig, script: Sequence[Said | str], *
     from verl.experimental.agent_loop.agent_loop import DictConfigWrap
     from verl.utils.dataset.rl_dataset import RLHFDataset
 
-    asyncio.get_running_loop()  # without one, verl opens a loop that nothing closes, and a later test is warned of it
+    asyncio.get_running_loop()  # without a running loop, verl opens one and never closes it: a later test would warn
     tokenizer = AutoTokenizer.from_pretrained(config.actor_rollout_ref.model.path)
     if config.actor_rollout_ref.model.custom_chat_template is not None:  # as verl's agent loop worker does
         tokenizer.chat_template = config.actor_rollout_ref.model.custom_chat_template

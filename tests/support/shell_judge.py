@@ -1,4 +1,4 @@
-"""Lines for bash -> what bash does with each; every external command is replaced by one that records its words."""
+"""Lines for bash -> what bash does with each line; instead of external commands, their words are recorded."""
 
 import getopt
 import re
@@ -82,7 +82,7 @@ async def effects(lines: list[str]) -> list[str | None]:
     assert result.status is Status.TIMEOUT, (result.status, result.stderr[-300:])
     if len(lines) == 1:
         return [None]
-    half = len(lines) // 2  # one of the lines does not end; the others are run without it
+    half = len(lines) // 2  # some line does not end: each half of the lines runs alone
     return [*await effects(lines[:half]), *await effects(lines[half:])]
 
 

@@ -1,4 +1,4 @@
-"""The policy of the tutorials: a server that knows where orders are, sometimes pays back, and never cancels."""
+"""The policy of the tutorials: a server that looks orders up, refunds broken orders, and never cancels any."""
 
 import re
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def stand_in_policy(folder: Path) -> Iterator[StandIn]:
 
 
 def _answer(asked: str, seed: int) -> str:
-    """One action; a refund for the right order in every other sample."""
+    """One action: a lookup of the order, or if it is broken a refund, of the right order in every other sample."""
     order = int(re.findall(r"\d+", asked)[0])
     if "broken" in asked:
         return _call("refund", order + seed % 2)

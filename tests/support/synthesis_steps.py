@@ -1,4 +1,4 @@
-"""Steps of a user for tests of recipes, and a program that is the writer."""
+"""User-defined steps for tests of recipes, and a program that plays the writer."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ def number(question: WriterQuestion) -> str:
 
 class CopiesOptions(Options):
     num: int = 2
-    """Copies of each draft."""
+    """Number of copies of each draft."""
 
 
 @make_step("copies", options=CopiesOptions)
@@ -99,7 +99,7 @@ def largest_of_all(options: LargestOptions) -> ChooseStep:
 
 class ProbedOptions(Options):
     num: int = 3
-    """Questions before the first draft."""
+    """Number of questions before the first draft."""
 
 
 @make_step("probed", options=ProbedOptions)

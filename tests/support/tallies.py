@@ -48,7 +48,7 @@ class ForkingTally(Tally):
 
 
 class SharingTally(ForkingTally):
-    """Its copies share their list."""
+    """Tally whose copies share their list of numbers."""
 
     def fork(self) -> Tally:
         copy = type(self)({"wanted": self.wanted})
@@ -57,14 +57,14 @@ class SharingTally(ForkingTally):
 
 
 class ForgetfulTally(ForkingTally):
-    """Its copies begin without any number."""
+    """Tally whose copies begin without any number."""
 
     def fork(self) -> Tally:
         return type(self)({"wanted": self.wanted})
 
 
 class NumberedTally(Tally):
-    """Its results differ from one run to the next."""
+    """Tally whose results differ from one run to the next."""
 
     @tool
     def tell(self, number: int) -> int:
@@ -73,7 +73,7 @@ class NumberedTally(Tally):
 
 
 class SecretTally(Tally):
-    """Its states differ from one run to the next, and its results do not."""
+    """Tally whose states differ from one run to the next, while its results do not."""
 
     def state(self) -> Json:
         return next(_numbers)
@@ -97,7 +97,7 @@ class BrokenTally(Tally):
 
 
 class NamedTally(Tally):
-    """It cannot be made from metadata that name no sum."""
+    """Tally that cannot be made from metadata without a wanted sum."""
 
     def __init__(self, metadata: JsonObject) -> None:
         super().__init__({"wanted": metadata["wanted"]})
@@ -111,14 +111,14 @@ class DownTally(Tally):
 
 
 class BoastfulTally(Tally):
-    """It names tasks that its states do not solve."""
+    """Tally that names an achieved task which its state does not solve."""
 
     def achieved(self) -> list[AchievedTask]:
         return [AchievedTask(metadata={"wanted": sum(self.told) + 1}, request="Reach more.")]
 
 
 class LostTally(Tally):
-    """Its progress and its achieved tasks are of a kind that is not allowed."""
+    """Tally whose progress and achieved tasks have forms that are not allowed."""
 
     def progress(self) -> float | None:
         return float("nan")

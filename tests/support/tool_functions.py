@@ -1,4 +1,4 @@
-"""Functions that tests and benchmarks use as tools: some work, and each of the others fails in its own way."""
+"""Functions that tests and benchmarks use as tools: some work, and the others each fail in a different way."""
 
 import asyncio
 import threading
@@ -22,18 +22,18 @@ def add(a: int, b: Annotated[int, Field(description="The other one.")] = 1) -> i
 
 
 def add_halves(a: Annotated[int, Field(json_schema_extra={"multipleOf": 0.5})], b: str = "") -> float:
-    """Add, with a schema that overflows."""
+    """Halve a number; its schema check may overflow."""
     return a / 2
 
 
 async def sleep(seconds: float) -> str:
-    """Wait."""
+    """Wait some seconds."""
     await asyncio.sleep(seconds)
     return "slept"
 
 
 def block(seconds: float) -> str:
-    """Wait, and hold the thread up."""
+    """Wait, and block the thread."""
     time.sleep(seconds)
     return "blocked"
 
@@ -49,12 +49,12 @@ def mistake() -> str:
 
 
 def crash() -> str:
-    """Raise what is no ValueError."""
+    """Raise a ConnectionError."""
     raise ConnectionError("the database is down")
 
 
 def flaky() -> str:
-    """Fail the first time."""
+    """Fail at the first call."""
     global num_flaky_calls
     num_flaky_calls += 1
     if num_flaky_calls == 1:
@@ -87,7 +87,7 @@ class Notes(list[str]):
 
 
 def note(text: str, workspace: Workspace) -> str:
-    """Write a line down; all of this trajectory's come back."""
+    """Write a line down; return this trajectory's lines."""
     notes = workspace.state(Notes)
     notes.append(text)
     return "; ".join(notes)
@@ -97,7 +97,7 @@ num_busy = 0
 
 
 async def busy(text: str = "") -> str:
-    """Say how many calls run at once, at some length."""
+    """Return how many calls run at once, in a long text."""
     global num_busy
     num_busy += 1
     said = f"{num_busy}{text} " + "at once " * 10

@@ -39,7 +39,7 @@ class SumTaskset(vf.Taskset[SumTask, SumConfig]):  # type: ignore[misc]
 
 
 class SumHarness(vf.Harness[vf.HarnessConfig]):  # type: ignore[misc]
-    """Asks twice."""
+    """Harness that asks the policy twice."""
 
     NEEDS_CONTAINER = EXECUTES_CODE = False
     APPENDS_SYSTEM_PROMPT = True

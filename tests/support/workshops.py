@@ -28,7 +28,7 @@ class FunctionWriter:
         return ChatAnswer(message=message, finish_reason="stop", num_prompt_tokens=3, num_completion_tokens=2)  # type: ignore[arg-type]
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: a function holds nothing open."""
 
 
 class OpenGate:

@@ -1,4 +1,4 @@
-"""Arenas from a program that plays all roles: rows that are kept and played, and each way in which tools go wrong."""
+"""Arenas from a program that plays all roles: rows that are kept and played, and tools that go wrong in many ways."""
 
 import asyncio
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_request_whose_tools_work_becomes_a_row_that_pays_for_solved_questions
     report = synthesized(tmp_path)
 
     assert (report.num_drafts, report.num_tasks, report.rejected) == (1, 1, {})
-    # Two questions depend on others; with the three checks of the whole graph five, of three judges in two orders.
+    # Five checks, by three judges in two orders: of two questions that depend on others, and three of the whole graph.
     assert report.asked["graph_checks"]["num_calls"] == 5 * 3 * 2
     (row,) = pyarrow.parquet.read_table(tmp_path / "out" / "tasks.parquet").to_pylist()
     assert row["prompt"] == [{"role": "user", "content": make_graph()["request"]}]

@@ -1,4 +1,4 @@
-"""A budget is never overrun: what a call may take is set aside before it, also by processes that died."""
+"""A budget is never overrun: the most that a call may cost is set aside before it, and stays so if its process dies."""
 
 import asyncio
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_a_call_under_way_when_the_process_died_is_paid_in_full(tmp_path: Path) 
 
     asyncio.run(die(tmp_path / "ledger"))
     with (tmp_path / "ledger").open("a") as file:
-        file.write("call 2 7")  # torn: it was never sent
+        file.write("call 2 7")  # a torn line of a call that was never sent
 
     found = budget(tmp_path / "ledger")
     assert (found.num_calls, found.num_tokens) == (2, 80)
@@ -65,7 +65,7 @@ CALLS = st.lists(st.tuples(st.integers(0, 40), st.floats(0.0, 1.0), st.booleans(
 def test_tokens_never_exceed_the_limit(
     tmp_path_factory: pytest.TempPathFactory, calls: list[tuple[int, float, bool]], limit: int
 ) -> None:
-    """Calls at once, each of which takes a part of what was set aside; after some the process dies."""
+    """Calls at once: each takes a part of the tokens set aside for it, or its process dies before the call is paid."""
     ledger = tmp_path_factory.mktemp("budget") / "ledger"
 
     async def spend(own: Budget, most: int, share: float, *, dies: bool) -> None:

@@ -1,4 +1,4 @@
-"""Calibration: a policy leaves an expert's way, thinks about it, and the expert's rest is run to an outcome of 1."""
+"""Calibration: a policy leaves the expert's way, thinks about it, and the expert's other turns get an outcome of 1."""
 
 import json
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def told(number: int) -> JsonObject:
 
 
 def wander(question: WriterQuestion, detour: int = 0, *, comes_back: bool = False) -> Any:
-    """A policy that leaves the way 1, 2, 3 after the 1, and gives up then; without tools, the writer of a thought."""
+    """A policy that tells `detour` after the expert's 1, and then gives up; without tools, the writer of a thought."""
     if not question.tools:
         return f" {THOUGHT}\n"
     match [each["content"] for each in question.messages if each["role"] == "tool"]:
@@ -52,12 +52,12 @@ def wander(question: WriterQuestion, detour: int = 0, *, comes_back: bool = Fals
 
 
 def comes_back(question: WriterQuestion) -> Any:
-    """It makes the same detour, and always solves the task."""
+    """A policy that makes the same detour, and always solves the task."""
     return wander(question, comes_back=True)
 
 
 def spoils(question: WriterQuestion) -> Any:
-    """It leaves the way in a direction from which the expert's rest does not lead to the goal."""
+    """A policy that tells a 50, after which the expert's other turns do not lead to the goal."""
     return wander(question, 50)
 
 
@@ -69,7 +69,7 @@ def writes_half_a_character(question: WriterQuestion) -> Any:
 
 
 def calls_nothing(question: WriterQuestion) -> Any:
-    """Its call on the detour cannot be read."""
+    """A policy whose call on the detour cannot be read."""
     action = wander(question)
     if action == told(0):
         action["tool_calls"][0]["function"]["arguments"] = '{"number": NaN}'
@@ -77,13 +77,13 @@ def calls_nothing(question: WriterQuestion) -> Any:
 
 
 def follows(question: WriterQuestion) -> Any:
-    """It does as the expert, and gives up later."""
+    """A policy that makes the expert's turn after the 1, and gives up later."""
     results = [each for each in question.messages if each["role"] == "tool"]
     return told(2) if len(results) == 1 else "I give up."
 
 
 def repeats(question: WriterQuestion) -> Any:
-    """It begins with the expert's first turn again, word by word, and gives up then."""
+    """A policy that repeats the expert's first turn, word by word, and then gives up."""
     if not question.tools:
         return THOUGHT
     match [each["content"] for each in question.messages if each["role"] == "tool"]:
@@ -95,7 +95,7 @@ def repeats(question: WriterQuestion) -> Any:
 
 
 def strays(question: WriterQuestion) -> Any:
-    """It gives up behind each detour: of 50 behind the 1, and of 0 behind the 3."""
+    """A policy that tells 50 after the result 1 and 0 after the result 3, and gives up after each."""
     if not question.tools:
         return THOUGHT
     match [each["content"] for each in question.messages if each["role"] == "tool"]:
@@ -107,7 +107,7 @@ def strays(question: WriterQuestion) -> Any:
 
 
 def is_silent(question: WriterQuestion) -> Any:
-    """No token, as of a system that fails."""
+    """An answer without a token, as from a system that fails."""
     return ""
 
 
@@ -128,7 +128,7 @@ def speaks_for_others(question: WriterQuestion) -> Any:
 
 
 class BrittleTally(Tally):
-    """Its database fails where the expert's turns go on behind the detour."""
+    """Tally whose database fails at the first expert turn after the detour."""
 
     @tool
     def tell(self, number: int) -> int:
@@ -214,7 +214,7 @@ def test_the_policy_leaves_the_way_thinks_about_it_and_goes_on_as_the_expert(tmp
     assert provenance["split_by"] == "e"
     values = provenance["synthesis"]["values"]  # type: ignore[index,call-overload]
     assert values == {"values_before": {"1": 0.0, "2": 1.0, "3": 1.0}, "turn": 1, "value_before": 0.0, "value": 0.0}
-    # Two continuations each: 2 turns behind the 1, 2 behind the 2, 1 behind the 3, and 1 behind the detour; a thought.
+    # Two continuations of each state: 2 turns after the 1, 2 after the 2, 1 after the 3, 1 after the detour; a thought.
     assert report.asked["calibrated"]["num_calls"] == 2 * (2 + 2 + 1 + 1) + 1
 
 

@@ -1,4 +1,4 @@
-"""LoopTool's steps: probes and perplexities, labels that are replaced or stay, and variations of failures, exactly."""
+"""LoopTool's steps: probes and perplexities, labels that are replaced or stay, and variations of failures."""
 
 import json
 import math
@@ -62,7 +62,7 @@ async def test_each_turn_with_calls_is_a_draft_with_the_policys_verdict_and_its_
     with chat_server(answers) as server:
         async with direct_workshop(server.url) as work:
             step = GreedyProbe(GreedyProbeOptions())
-            # one after the other, so that the answers meet the turns in order
+            # one turn after the other, so that the answers of the server are in the order of the turns
             drafts = [
                 (await step(Draft(id="0", trajectory=replace(SHOP_ROW, expert_turns=(number,))), work))[0]
                 for number in range(3)
@@ -127,7 +127,7 @@ def tells(*numbers: int) -> Message:
 
 
 def labelled(label: int, *, result: str = "1", metadata: JsonObject | None = None) -> Trajectory:
-    """A row whose last turn is the label; "Reach 6." is solved where it tells 5 behind the 1."""
+    """A row whose last turn is the label; a label that tells 5 after the 1 solves "Reach 6."."""
     call = replace(tells(1).tool_calls[0], id="c")
     return Trajectory(
         id="row",
@@ -143,14 +143,14 @@ def labelled(label: int, *, result: str = "1", metadata: JsonObject | None = Non
 
 
 def goes_on(question: WriterQuestion) -> str:
-    """The policy, which tells a 5 behind a sum of 1, and is done else."""
+    """A policy that tells a 5 after a sum of 1, and else says that it is done."""
     results = [each["content"] for each in question.messages if each["role"] == "tool"]
     call = '<tool_call>\n{"name": "tell", "arguments": {"number": 5}}\n</tool_call>'
     return call if results[-1:] == ["1"] else "It is done."
 
 
 def judging(first: bool, second: bool) -> Any:
-    """The policy, and judges that say this of the label and of the policy's action."""
+    """The policy, and judges with these verdicts on the label and on the policy's action."""
 
     def respond(question: WriterQuestion) -> str:
         if "Answer 1:" not in str(question.messages[-1]["content"]):
@@ -174,7 +174,7 @@ def verified(
     tally: type[Tally] = Tally,
     **options: Any,
 ) -> tuple[Draft, int]:
-    """The draft after the step, and how often judges were asked."""
+    """The draft after the step, and the number of questions to the policy and the judges."""
     label = replace(row.messages[-1], content="label")
     row = replace(row, messages=(*row.messages[:-1], label))
     given: JsonObject = {"probe": "failed", "policy_action": None if action is None else action.as_dict()}
@@ -227,11 +227,11 @@ def test_no_other_label_is_replaced(label: int, action: Message, judges: Any, ve
 def test_a_label_that_solves_the_task_is_right_whatever_judges_would_say() -> None:
     draft, num_calls = verified(labelled(RIGHT), tells(WRONG), LABEL_WRONG)
 
-    assert (draft.values["label"], num_calls) == ("model_incorrect", 2)  # the policy, behind both
+    assert (draft.values["label"], num_calls) == ("model_incorrect", 2)  # the policy, after each of both actions
 
 
 def test_of_two_that_solve_the_task_the_one_in_more_turns_is_a_detour() -> None:
-    """Behind a 0 the policy tells the 5 as well, and then it is done."""
+    """After a 0 the sum is still 1, so that the policy tells a 5 as well and is then done."""
     detour, _ = verified(labelled(0), tells(RIGHT), NOBODY, roles=())
     wasted, _ = verified(labelled(RIGHT), tells(0), NOBODY, roles=())
 
@@ -315,7 +315,7 @@ NEW_CALL = said(None, NEW_REFUND)
 
 
 async def varied(answers: Sequence[Answer], **options: Any) -> tuple[list[Draft], Any]:
-    """The drafts at the refund, which the policy did not make, and the requests of the server."""
+    """The drafts of the step at a refund that the policy did not make, and the requests to the server."""
     with chat_server(answers) as server:
         async with direct_workshop(server.url) as work:
             drafts = await ErrorVariations(VariationsOptions(**options))(failed_at_refund(), work)

@@ -115,7 +115,7 @@ async def test_the_goal_is_asked_for_from_the_fewest_turns_on_and_a_script_that_
 
 
 async def refused(answers: Sequence[Answer], row: JsonObject | None = None, **options: Any) -> str:
-    """Reason of the draft that fails."""
+    """Reason for which the draft fails."""
     try:
         draft, _ = await played(answers, row or task(), **options)
     except BadRowError as error:
@@ -163,7 +163,7 @@ class Greeting:
         return "You stand before a door."
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class GreetingToolset:

@@ -20,7 +20,7 @@ LIST = PathCall(tool="list_orders", links=(CUSTOMER,), is_implied=True)
 def test_a_path_begins_at_the_farthest_tool_and_only_its_end_is_asked_for() -> None:
     path = draw_path_to(CHAIN, "refund", Random(0), 7)
 
-    # `reasons` gives the other argument, but takes nothing from an earlier call, so that its input does not exist
+    # `reasons` gives the other argument of refund, but is not added, since it takes nothing from an earlier call
     assert path == ToolPath(turns=(PathTurn(calls=(FIND, LIST, refund())),))
 
 

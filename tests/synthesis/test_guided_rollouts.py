@@ -1,4 +1,4 @@
-"""Rollouts whose first turns are given: those cost nothing, and the policy's limits count from where it goes on."""
+"""Rollouts with given first turns: these turns cost nothing, and the policy's limits count its own turns alone."""
 
 from tests.support.workshops import done, workshop
 from verl_pivot.data.rollout_records import StopReason

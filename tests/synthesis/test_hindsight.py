@@ -1,4 +1,4 @@
-"""Hindsight: of a failed trajectory the tasks that it solved, in the fewest calls that still solve them."""
+"""Hindsight: the tasks that a failed trajectory solved, each in the fewest calls that still solve it."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from verl_pivot.types import Message, Role, ToolCall, Trajectory
 
 
 def told(question: WriterQuestion) -> str:
-    """What a writer says at the end."""
+    """The last message of a trajectory, which the writer gives."""
     return " It is told.\n"
 
 
@@ -68,7 +68,7 @@ def synthesized(
 
 
 def kept(folder: Path) -> dict[str, list[list[object]]]:
-    """{request: [call's number, result] of each turn}"""
+    """{request: [told number, result] of each turn}"""
     return {
         trajectory.messages[0].content: [
             [answered.call.arguments["number"], answered.result and answered.result.content]

@@ -65,7 +65,7 @@ def wrong_answer(requests: Any) -> dict[str, Any]:
 
 
 SEED = 0
-"""Seed with which the step takes the turn that refunds."""
+"""Seed for which the step chooses the turn with the refund."""
 
 
 async def test_a_pair_has_the_right_and_the_wrong_action_and_no_hints() -> None:

@@ -1,4 +1,4 @@
-"""A real HTTP server that writes badly: what it got wrong is a draft with a reason, and a run that it ends goes on."""
+"""A real HTTP server with bad answers: each rejects a draft with its reason, and a run that failed can go on."""
 
 import json
 import re
@@ -55,7 +55,7 @@ PASSING: dict[str, Callable[[], Answer]] = {
     "a closed connection": lambda: Answer(body=b"", status=0),
     "a time-out": lambda: time.sleep(TIMEOUT_SECONDS + 0.5) or Answer(body=b"", status=0),  # type: ignore[func-returns-value]
 }
-"""Failures of a first attempt, behind which the second one works."""
+"""Failures of a first attempt; the second attempt gets a good answer."""
 
 
 def item_of(body: JsonObject) -> int:
@@ -96,7 +96,7 @@ def test_what_a_server_writes_badly_is_a_draft_with_the_reason(tmp_path: Path) -
     rows = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
     assert [row["reason"] for row in rows] == [reason for _, reason in ANSWERS.values()]
     assert (report.num_kept, report.num_rejected) == (1, len(ANSWERS))
-    assert len(server.requests) == len(answers)  # none of them is worth another attempt
+    assert len(server.requests) == len(answers)  # no bad answer was asked for again
 
 
 def test_what_passes_is_tried_again_and_loses_no_draft(tmp_path: Path) -> None:
@@ -141,4 +141,4 @@ def test_a_server_that_keeps_failing_ends_the_run_which_then_goes_on(
     assert (report.num_kept, report.num_rejected) == (8, 0)
     num_asked = Counter(map(item_of, server.requests))
     assert num_asked.keys() == set(range(8))
-    assert sum(num_asked[item] - 1 for item in range(4)) <= CONCURRENCY  # under way when the run ended
+    assert sum(num_asked[item] - 1 for item in range(4)) <= CONCURRENCY  # questions under way when the run ended

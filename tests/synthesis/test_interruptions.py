@@ -1,4 +1,4 @@
-"""kill -9 in the middle of a run against a real server: the same bytes, and no answered question is asked again."""
+"""kill -9 during a run against a real server: the output is the same, and no answered question is asked again."""
 
 import json
 import os
@@ -26,7 +26,7 @@ RECIPE = """
 
 
 def respond(path: str, body: JsonObject) -> Answer:
-    """An answer that depends on the question alone: one or two packs, then the end."""
+    """An answer that depends on the question alone: order one or two packs, then end."""
     if path == "/v1/models":
         return Answer(body={"data": [{"id": "small"}]})
     time.sleep(0.01)
@@ -95,7 +95,7 @@ def test_killed_twice_a_run_gives_the_same_bytes_and_repeats_what_was_under_way_
 
 
 def test_a_budget_of_tokens_holds_over_the_server_s_own_count(tmp_path: Path) -> None:
-    """Each answer takes 25 tokens; what is set aside for a call is more, so that fewer than 2000 / 25 are made."""
+    """Each call costs 25 tokens, but more are set aside for it, so that at most 2000 / 25 calls are made."""
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "tasks.jsonl").write_text('{"prompt": [{"role": "user", "content": "Two packs."}]}\n' * NUM_TASKS)
 

@@ -32,7 +32,7 @@ ORDERS = {"orders": [{"id": "ord_9"}]}
 
 
 def wrote(text: str) -> Answer:
-    """A message of the user, in the form that is asked for."""
+    """A message of the user, in the form that the question asks for."""
     return said(json.dumps({"text": text}))
 
 
@@ -57,7 +57,7 @@ GOOD: tuple[Answer, ...] = (
 
 
 def changed(number: int, *answers: Answer) -> list[Answer]:
-    """The good answers with others in the place of one."""
+    """The good answers, with other answers in the place of the one with this number."""
     return [*GOOD[:number], *answers, *GOOD[number + 1 :]]
 
 
@@ -109,7 +109,7 @@ async def test_a_path_becomes_the_conversation_that_the_server_wrote() -> None:
     assert [message.tool_call_id for message in messages if message.role is Role.TOOL] == ["call_0", "call_1"]
     assert len(requests) == 8
     assert len({request["seed"] for request in requests}) == 8
-    # the caller reads the conversation, all tools and how to behave, and nothing of the path
+    # the caller reads the conversation, all tools and its instructions, and nothing of the path
     assert requests[1]["messages"][0] == {"role": "system", "content": CALLER}
     assert requests[1]["messages"][1:] == [{"role": "user", "content": "Who am I? My address is ann@shop.example."}]
     assert requests[1]["tools"] == list(SHOP)

@@ -1,4 +1,4 @@
-"""`verl-pivot synthesize magnet` from recordings to rows, with a program that plays all roles, and careless users."""
+"""`verl-pivot synthesize magnet`: rows from recordings by a program that plays all roles, and refused options."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 async def check_rows(out: Path, edges: set[tuple[str, str, str, str]]) -> Counter[str]:
-    """Check every row that was kept against the verifier and the mined edges; counts what was checked."""
+    """Check every row that was kept against the verifier and the mined edges; return how much was checked."""
     checked: Counter[str] = Counter()
     for row in map(parse_trajectory, lines(out / "trajectories.jsonl")):
         for turn in turns(row):
@@ -69,7 +69,7 @@ async def check_rows(out: Path, edges: set[tuple[str, str, str, str]]) -> Counte
 
 
 def check_path(row: Trajectory, edges: set[tuple[str, str, str, str]]) -> int:
-    """Check that a whole conversation makes its path's calls, each linked by mined edges; the number of links."""
+    """Check that a conversation makes its path's calls and that mined edges link them; return the number of links."""
     provenance: Any = row.metadata["verl_pivot"]
     path = provenance["synthesis"]["values"]["path"]
     planned = [call for turn in path["turns"] for call in turn["calls"]]

@@ -1,4 +1,4 @@
-"""Edges by a writer's votes over a scripted server, and which tools it is shown."""
+"""Edges by votes of a writer over a scripted server, and which tools the writer is shown."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ def voted(*votes: tuple[str, str, str]) -> Answer:
 
 
 async def edges(answers: list[Answer], num_votes: int = 3) -> tuple[list[FieldEdge], list[Any]]:
-    """The edges of two tools, of which the first is asked about the second and the other way round."""
+    """The voted edges of two tools, and the requests; the writer is asked about each tool with the other one."""
     with chat_server(answers) as server:
         async with direct_workshop(server.url) as workshop:
             found = await voted_edges([FIND_CUSTOMER, LIST_ORDERS], [], workshop, num_votes, 30)
@@ -31,7 +31,7 @@ async def test_an_edge_needs_more_than_half_of_the_votes_and_a_tool_that_was_sho
 
     found, requests = await edges(same, num_votes=1)
 
-    # list_orders is asked as well, and what the answer says of list_orders itself was not shown there
+    # The question about list_orders gets the same answer, but its edges lead to tools that were not shown there.
     assert found == [FieldEdge("find_customer", "customer.id", "list_orders", "customer_id", EdgeOrigin.VOTED)]
     assert len(requests) == 2
     assert len({request["seed"] for request in requests}) == 2
@@ -59,7 +59,7 @@ def test_neighbours_share_the_most_telling_words_and_have_no_edge_yet() -> None:
 
     near = neighbours(tools, {("find_shop", "refund")}, 1)
 
-    assert near["find_customer"] == ["find_shop"]  # find and customer, where list_orders shares customer alone
+    assert near["find_customer"] == ["find_shop"]  # shares two words; list_orders shares customer alone
     assert near["find_shop"] == ["find_customer"]
     assert neighbours(SHOP, {("find_customer", "list_orders"), ("find_customer", "refund")}, 9).keys() == {
         "list_orders",

@@ -1,4 +1,4 @@
-"""Checks by programs: a filter as soon as there is a trajectory, and calls that are run again in a fresh shop."""
+"""Checks by programs: filters of single trajectories, and calls that are run again in a fresh environment."""
 
 from dataclasses import replace
 

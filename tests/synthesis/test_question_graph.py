@@ -1,4 +1,4 @@
-"""Graphs of questions: what a program refuses, what judges say of them, and that an unreadable judge passes nothing."""
+"""Graphs of questions: those that a program refuses, verdicts of judges, and unreadable judges, which pass nothing."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ NO = {"reason": "", "fulfilled": False}
 
 
 async def graph_reason(given: object) -> str:
-    """Reason for which the step refuses a graph; "" if it takes it."""
+    """Reason for which the step refuses a graph; "" if it takes the graph."""
     step = QuestionGraphStep(QuestionGraphOptions(topics=("travel",), min_hops=3, max_hops=3))
     try:
         (draft,) = await step(Draft(id="0"), workshop(answering({"Write a request": given})))

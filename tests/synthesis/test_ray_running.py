@@ -43,7 +43,7 @@ def test_a_command_that_was_killed_and_a_dead_node_leave_the_bytes_of_a_run_with
         process.communicate()
         process = started(tmp_path, server, "spread", *options)
         wait_for(server, 60, process)
-        goes_on.clear()  # or the other node may do all of the rest before Ray knows that this one is dead
+        goes_on.clear()  # else the other node may do all of the rest before Ray notices that this one is dead
         (lost,) = cluster.worker_nodes
         cluster.remove_node(lost, allow_graceful=False)
         losses = (f"the worker on {lost.node_ip_address} is lost", "has left the cluster")
@@ -57,11 +57,11 @@ def test_a_command_that_was_killed_and_a_dead_node_leave_the_bytes_of_a_run_with
     assert process.returncode == 0, output + errors
     assert written(tmp_path / "spread") == written(tmp_path / "calm")
     assert questions(server).keys() == questions(calm).keys()
-    assert sum(count - 1 for count in questions(server).values()) <= CONCURRENCY  # under way when it was killed
+    assert sum(count - 1 for count in questions(server).values()) <= CONCURRENCY  # under way when the command died
 
 
 def _desk(close: Callable[[], Awaitable[None]]) -> SimpleNamespace:
-    """Handle of a desk, without Ray, that closes so."""
+    """Handle of a desk, without Ray, whose remote `close` is this function."""
     return SimpleNamespace(close=SimpleNamespace(remote=close))
 
 

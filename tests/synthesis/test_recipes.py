@@ -1,4 +1,4 @@
-"""Recipes and the command: a slip is one sentence with the place and what is known, before anything is asked."""
+"""Recipes and the command: a mistake is one sentence with its place and the known names, before any question."""
 
 import json
 from pathlib import Path

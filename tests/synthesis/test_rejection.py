@@ -1,4 +1,4 @@
-"""Rejection sampling: the estimate of the pass rate is unbiased, and of equal rollouts the shortest stay."""
+"""Rejection sampling: the estimated pass rate is unbiased, and the rollouts with the fewest calls stay."""
 
 import asyncio
 from fractions import Fraction
@@ -16,7 +16,7 @@ from verl_pivot.types import Message, Role, ToolCall, Trajectory
 def test_the_pass_rate_is_unbiased_also_where_a_success_ends_the_draws(
     num: int, stop_at: int | None, chance: Fraction
 ) -> None:
-    """The mean over all 2^n sequences of outcomes, each cut where the s-th success stands."""
+    """The mean is over all 2^num sequences of outcomes, each cut after success number `stop_at`."""
     mean = Fraction(0)
     for outcomes in product((True, False), repeat=num):
         weight = chance ** sum(outcomes) * (1 - chance) ** (num - sum(outcomes))

@@ -1,4 +1,4 @@
-"""`synthesize closed_loop` and its rounds: what is repaired, the training that is printed, and where a loop goes on."""
+"""`synthesize closed_loop` and its rounds: repaired labels, the printed training command, and where a loop goes on."""
 
 import json
 from dataclasses import replace
@@ -38,12 +38,12 @@ def is_behind_the_1(question: WriterQuestion) -> bool:
 
 
 def tells_5(question: WriterQuestion) -> JsonObject | str:
-    """A policy that solves "Reach 6." behind the 1."""
+    """A policy that tells 5 after the 1, which solves "Reach 6."."""
     return tells(RIGHT) if is_behind_the_1(question) else "It is done."
 
 
 def tells_7(question: WriterQuestion) -> JsonObject | str:
-    """A policy that does not, and the writer and the caller of a new sample."""
+    """A policy that tells 7 instead and fails; also the writer and the caller of a new sample."""
     last = str(question.messages[-1]["content"])
     if "Write a new request" in last:
         return json.dumps({"request": VARIED, "calls": [{"name": "tell", "arguments": {"number": 44}}]})
@@ -123,7 +123,7 @@ def test_a_missing_file_is_refused_before_a_server_starts(tmp_path: Path) -> Non
 
 
 def finished(loop: Path, number: int) -> Path:
-    """The folder of a round that is done and kept something."""
+    """The folder of a finished round that kept a trajectory."""
     folder = loop / f"round-{number}"
     folder.mkdir(parents=True)
     (folder / "report.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""The algebra as it runs: no draft is lost, nothing undecided passes, and the bytes do not depend on the order."""
+"""Runs of recipes: no draft is lost, nothing undecided passes, and the bytes do not depend on the order of the work."""
 
 import json
 from collections import Counter
@@ -44,7 +44,7 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def digits() -> dict[str, int]:
-    """{id: digit} of what the step `copies` makes, by the seed rule."""
+    """{draft id: digit} of the drafts of the step `copies`, computed by the seed rule."""
     drafts = {(str(item), k): seed_of(0, str(item), "copies", k) % 10 for item in range(NUM_ITEMS) for k in range(2)}
     return {f"{item}/{k}": digit for (item, k), digit in drafts.items()}
 

@@ -1,4 +1,4 @@
-"""Items by workers on a cluster, without Ray: all that goes between the processes is pickled, as Ray does."""
+"""Items by workers on a cluster, without Ray: all values between the processes are pickled, as by Ray."""
 
 import asyncio
 import pickle
@@ -52,12 +52,12 @@ class DeskFriend:
         return answer
 
     async def close(self) -> None:
-        """The desk does."""
+        """Do nothing: the desk closes its writers."""
 
 
 @dataclass
 class CarryingWorker:
-    """An ItemWorker that is lost once at the items that its cluster names."""
+    """An ItemWorker that is lost once at each item in its cluster's `deadly`."""
 
     worker: ItemWorker
     cluster: "TwoNodes"
@@ -74,10 +74,10 @@ class CarryingWorker:
         return made
 
     async def end(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there is no process to end."""
 
     def kill(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there is no process to kill."""
 
 
 @dataclass

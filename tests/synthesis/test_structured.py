@@ -1,4 +1,4 @@
-"""Structured answers: what a writer answers instead is named, and never taken for an answer."""
+"""Structured answers: any other text of a writer gets a reason, and is never taken for an answer."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""ASTRA's chains over the tool graph: legal, as long as drawn, and translated back by each of three writers."""
+"""ASTRA's chains over the tool graph: legal, at most as long as drawn, and put into words by each of three writers."""
 
 import json
 from pathlib import Path

@@ -69,7 +69,7 @@ def test_split_withholds_what_only_the_user_can_say() -> None:
     paths = drawn(PathOptions(merge=0.0, insert=0.0, split=1.0))
     path = max(paths, key=lambda path: len(path.calls))
 
-    # list_orders has its only argument from the first call, so that nothing of it can be withheld
+    # list_orders takes its only argument from the first call, so that the user can withhold nothing of it
     assert [turn.withheld for turn in path.turns] == ["email", None, "reason"]
 
 
@@ -157,7 +157,7 @@ edges = st.lists(
 def test_every_path_is_legal_and_a_seed_gives_the_same_one(
     edges: list[FieldEdge], seed: int, length: int, chances: tuple[float, float, float]
 ) -> None:
-    tools = [make_tool(f"tool_{n}", ["left", "right", "middle"]) for n in range(8)]  # edges may name two unknown ones
+    tools = [make_tool(f"tool_{n}", ["left", "right", "middle"]) for n in range(8)]  # edges may name tools 8 and 9
     graph = ToolGraph(tools, edges)
     options = PathOptions(length=length, merge=chances[0], insert=chances[1], split=chances[2])
 

@@ -1,4 +1,4 @@
-"""Writers that are functions: what cannot be kept as JSON is their mistake, and named."""
+"""Writers that are functions: an answer that is no text or message in JSON is an error that names the function."""
 
 import asyncio
 from pathlib import Path

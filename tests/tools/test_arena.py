@@ -1,4 +1,4 @@
-"""The environment of arenas: its reward, what counts as solved, and what a policy cannot gain by."""
+"""The environment of arenas: its reward, what counts as solved, and what gains a policy nothing."""
 
 import pytest
 from hypothesis import given
@@ -46,7 +46,7 @@ def test_a_row_without_an_arena_is_refused_with_the_command_that_makes_one() -> 
 
 
 def test_an_arena_that_breaks_its_format_is_refused() -> None:
-    broken: list[list[Json]] = [[], [make_tool("city_of", "KL1234")]]  # without tools, and a tool without an answer
+    broken: list[list[Json]] = [[], [make_tool("city_of", "KL1234")]]  # no tools, or a tool without an answer
     for arena in broken:
         with pytest.raises(UserCodeError, match="environment Arena"):
             load_toolset(ARENA_FILE).open({"metadata": encode_json({"arena": arena})})

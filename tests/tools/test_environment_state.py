@@ -63,7 +63,7 @@ class Bank(Environment):
 
 
 class ForkingBank(Bank):
-    """The same with copies of its own making."""
+    """A bank that makes its own copies, by its method `fork`."""
 
     def fork(self) -> "ForkingBank":
         return type(self)({"accounts": dict(self.accounts)})
@@ -90,7 +90,7 @@ class Vault(Bank):
 
 
 class DownAtFirst(ForkingBank):
-    """A bank whose first call of all fails by a system's fault."""
+    """A bank whose first `send` in this process fails by a system's fault."""
 
     num_calls = 0
 

@@ -27,7 +27,7 @@ def row(**metadata: Json) -> JsonObject:
 
 
 def words(*arguments: str, **options: Json) -> JsonObject:
-    """A server that says with which arguments and variables it was started, and what it can read of them."""
+    """A server that tells its arguments and variables, and the contents of the files that its arguments name."""
     return hostile("words", *arguments, **options)
 
 
@@ -181,7 +181,7 @@ def tools_file(tmp_path: Path) -> str:
 
 
 def run(*arguments: str) -> str:
-    """What a command prints, in one line."""
+    """Output of a command, in one line."""
     return " ".join(CliRunner().invoke(app, arguments).output.split())
 
 

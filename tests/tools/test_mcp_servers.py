@@ -1,4 +1,4 @@
-"""Real MCP servers behind a tools file, honest and hostile, over both transports: outcomes, sessions, what is left."""
+"""Real MCP servers of a tools file, honest and hostile, over both transports: outcomes, sessions, what they leave."""
 
 import asyncio
 import json
@@ -72,7 +72,7 @@ def _nothing_is_left() -> Iterator[None]:
 
 
 def processes() -> list[str]:
-    """Command lines of servers that run on stdin and stdout, and of what a hostile one started."""
+    """Command lines of servers that run on stdin and stdout, and of processes that a hostile server started."""
     lines = (" ".join(each.info["cmdline"] or ()) for each in psutil.process_iter(["cmdline"]))
     return [
         line for line in lines if (SHOP in line and "--http" not in line) or HOSTILE in line or "sleep 61.27" in line
@@ -166,7 +166,7 @@ async def test_a_server_that_dies_masks_the_trajectory_and_another_trajectory_go
 
 
 async def test_a_call_that_changes_nothing_is_made_again_by_a_new_server(tmp_path: Path) -> None:
-    made = toolset(shop(sandbox=False))  # it leaves a marker in a folder of the machine
+    made = toolset(shop(sandbox=False))  # the server leaves a marker in a folder of the machine
     async with made.open({}) as tools:
         assert await told(tools, "die_once", marker=str(tmp_path / "first")) == "alive"
         await told(tools, "order", item="tea")
@@ -232,7 +232,7 @@ async def test_trajectories_over_max_sessions_wait_for_their_turn() -> None:
 
 
 async def sessions_ahead(made: Toolset) -> list[McpSession]:
-    """Sessions that wait for trajectories, once all of them are ready."""
+    """Sessions started ahead of trajectories, once all of them are ready."""
     (server,) = made.servers
     ahead = (await server._of_loop.get()).ahead
     assert ahead._filling is not None
@@ -287,7 +287,7 @@ async def test_a_cancelled_trajectory_leaves_no_process() -> None:
     playing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await playing
-    # The fixture looks for processes.
+    # The fixture `_nothing_is_left` checks that no process is left.
 
 
 @pytest.mark.parametrize(
@@ -325,7 +325,7 @@ async def test_a_server_without_a_sandbox_that_closes_its_output_is_noticed_at_o
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A file of the machine that is no business of a server, which knows where it lies."""
+    """A private file of the machine; a variable tells the server its path."""
     path = tmp_path / "private" / "key"
     path.parent.mkdir()
     path.write_text("secret")
@@ -334,7 +334,7 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def escaped(folder: str = "{folder}", **options: Json) -> JsonObject:
-    """What a server gets that tries to leave its sandbox."""
+    """Results of a server's attempts to leave its sandbox."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = str(listening.getsockname()[1])
         outcome = await once(hostile("escapes", port, folder, variables=["FILE"], **options))
@@ -380,7 +380,7 @@ async def test_what_a_server_leaves_ends_with_its_sandbox() -> None:
     outcome = await once(hostile("leaves"))
 
     assert outcome.observation is not None
-    # The fixture looks for processes.
+    # The fixture `_nothing_is_left` checks that no process is left.
 
 
 async def test_arguments_that_the_server_refuses_are_the_policys_mistake() -> None:

@@ -88,7 +88,7 @@ def test_a_written_call_is_read_back_unchanged(call: ToolCall) -> None:
 @example("0\x80\uf900", 40, 7)
 @settings(deadline=None)
 def test_a_cut_text_fits_its_limit_and_keeps_both_ends(text: str, max_tokens: int, times: int) -> None:
-    tokenizer, text = tokenizer_of_bytes(), normalize("NFC", text * times)  # as Qwen's tokenizers do themselves
+    tokenizer, text = tokenizer_of_bytes(), normalize("NFC", text * times)  # as Qwen's tokenizers normalize
 
     cut = cut_to_tokens(text, max_tokens, tokenizer)
 

@@ -1,4 +1,4 @@
-"""Places of a tools file's texts: every value of a row stays in its place, or is refused with the reason."""
+"""Placeholders in a tools file: a value of a row stays in its placeholder's place, or is refused with the reason."""
 
 from urllib.parse import unquote, urlsplit
 

@@ -1,4 +1,4 @@
-"""Scenarios that a model behind a real server thinks out: exactly as many as asked for, checked and different."""
+"""Scenarios that a model behind a real server invents: exactly as many as asked for, checked and different."""
 
 import json
 from collections.abc import Sequence

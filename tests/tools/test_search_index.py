@@ -1,4 +1,4 @@
-"""Search indices: rankings beside independent computations, folders that cannot be used, and what encoders read."""
+"""Search indices: rankings against independent computations, folders that cannot be used, and what encoders read."""
 
 import json
 import math
@@ -58,7 +58,7 @@ def bm25(corpus: Sequence[Sequence[str]], query: Sequence[str]) -> list[float]:
 
 
 def latent(corpus: Sequence[Sequence[str]], queries: Sequence[Sequence[str]], size: int) -> NDArray[np.float64]:
-    """[num_queries, num_documents] cosines by a whole singular value decomposition."""
+    """[num_queries, num_documents] cosines by a full singular value decomposition."""
     words = sorted({word for document in corpus for word in document})
     idf = {word: 1 + math.log((1 + len(corpus)) / (1 + sum(word in each for each in corpus))) for word in words}
 

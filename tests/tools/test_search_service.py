@@ -49,7 +49,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def answering(handle: Handler) -> web.Application:
-    """An application that answers every POST by one function."""
+    """An application that answers every POST request by this function."""
     app = web.Application()
     app.router.add_post("/{path:.*}", handle)
     return app
@@ -64,7 +64,7 @@ async def asked(url: str, path: str, body: object) -> tuple[int, Any]:
 
 
 def rounded(value: Any) -> Any:
-    """The value with its fractions as "score", after a check that they are above 0."""
+    """The value with "score" in place of each float, which must be above 0."""
     if isinstance(value, dict):
         return {key: rounded(each) for key, each in value.items()}
     if isinstance(value, list):

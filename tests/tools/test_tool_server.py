@@ -33,7 +33,7 @@ def answer(observation: object, *, done: bool = False, valid: bool = True) -> di
 
 
 class RecordedServer:
-    """Answers in the order of a script, and keeps every request."""
+    """Gives the answers of a script in order, and keeps every request."""
 
     def __init__(self, *script: object) -> None:
         self.script = list(script)
@@ -69,7 +69,7 @@ def tools_file(folder: Path, url: str, more: str = "") -> str:
 
 
 async def acts(tools: str, *actions: str, metadata: dict[str, Any] | None = None) -> list[CallOutcome]:
-    """What comes of the actions of one trajectory."""
+    """Outcomes of the actions of one trajectory."""
     calls = [ToolCall(name="tool_server", arguments={"action": action}) for action in actions]
     async with load_toolset(tools).open({"metadata": json.dumps(metadata or {})}) as opened:
         return await opened.toolbox.run(calls)
@@ -150,7 +150,7 @@ async def test_what_the_server_gets_wrong_is_a_failure_of_the_system(
     assert outcome.observation is None
     assert failure in outcome.failure
     assert not outcome.is_bug
-    assert [request["finish"] for request in server.requests] == [[False], [True]]  # asked once, and ended
+    assert [request["finish"] for request in server.requests] == [[False], [True]]  # the action, and then the end
     assert time.monotonic() - began < 10
 
 
@@ -200,7 +200,7 @@ def test_an_entry_that_is_wrong_is_refused(tmp_path: Path, entry: str, message: 
 
 
 async def played(tools: str, *script: Said | str) -> tuple[str, dict[str, Any]]:
-    """Text behind the prompt, and the record, of one rollout."""
+    """Text after the prompt of one rollout, and its record."""
     config = rollout_config(scripted_model(), "+tool_format=verl_tool", f"pivot.rollout.tools={tools}")
     loop = loop_of(ToolLoop, config, script)
     output = await loop.run({}, **row("What is 6 times 7?"))
@@ -224,7 +224,7 @@ async def test_a_server_that_says_done_ends_the_trajectory(tmp_path: Path) -> No
     async with running(server.app()) as url:
         text, record = await played(tools_file(tmp_path, url), Said(CODE, ended=False))
 
-    assert text == CODE  # it ends with the policy's turn, on whose last token the outcome stands
+    assert text == CODE  # it ends with the policy's turn, whose last token carries the outcome
     assert (record["stop_reason"], record["is_masked"], record["num_calls"]) == ("ended_by_tool", False, 1)
 
 

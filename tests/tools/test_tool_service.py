@@ -65,7 +65,7 @@ def order(amount: int) -> str:
 
 
 def body(*actions: str, ids: list[str] | None = None, **more: Any) -> dict[str, Any]:
-    """A request as verl-tool's client sends it, for one trajectory "a" where nothing else is said."""
+    """A request as verl-tool's client sends it, by default for actions of the trajectory "a"."""
     number = len(actions)
     return {
         "trajectory_ids": ids or ["a"] * number, "actions": list(actions), "finish": [False] * number,
@@ -77,7 +77,7 @@ FINISH = body("", finish=[True], is_last_step=[True])
 
 
 class Served:
-    """A running service, and what it answers."""
+    """A running service, and requests to it."""
 
     def __init__(self, url: str, service: ToolService, http: aiohttp.ClientSession) -> None:
         self.url, self.service, self._http = url, service, http
@@ -88,7 +88,7 @@ class Served:
             return response.status, await response.json()
 
     async def says(self, request: object) -> tuple[Any, ...]:
-        """Observations, dones and valids of a request."""
+        """Observations, dones and valids in the answer to a request."""
         status, found = await self.asked(request)
         assert status == 200, found
         return found["observations"], found["dones"], found["valids"]
@@ -116,7 +116,7 @@ async def test_a_trajectory_keeps_its_state_until_it_is_finished(shop: Path) -> 
         assert served.service.num_trajectories == 1
         assert await served.says(FINISH) == ([""], [True], [True])
         assert served.service.num_trajectories == 0
-        assert await served.says(FINISH) == ([""], [True], [True])  # also where nobody knows it any more
+        assert await served.says(FINISH) == ([""], [True], [True])  # also if it is finished already
         assert await served.says(body(order(1))) == (["2 left"], [False], [True])
 
 

@@ -332,7 +332,7 @@ async def test_blocking_methods_run_one_at_a_time_and_delay_no_other_rollout(tmp
         (outcome,) = await first.toolbox.run([ToolCall(name="max_running_at_once", arguments={})])
 
     assert text(outcome) == "1"
-    assert 0.5 <= seconds < 0.9  # the five calls of a rollout one after the other, both rollouts at once
+    assert 0.5 <= seconds < 0.9  # calls of one rollout run one after the other, both rollouts at once
 
 
 async def test_tools_of_an_environment_that_depend_on_the_row_are_run_by_its_method_call(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""verifiers.code_approx: what equals `approx(...)` equals pytest's own."""
+"""verifiers.code_approx: a value equals `approx(...)` if and only if it equals pytest's own."""
 
 import pytest
 from hypothesis import assume, example, given

@@ -16,7 +16,7 @@ TESTS: Json = [
     {"stdin": "7 0", "stdout": "7"},
 ]
 
-# language -> (the tool it needs, a right program, one whose second test fails)
+# language -> (the tool that it needs, a right program, a program that fails the second test)
 PROGRAMS = {
     "python": ("python3", "print(sum(map(int, input().split())))", "print(abs(sum(map(int, input().split()))))"),
     "bash": ("bash", "read a b; echo $((a + b))", "read a b; s=$((a + b)); echo ${s#-}"),

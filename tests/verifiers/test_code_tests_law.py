@@ -1,4 +1,4 @@
-"""Files of tests, split into asserts, hold of a program if and only if Python says so when it runs the file itself."""
+"""The asserts of a split test file hold for a program if and only if Python runs the file itself without an error."""
 
 import re
 import sys
@@ -133,7 +133,7 @@ def holds_in_python(source: str, program: str, **names: Any) -> bool:
 
 
 def with_right_values(lines: Sequence[str]) -> str:
-    """The file with what the right program gives in place of each "?", as far as it gets."""
+    """The file with a value of the right program in place of each "?", or 0 if the program does not get there."""
     source = BEFORE + "\n".join(lines) + "\n    assert Box([5]).size() == 1\n"
     seen: list[object] = []
     recording = re.sub(r"assert (.*) == \?", r"seen.append(copy.deepcopy(\1))", source)
@@ -151,7 +151,7 @@ def test_a_split_file_holds_of_a_program_if_and_only_if_python_says_so(runner: A
     try:
         texts = asserts_of(source, "")
         CodeOptions(test_file=source)
-    except ValueError:  # such as `grow(numbers)`, then `grow(numbers, 2)`, whose constant may be what is expected
+    except ValueError:  # such as `grow(numbers)`, then `grow(numbers, 2)`, whose 2 may be an expected value
         reject()
 
     for before, after in CHANGES:

@@ -1,4 +1,4 @@
-"""Nothing in a file of tests vanishes: what cannot be checked outside the sandbox is refused before anything starts."""
+"""No statement of a test file is lost: one that cannot be checked outside the sandbox is refused before the start."""
 
 import pytest
 

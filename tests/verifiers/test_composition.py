@@ -18,7 +18,7 @@ asked: list[str] = []
 
 @pytest.fixture(autouse=True, scope="module")
 def verifiers() -> Iterator[None]:
-    """Verifiers that always give one score, named by the score."""
+    """Register verifiers that always give the score which their name says."""
     scores = {"one": 1.0, "half": 0.5, "third": 1 / 3, "zero": 0.0, "none": None}
     for name, score in scores.items():
         register(name)(_always(name, score))

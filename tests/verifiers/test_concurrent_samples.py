@@ -21,13 +21,13 @@ SHELL: JsonObject = {"mode": "execution"}
 
 
 class CountingSandbox:
-    """The real sandbox, with the number of programs that it was given."""
+    """The real sandbox, with the number of programs that it was given; its next calls may fail."""
 
     def __init__(self) -> None:
         self._sandbox = sandboxed.shared_sandbox
         self.num_programs = 0
         self.num_failures = 0
-        """Calls that fail before one is answered."""
+        """Number of calls that fail before one is answered."""
 
     async def run_many(self, programs: Sequence[Program], *, deadline_seconds: float) -> list[Result]:
         self.num_programs += len(programs)

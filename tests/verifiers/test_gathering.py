@@ -10,7 +10,7 @@ from verl_pivot.verifiers.gathering import Gathering
 
 
 class Squares:
-    """Answers numbers by their squares, none of several where one is 13; a number below 0 is an error."""
+    """Answers numbers with their squares; several numbers with a 13 get no answer, and one below 0 is an error."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, list[int]]] = []

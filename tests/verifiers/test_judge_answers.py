@@ -37,7 +37,7 @@ def shown(picture: bytes) -> JudgeQuestion:
 
 
 def points(asked: Endpoint, *questions: JudgeQuestion) -> list[int]:
-    """Points of each question, in an event loop of its own as after a restart."""
+    """Points for each question, asked in a new event loop as after a restart."""
 
     async def all_of() -> list[int]:
         return [(await ask(asked, question, Rubric)).points for question in questions]
@@ -76,8 +76,9 @@ def test_an_answer_in_another_form_is_kept_too_and_the_question_has_another_seed
         assert [body["seed"] for body in server.requests] == [0, 1]
 
 
+@pytest.mark.timeout(50)
 def test_answers_that_are_there_wait_for_no_rate_limit(tmp_path: Path) -> None:
-    """At one request a minute a second one would wait for the whole time that a test has."""
+    """At one request a minute, a second request would wait for a minute."""
     with chat_server([VALID]) as server:
         asked = endpoint(server.url, tmp_path, requests_per_minute=1.0)
         assert points(asked, *[shown(b"one")] * 3) == [5, 5, 5]

@@ -1,4 +1,4 @@
-"""Certificates: what differs between two versions, where a quotation stands, and verdicts on programs and patches."""
+"""Certificates: differences of two versions, places of quotations, and verdicts on programs and patches."""
 
 from typing import Any
 
@@ -63,7 +63,7 @@ def test_a_file_of_both_versions_is_shown_once_and_places_name_the_lines_that_di
 @pytest.mark.parametrize(
     ("one", "two", "places"),
     [
-        ("a\n", "a", ((Span(1, 1, 2), Span(2, 1, 2)),)),  # a line end alone
+        ("a\n", "a", ((Span(1, 1, 2), Span(2, 1, 2)),)),  # only the line end differs
         ("", "a\n", ((Span(1, 1, 1), Span(2, 1, 2)),)),
         ("a\nb\n", "b\na\n", ((Span(1, 1, 1), Span(2, 1, 2)), (Span(1, 2, 3), Span(2, 3, 3)))),
         ("a\n" * 300, "b\n" * 250, ((Span(1, 1, 301), Span(2, 1, 251)),)),  # too long to be aligned
@@ -184,7 +184,7 @@ async def test_a_program_is_compared_by_its_tests() -> None:
         (0.0, "wrong_value"),
         (0.0, "no_answer"),
     ]
-    assert len(judge.requests) == 2 + 1  # both orders of the second, one of the third
+    assert len(judge.requests) == 2 + 1  # two orders for the second program, one for the third
     assert {request["max_tokens"] for request in judge.requests} == {8192}
 
 
@@ -201,7 +201,7 @@ async def test_a_verdict_is_kept_and_an_undecided_one_is_not() -> None:
 @needs_sandbox
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_a_certificate_stands_before_or_behind_execution(is_first: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before it, an acceptance saves a run; behind it, what no sandbox could decide is decided."""
+    """Before execution, the judge's acceptance saves a run; after it, the judge accepts what no sandbox decided."""
     use_service(monkeypatch)
     async with judging(certifying(knowing)) as judge:
         by_judge: JsonObject = {"name": "judge", "options": options(judge), "decides": "acceptance"}

@@ -67,7 +67,7 @@ def test_every_action_gets_a_verdict(name: str, options: JsonObject, action: Mes
 
 
 LONG = "9" * 5_000
-"""Digits of a whole number that Python does not read."""
+"""Whole number with more digits than Python reads."""
 TEXTS_OF_LONG_NUMBERS = [
     LONG,
     f"1e{LONG}",

@@ -1,4 +1,4 @@
-r"""Answers in LaTeX, taken apart: what of them is formula, unit, base, brackets and letters, before anything runs."""
+r"""Answers in LaTeX, taken apart into formula, unit, base, brackets and letters before any program runs."""
 
 import pytest
 from hypothesis import given

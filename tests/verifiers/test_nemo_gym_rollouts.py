@@ -14,7 +14,7 @@ from verl_pivot.verifiers.registry import get_verifier
 DATA = SHARED_DATA / "nemo_gym"
 SINGLE_STEP = "single_step_tool_use_with_argument_comparison"
 THRESHOLD = 0.1
-"""Threshold of that environment's own configuration."""
+"""Threshold in NeMo Gym's configuration of the environment SINGLE_STEP."""
 
 pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="NeMo Gym's rollouts are not at ../shared/data/nemo_gym")
 
@@ -25,7 +25,7 @@ def rollouts(name: str) -> list[dict[str, Any]]:
 
 
 def sampled(row: dict[str, Any]) -> Message:
-    """One action with all items of the response."""
+    """One action that holds all texts and calls of the response."""
     items = row["response"]["output"]
     calls = [item for item in items if item["type"] == "function_call"]
     texts = [part["text"] for item in items if item["type"] == "message" for part in item["content"]]
@@ -49,7 +49,7 @@ async def test_a_rollout_gets_the_reward_that_nemo_gym_gave_it(index: int) -> No
 
 @pytest.mark.parametrize("index", range(5))
 async def test_a_rollout_of_text_where_the_expert_calls_scores_0(index: int) -> None:
-    """These rows have neither tools nor the expert's call, so any call takes its place."""
+    """These rows have neither tools nor the expert's call, so any call stands in for the expert's."""
     row = rollouts("swe_pivot")[index]
 
     verdict = await get_verifier("tool_call", {"mode": "name_only"})(sampled(row), make_turn(expert=CALL))

@@ -1,6 +1,6 @@
-"""Modes of `tool_call` beside judges that are written from the published rules, over random calls.
+"""Modes of `tool_call` against judges that are written from the published rules, over random calls.
 
-Also `qa`, `sql` and the asserts of `code` beside judges that are installed here: Counter, SQLite and Python itself.
+Also `qa` against SQuAD's formula, `sql` against SQLite and Counter, and the asserts of `code` against Python itself.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""verifiers.similarity: difflib's ratio, found sooner where it is below the bound."""
+"""verifiers.similarity: difflib's ratio, or 0 if the ratio is below the bound."""
 
 from difflib import SequenceMatcher
 

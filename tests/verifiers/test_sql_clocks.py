@@ -1,4 +1,4 @@
-"""verifiers.sql_order: what in a query asks for the time of the day."""
+"""verifiers.sql_order: expressions of a query that ask for the time of day."""
 
 import pytest
 import sqlglot

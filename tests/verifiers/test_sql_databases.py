@@ -1,4 +1,4 @@
-"""verifiers.sql on databases of every kind: each expert is accepted, and a query with its rows written down is not."""
+"""verifiers.sql on databases of every kind: each expert is accepted, and a query with written-down rows is not."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ GENERATED = """
 CREATE TABLE goods (id INTEGER PRIMARY KEY, price INTEGER, amount INTEGER, total INTEGER AS (price * amount));
 INSERT INTO goods (id, price, amount) VALUES (1, 2, 3), (2, 5, 1), (3, 7, 2), (4, 1, 1);
 """
-# name -> (dialects, script, expert, a query that has its rows written into it)
+# name -> (dialects, script, expert's query, a query with the expert's rows written into it)
 DATABASES = {
     "foreign keys": (
         ("sqlite", "duckdb"),
@@ -290,7 +290,7 @@ async def test_a_query_too_large_to_send_is_refused_and_does_not_make_the_row_un
 
 @pytest.mark.heavy
 async def test_queries_that_come_at_the_same_time_get_the_verdicts_that_each_gets_alone() -> None:
-    """DuckDB's run in one program: none may see what another sets, and none may end another."""
+    """DuckDB's queries run in one program: no query may see another's settings, or end another."""
     expert = "SELECT id, n FROM t WHERE n > 1"
     queries = {
         expert: "accepted",

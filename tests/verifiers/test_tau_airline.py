@@ -1,4 +1,4 @@
-"""Labelled pairs of a real expert's calls: how many that do the same each mode accepts, and none that do not."""
+"""Labelled pairs of a real expert's calls: each mode's number of accepted equivalent pairs, and of different pairs."""
 
 import asyncio
 import json
@@ -55,7 +55,7 @@ def pairs() -> list[Pair]:
 
 
 def tools() -> list[JsonObject]:
-    """The airline's schemas, with formats added that its descriptions state in words, and insurance "no" by default."""
+    """The airline's schemas, with a format where descriptions state one in words, and insurance "no" by default."""
     schemas: list[JsonObject] = json.loads((ROOT / "airline_tools.json").read_text())
     for schema in schemas:
         _mark(schema)
@@ -124,8 +124,8 @@ def test_no_pair_that_does_something_else_is_accepted(options: JsonObject) -> No
     ("options", "num_accepted"), [({"mode": "strict"}, 0), ({}, 0), (PROSE, 6), ({"mode": "name_only"}, 21)]
 )
 def test_number_of_the_21_equivalent_pairs_that_each_mode_accepts(options: JsonObject, num_accepted: int) -> None:
-    """The rest are six sums that are written differently, and nine summaries that give other numbers, negate more often
-    or say it in other words, for a judge."""
+    """The other pairs need a judge: six sums that are written differently, and nine summaries that give other numbers,
+    negate more often or use other words."""
     assert accepted(labelled("same"), **options) == num_accepted
 
 
@@ -201,7 +201,7 @@ def test_functional_accepts_every_rewritten_call_and_strict_misses_most(
 
 
 def test_a_rewriting_of_another_call_is_refused() -> None:
-    """Calls are rewritten as above after one digit of their dates or numbers was changed."""
+    """Calls are rewritten as above after a digit of their dates was changed, or one was put before their numbers."""
 
     def later(call: ToolCall) -> JsonObject | None:
         changed = json.loads(json.dumps(call.arguments).replace("2024-05-2", "2024-05-1"))

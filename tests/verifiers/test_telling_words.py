@@ -1,4 +1,4 @@
-"""verifiers.telling_words: numbers in words count as numbers do, also with a hyphen."""
+"""verifiers.telling_words: texts with different numbers in words differ in sense, also with a hyphen."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""verifiers.terminal_lines: after which lines bash reads what is typed next, and no program does."""
+"""verifiers.terminal_lines: lines after which bash, and not a program, reads what is typed next."""
 
 import pytest
 

@@ -36,7 +36,7 @@ def choices(accepted: Json) -> list[Json]:
 
 
 def objects(accepted: JsonObject) -> Iterator[JsonObject]:
-    """Every object of arguments that the lists allow; an empty text in a list allows to leave the argument out."""
+    """Every object of arguments that the lists allow; an argument whose list has an empty text may be left out."""
     options = [
         [(name, value) for each in values for value in ([None] if each == "" else choices(each))]
         if isinstance(values, list)

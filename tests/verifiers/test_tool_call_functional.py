@@ -1,4 +1,4 @@
-"""verifiers.tool_call_functional, through `tool_call`: only what a tool would not notice is the same."""
+"""verifiers.tool_call_functional, through `tool_call`: calls are equal if a tool would not notice the difference."""
 
 import pytest
 from hypothesis import given
@@ -130,7 +130,7 @@ async def test_every_expert_is_accepted_by_its_own_rule(expert: JsonObject) -> N
 
 
 async def test_parallel_calls_find_the_partners_that_fit_all() -> None:
-    """The first expert call fits both, the second only one: taking the first that fits would fail."""
+    """The first expert call fits two calls, the second only one: pairing each with the first that fits would fail."""
     expert: list[JsonObject] = [{"flight": "LH1", "note": "a window seat"}, {"flight": "LH1", "note": "a window"}]
     actual: list[JsonObject] = [{"flight": "LH1", "note": "a window"}, {"flight": "LH1", "note": "a window seat!"}]
     verifier = get_verifier("tool_call", {"free_text": ["book.note"], "min_similarity": 0.7})

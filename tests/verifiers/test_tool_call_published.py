@@ -26,7 +26,7 @@ async def accepts(actual: Json, expert: Json, threshold: float = 0.1) -> bool:
     return (await verifier(act(call("f", x=actual)), turn_of(call("f", x=expert)))).score == 1.0
 
 
-# (actual, expert, share of words as a fraction of all words of both)
+# (actual, expert, number of shared words / number of words of both texts together)
 WORDS: list[tuple[str, str, float]] = [
     ("a b", "a b", 2 / 4),
     ("b a", "a b", 2 / 4),
@@ -165,7 +165,7 @@ TOOLRL: list[tuple[list[ToolCall], list[ToolCall], float]] = [
     ([call("f")], [call("f")], 3.0),  # (1 + 1) / 2
     ([call("f", x=1)], [call("f", x=1), call("g")], 0.75),  # (1/2 + 2) / 4
     ([call("g"), call("f", x=1)], [call("f", x=1), call("g")], 3.0),
-    # The first expert call leaves the policy's to the second, since it gets no credit for it: (1/2 + 0 + 1 + 1) / 5
+    # The first expert call gets no credit and leaves the policy's call to the second: (1/2 + 0 + 1 + 1) / 5
     ([call("f", y=1)], [call("f", x=1), call("f", y=1)], 0.0),
 ]
 

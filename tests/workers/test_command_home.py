@@ -1,4 +1,4 @@
-"""What workers in other processes take over of the command."""
+"""Variables of a command that its workers in other processes take over."""
 
 from verl_pivot.workers.command_home import passed_variables
 

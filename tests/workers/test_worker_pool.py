@@ -36,7 +36,7 @@ def make_measured(turn: Turn, **changes: object) -> Measured:
 
 @dataclass
 class FakeWorker:
-    """Worker that dies at the turns that its cluster names, or when it starts."""
+    """Worker that fails at its start or dies at a turn, where its cluster says so."""
 
     slot: Slot
     cluster: "FakeCluster"
@@ -73,7 +73,7 @@ class FakeCluster:
 
     alive: set[Slot]
     deadly: Counter[str] = field(default_factory=Counter)
-    """{id of a turn: number of workers that still die of it}"""
+    """{id of a turn: number of workers that will still die at it}"""
     broken: dict[Slot, Exception] = field(default_factory=dict)
     """{slot: error with which each of its workers starts}"""
     seconds: float = 0.01
@@ -92,7 +92,7 @@ class FakeCluster:
 
 @dataclass
 class Run:
-    """Results of turns that were measured all at once."""
+    """Profiles, messages, totals and judge usage of the turns that a test has measured."""
 
     profiles: list[TurnProfile] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -134,7 +134,7 @@ async def test_trajectories_are_spread_over_workers_and_stay_with_theirs() -> No
     run = Run()
 
     async with pool_of(cluster, run) as pool:
-        await asyncio.sleep(0.02)  # both are ready
+        await asyncio.sleep(0.02)  # both workers are ready then
         await asyncio.gather(*map(pool.measure, turns_of("t", "u")))
         await asyncio.gather(*map(pool.measure, turns_of("v", "t")))
 

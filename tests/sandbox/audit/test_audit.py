@@ -1,4 +1,4 @@
-"""`verl-pivot sandbox audit`: its attacks can succeed, and what it says of this machine is what the page says."""
+"""`verl-pivot sandbox audit`: its attacks succeed in a weak sandbox, fail where promised, and stand in the docs."""
 
 import json
 import subprocess
@@ -21,7 +21,7 @@ from verl_pivot.sandbox.execution import Result, Status
 WEAK_SANDBOX = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-net", "--ro-bind", "/", "/", "--dev", "/dev"]
 WEAK_SANDBOX += ["--proc", "/proc", "--tmpfs", "/tmp", "--ro-bind", str(ROOT), str(ROOT), "--chdir", "/tmp"]
 WEAK_SANDBOX += ["--die-with-parent", "--new-session", "--"]
-"""A sandbox without a filter of system calls, limits and an environment of its own."""
+"""Command of a sandbox that has no filter of system calls, no limits and no environment of its own."""
 SUCCEED_IN_A_WEAK_SANDBOX = {
     "SECRETS": "finds a secret of the service in environment",
     "RIGHTS": "system call memfd_create",
@@ -107,7 +107,7 @@ def test_a_promise_is_of_a_tier_and_of_a_backend() -> None:
 
 
 def test_the_page_says_of_each_attack_which_layer_stops_it_at_which_tier() -> None:
-    """The rows that the page needs stand in the message where this fails."""
+    """If this fails, the message shows the rows that docs/sandbox.md lacks."""
     page = (ROOT / "docs/sandbox.md").read_text()
     rows = []
     for attack in (*ATTACKS, *SESSION_ATTACKS):

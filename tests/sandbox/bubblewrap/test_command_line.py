@@ -1,4 +1,4 @@
-"""Command lines of bubblewrap, and what a program that is started by one sees."""
+"""Command lines of bubblewrap, and what a program that they start sees."""
 
 import json
 import os
@@ -101,7 +101,7 @@ def test_a_lane_is_root_of_its_namespaces_with_three_capabilities_and_may_make_m
     command.close()
 
     argv = list(map(str, command.argv))
-    argv = argv[argv.index("/usr/bin/bwrap") :]  # what root puts before it is tested with the privileges
+    argv = argv[argv.index("/usr/bin/bwrap") :]  # test_privileges.py tests what root puts before
     assert " ".join(argv[:18]) == (
         "/usr/bin/bwrap --unshare-user --unshare-ipc --unshare-pid --unshare-net --unshare-uts --uid 0 --gid 0 "
         "--cap-drop ALL --cap-add CAP_SYS_ADMIN "

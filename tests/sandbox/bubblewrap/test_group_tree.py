@@ -21,7 +21,7 @@ def machine(folder: Path, *, groups: str, mounts: str) -> Path:
 
 
 def group(folder: Path, path: str, **files: str) -> Path:
-    """Make a group with files, whose names have "_" for ".": memory_max is the file memory.max."""
+    """Make a group with files; the first "_" of a name stands for ".": memory_max is the file memory.max."""
     made = folder / "cg" / path
     made.mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
@@ -102,11 +102,11 @@ def test_the_limits_of_version_1_count_up_to_the_mount(tmp_path: Path) -> None:
 
 
 DEAD = 2**22 + 1
-"""Process id beyond those that a kernel gives."""
+"""Process id above the largest that the kernel gives."""
 
 
 def left_by(tree: GroupTree, pid: int) -> GroupTree:
-    """Groups of a service that had this process id, with one of a pod in them."""
+    """Make the groups of a service with this process id, and the group of a pod below them."""
     own = tree.below(f"verl-pivot-{pid}").make_folders()
     own.below("lane-1").make_folders().below("pod-1").make_folders()
     return own

@@ -1,4 +1,4 @@
-"""Root becomes an ordinary user that can still read Python, and nothing else that was closed to it."""
+"""Root becomes an ordinary user, who can read Python's folders but no others that are closed to that user."""
 
 import os
 import subprocess
@@ -65,7 +65,7 @@ def test_of_a_closed_folder_only_what_python_needs_is_seen(tmp_path: Path) -> No
     (closed / "a" / "needed" / "file").write_text("seen")
     (closed / "a" / "secret").write_text("secret")
     closed.chmod(0o700)
-    for folder in tmp_path.parents:  # pytest closes its own folders too
+    for folder in tmp_path.parents:  # pytest's own folders are closed too
         if folder.name.startswith("pytest"):
             folder.chmod(0o755)
     tmp_path.chmod(0o755)
@@ -159,7 +159,7 @@ def test_a_user_that_does_not_exist_or_is_root_is_refused(user: str, message: st
 @needs_root
 @needs_sandbox
 def test_root_that_may_not_mount_is_told_what_to_do(tmp_path: Path) -> None:
-    """Root without CAP_SYS_ADMIN, as in a container, names the remedy."""
+    """Run as root without CAP_SYS_ADMIN, as in a container; the error names the remedy."""
     closed = tmp_path / "closed"
     (closed / "needed").mkdir(parents=True)
     closed.chmod(0o700)

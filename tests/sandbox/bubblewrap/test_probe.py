@@ -124,7 +124,7 @@ print(found.tier, *(obstacle.what for obstacle in found.obstacles))
 
 
 def asked_inside(*options: str) -> str:
-    """Probe inside a bubblewrap that makes this machine look like another."""
+    """Output of the probe inside a bubblewrap that makes this machine look like another."""
     done = subprocess.run(
         ["bwrap", "--dev-bind", "/", "/", *options, "--", sys.executable, "-c", ASK],
         cwd=ROOT,

@@ -264,7 +264,7 @@ async def test_stopping_at_any_time_ends_what_runs_as_the_systems_fault(seconds:
 
 
 async def test_a_child_that_is_not_yet_bound_to_die_with_bubblewrap_is_ended_with_it() -> None:
-    """Bubblewrap's child is unbound between the fork and the mapping of its ids; here a shell's child stands for it."""
+    """Between fork and mapping of ids, bubblewrap's child can outlive it; here a shell's child stands for that."""
     others = set(descendants(os.getpid()))
     stdin = os.open(os.devnull, os.O_RDONLY)
     script = ("/bin/sh", "-c", "sleep 600 & sleep 600")

@@ -52,7 +52,7 @@ def our_services() -> dict[str, psutil.Process]:
 
 @contextmanager
 def ray_cluster(num_nodes: int = 3) -> Iterator[Any]:
-    """Ray cluster of some nodes, to the first of which this process is connected."""
+    """Ray cluster of `num_nodes` nodes; this process is connected to its head node."""
     import ray
     from ray.cluster_utils import Cluster
 
@@ -88,7 +88,7 @@ async def spread(sandbox: Sandbox) -> Counter[str]:
 
 
 async def spread_over(sandbox: Sandbox, num_nodes: int) -> Counter[str]:
-    """`spread`, once calls go to `num_nodes` nodes."""
+    """Wait until calls go to `num_nodes` nodes, and return `spread`."""
     async with asyncio.timeout(40.0):
         while len(await spread(sandbox)) != num_nodes:  # noqa: ASYNC110  it asks for what has no event
             await asyncio.sleep(1.0)
@@ -96,7 +96,7 @@ async def spread_over(sandbox: Sandbox, num_nodes: int) -> Counter[str]:
 
 
 async def lose_a_node(cluster: Any) -> tuple[Counter[str], Counter[str]]:
-    """The spread of calls after one of three nodes was killed under load, and after another joined."""
+    """(`spread` after one of three nodes was killed under load, `spread` after another node joined)."""
     async with Sandbox(rng=random.Random(0)) as sandbox:
         assert len(await spread_over(sandbox, 3)) == 3
         under_way = asyncio.create_task(sandbox.run_many(squares(300, 0.1)))
@@ -148,7 +148,7 @@ def test_calls_outlive_a_node_and_spread_over_the_nodes_that_are_alive(monkeypat
         gone = sandbox_command("status", cluster.address)
 
     assert len(of_two) == 2
-    assert min(of_two.values()) >= 30  # of 120
+    assert min(of_two.values()) >= 30  # of 120 calls
     assert len(of_three) == 3
     assert min(of_three.values()) >= 15
     assert (other.returncode, "runs with --lanes 1 --slots 4" in other.stderr) == (1, True)

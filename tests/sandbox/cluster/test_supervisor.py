@@ -1,4 +1,4 @@
-"""Which services are started and ended, and the supervisor that does so on a scripted cluster."""
+"""Choice of the services to start and to end, and the supervisor that does so on a scripted cluster."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping

@@ -1,4 +1,4 @@
-"""Which addresses count as public: none of a private network, and none in which another address is written."""
+"""Addresses that count as public: none of a private network, and none that contains an IPv4 address."""
 
 from ipaddress import IPv4Address, IPv6Address, ip_address
 

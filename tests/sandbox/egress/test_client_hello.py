@@ -1,4 +1,4 @@
-"""The name in the first message of TLS: OpenSSL's own messages, and changed ones."""
+"""Host name in the ClientHello, the first message of TLS: read from OpenSSL's own messages and from changed ones."""
 
 import ssl
 
@@ -18,14 +18,14 @@ from verl_pivot.sandbox.egress.client_hello import (
 
 
 def client_context() -> ssl.SSLContext:
-    """Context of a client that believes every certificate."""
+    """Context of a client that accepts every certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
 
 
 def client_hello(name: str | None, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
-    """First bytes of a connection by OpenSSL."""
+    """First bytes that OpenSSL's client sends: its ClientHello."""
     context = client_context()
     context.minimum_version = context.maximum_version = version
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -41,9 +41,9 @@ def name_in(data: bytes) -> str | None:
 
 @pytest.fixture(scope="module")
 def retry(tmp_path_factory: pytest.TempPathFactory) -> tuple[bytes, bytes]:
-    """Answer of OpenSSL's server which asks for a second ClientHello, and what OpenSSL's client says to that.
+    """(answer of OpenSSL's server that asks for a second ClientHello, what OpenSSL's client sends then).
 
-    The client begins with a key for X25519 alone, and the server takes P-521 alone.
+    The client begins with a key for X25519 alone, and the server takes only keys of P-521.
     """
     server = server_context(tmp_path_factory.mktemp("certificate"))
     server.set_ecdh_curve("secp521r1")
@@ -66,14 +66,14 @@ NO_MEANING = b"\x14\x03\x03\x00\x01\x01"
 
 
 def in_records(data: bytes, length: int) -> bytes:
-    """The same message in records of at most this length."""
+    """The message of `data`, in records with at most `length` bytes of it each."""
     message = data[5:]
     parts = [message[start : start + length] for start in range(0, len(message), length)]
     return b"".join(data[:3] + len(part).to_bytes(2) + part for part in parts)
 
 
 def with_extension(data: bytes, kind: int, content: bytes) -> bytes:
-    """The same message with one more extension at its end."""
+    """The message of `data` with one more extension at its end."""
     body = data[9:]
     at = 34
     for size in (1, 2, 1):
@@ -106,7 +106,7 @@ def test_what_follows_in_records_of_their_own_is_not_looked_at() -> None:
     [
         (b"GET / HTTP/1.1\r\n", "does not begin with TLS"),
         (b"G", "does not begin with TLS"),
-        (b"\x80\x2e\x01\x03\x01", "does not begin with TLS"),  # SSL 2
+        (b"\x80\x2e\x01\x03\x01", "does not begin with TLS"),  # hello of SSL 2
         (b"\x16\x03\x01\x00\x00", "does not begin with TLS"),
         (b"\x16\x03\x01\x00\x04\x02\x00\x00\x00", "no ClientHello"),
         (b"\x16\x03\x01\x00\x04\x01\xff\xff\xff", "longer than"),

@@ -1,4 +1,4 @@
-"""Entries of the list of hosts, and which destinations each admits."""
+"""Entries of the list of hosts, and the destinations that each entry admits."""
 
 import pytest
 from hypothesis import given

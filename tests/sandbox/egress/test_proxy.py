@@ -1,4 +1,4 @@
-"""The proxy on loopback servers: what reaches a listed host, what is refused with which reason, and its bounds."""
+"""The proxy before servers on loopback: what reaches a listed host, what is refused and why, and its bounds."""
 
 import asyncio
 import contextlib
@@ -25,7 +25,7 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello"
 
 @dataclass(kw_only=True)
 class Farm:
-    """A proxy before one server, which keeps what it reads and answers each connection once."""
+    """Proxy before one server; the server keeps what it reads, and answers each connection once."""
 
     port: int = 0
     server_port: int = 0
@@ -33,7 +33,7 @@ class Farm:
     """What the server has read, by connection."""
 
     async def ask(self, request: bytes, *, then: bytes = b"", seconds: float = 5.0) -> bytes:
-        """What comes back over one connection to the proxy; `then` is sent after the first answer."""
+        """Bytes that come back over one connection to the proxy; `then` is sent after the first answer."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(request.replace(b"PORT", str(self.server_port).encode()))
         answer = b""
@@ -54,14 +54,14 @@ async def farm(
     answer: bytes = ANSWER,
     reaches_own_machine: bool = True,
 ) -> AsyncIterator[Farm]:
-    """A proxy with these entries, in which PORT stands for the server's port.
+    """Run a proxy and its server; PORT in an entry stands for the server's port.
 
     Args:
         entries: Entries of the list.
         bounds: Bounds of the proxy.
         found: Addresses that DNS gives for every name.
         answer: Answer of the server.
-        reaches_own_machine: As of the proxy.
+        reaches_own_machine: Whether the proxy may reach listed addresses of this machine.
     """
     received: list[bytes] = []
 
@@ -170,14 +170,14 @@ async def test_a_server_of_another_protocol_answers_nobody_in_a_tunnel() -> None
 
 @pytest.fixture(scope="module")
 def asking_again(tmp_path_factory: pytest.TempPathFactory) -> ssl.SSLContext:
-    """Context of a server that takes keys of P-521 alone, and so asks OpenSSL's client for a second ClientHello."""
+    """Context of a server that takes only keys of P-521, and so asks OpenSSL's client for a second ClientHello."""
     context = server_context(tmp_path_factory.mktemp("certificate"))
     context.set_ecdh_curve("secp521r1")
     return context
 
 
 async def second_hello(context: ssl.SSLContext, *, name: str) -> tuple[bytes, list[str]]:
-    """What the program gets through a tunnel after a second ClientHello with this name, and the names at the server."""
+    """(bytes that a client gets through a tunnel after a second ClientHello with `name`, names that the server got)."""
     names: list[str] = []
     context.sni_callback = lambda _, named, __: names.append(str(named))
 
@@ -241,7 +241,7 @@ async def test_a_second_client_hello_names_the_host_of_the_tunnel_too(asking_aga
         (b"GET http://web.test:PORT/ HTTP/1.1\r\n\r\n", 400),
         (b"GET / HTTP/1.1\r\nHost: web.test:PORT\r\n\r\n", 400),
         (b"GET ftp://web.test:PORT/ HTTP/1.1\r\nHost: web.test:PORT\r\n\r\n", 400),
-        (b"CONNECT web.test:PORT HTTP/1.1\r\nHost: web.test:PORT\r\n\r\n", 403),  # listed for plain requests alone
+        (b"CONNECT web.test:PORT HTTP/1.1\r\nHost: web.test:PORT\r\n\r\n", 403),  # listed only for plain requests
         (b"CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n\r\n", 403),
         (b"CONNECT evil.test:443 HTTP/1.1\r\nHost: web.test:PORT\r\n\r\n", 400),
         (b"CONNECT web.test HTTP/1.1\r\nHost: web.test\r\nContent-Length: 3\r\n\r\nabc", 400),

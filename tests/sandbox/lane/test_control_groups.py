@@ -1,4 +1,4 @@
-"""Groups of version 2 in a folder whose files are made with each group, as the kernel makes them, and real ones."""
+"""Control groups of version 2: real ones, and folders in which a test makes the files that the kernel would make."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ OF_THE_KERNEL = {
     "cgroup.kill": "",
 }
 LEFT_OUT = [(), ("memory.swap.max",), ("memory.oom.group", "cgroup.freeze", "cgroup.kill"), ("cgroup.kill",)]
-"""Files that kernels without swap and older kernels lack."""
+"""Files that are missing on some kernels: those without swap, and older ones."""
 
 
 @pytest.fixture(params=LEFT_OUT, ids=["all files", "no swap", "an older kernel", "Linux 5.2 to 5.13"])
@@ -78,7 +78,7 @@ def test_a_process_enters_by_one_file(folders: GroupFolders, tmp_path: Path) -> 
 def test_a_group_that_was_given_back_is_asked_in_vain_also_after_its_removal(
     folders: GroupFolders, tmp_path: Path
 ) -> None:
-    """The end of a process is reported after its pod was ended, and among many the group may be gone by then."""
+    """The end of a process is reported after the end of its pod; if many pods end, the group may be removed by then."""
     pool = GroupPool(folders)
     group = pool.take(memory_bytes=64 * MIB, num_processes=10)
     set_event(tmp_path, group, "oom", 3)
@@ -185,7 +185,7 @@ while time.monotonic() < end:
         os._exit(0)
     os.setpgid(0, 0)
 """
-"""Processes that hop from one process group to the next, which no signal to groups of the last look stops."""
+"""Processes that hop from one process group to the next, so that a signal to the groups seen before misses them."""
 
 
 def cpu_microseconds(folder: Path) -> int:
@@ -221,7 +221,7 @@ def test_the_kernel_stops_and_ends_processes_that_no_signal_reaches(monkeypatch:
 
 
 def until_event(folder: Path, line: str, *, looks: int = 1) -> None:
-    """Wait until a group's file of events has had a line in as many looks, 10 ms apart."""
+    """Wait until `looks` looks at a group's cgroup.events, 10 ms apart, have found the line."""
     for _ in range(3_000):
         looks -= line in (folder / "cgroup.events").read_text().splitlines()
         if looks == 0:

@@ -1,4 +1,4 @@
-"""The lane's event loop."""
+"""The lane's event loop: readable descriptors, numbers of descriptors that are used again, and timers."""
 
 import os
 
@@ -18,7 +18,7 @@ def test_an_event_of_a_closed_file_does_not_reach_the_file_that_has_its_number()
     empty = os.pipe()
 
     def replace(other: int) -> None:
-        """Called for the pipe that is served first: puts an empty pipe under the number of the other one."""
+        """Put an empty pipe under the number of the other pipe; called for the pipe that is served first."""
         called.append("full")
         loop.forget(other)
         os.dup2(empty[0], other)

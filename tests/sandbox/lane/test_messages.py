@@ -1,4 +1,4 @@
-"""The messages of a lane: one definition for both sides, which costs a lane nothing."""
+"""The messages of a lane: service and lane share one definition, which a lane does not import."""
 
 import subprocess
 import sys

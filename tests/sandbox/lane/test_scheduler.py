@@ -25,7 +25,8 @@ async def run_all(programs: list[Program], **settings: int) -> list[Result]:
 
 async def test_programs_that_together_want_too_much_memory_all_end_with_status_ok() -> None:
     limits = Limits(memory_bytes=200 * MIB, wall_seconds=20.0)
-    programs = [Program(code=FILL.format(mib=150, seconds=0.5), limits=limits)] * 6  # 900 MiB together, of 400
+    # The programs want 900 MiB together, and the lane has 400 MiB.
+    programs = [Program(code=FILL.format(mib=150, seconds=0.5), limits=limits)] * 6
 
     results = await run_all(programs, memory_bytes=400 * MIB)
 
@@ -59,7 +60,7 @@ async def test_more_programs_sleep_at_once_than_a_lane_lets_compute() -> None:
     results = await run_all(programs)
 
     assert {result.stdout for result in results} == {"1\n"}
-    assert max(result.timing.wall_seconds for result in results) < 10  # not sixty seconds, one after the other
+    assert max(result.timing.wall_seconds for result in results) < 10  # one after the other would take 60 s
 
 
 async def test_a_long_computation_does_not_keep_others_waiting() -> None:

@@ -39,7 +39,7 @@ def instructions(code: bytes) -> list[tuple[int, int, int, int]]:
 
 
 def decide(code: bytes, number: int, *arguments: int, arch: int = X86_64) -> int:
-    """Action of the filter for one system call."""
+    """Action of the filter `code` for one system call."""
     data = struct.pack("=IIQ6Q", number, arch, 0, *arguments, *[0] * (6 - len(arguments)))
     program = instructions(code)
     accumulator, place = 0, 0
@@ -64,7 +64,7 @@ def number_of(name: str, machine: str) -> int | None:
 
 
 def ask(machine: str, name: str, *arguments: int) -> int:
-    """Action of a machine's whole filter for a call by its name."""
+    """Action of a machine's whole filter for the system call with this name."""
     number = number_of(name, machine)
     assert number is not None
     return decide(filter_bytes(machine), number, *arguments, arch=ARCHES[machine])
@@ -114,7 +114,7 @@ def test_what_the_tables_do_not_name_does_not_exist(machine: str) -> None:
 
 
 def test_numbers_are_those_of_the_kernel() -> None:
-    """asm/unistd_64.h for x86-64, asm-generic/unistd.h for aarch64."""
+    """The kernel's numbers stand in asm/unistd_64.h for x86-64 and in asm-generic/unistd.h for aarch64."""
     assert {
         name: NUMBERS[name] for name in ("read", "openat", "mmap", "clone", "ptrace", "statx", "clone3", "open")
     } == {
@@ -229,7 +229,7 @@ def test_nobody_watches_what_others_open(machine: str) -> None:
 @on_every_machine
 @pytest.mark.parametrize("option", [22, 35, 62])
 def test_options_that_take_kernel_memory_or_others_cores_do_not_exist(machine: str, option: int) -> None:
-    """PR_SET_SECCOMP, PR_SET_MM, PR_SCHED_CORE."""
+    """The options 22, 35 and 62 are PR_SET_SECCOMP, PR_SET_MM and PR_SCHED_CORE."""
     assert ask(machine, "prctl", option) == ERRNO | errno.EINVAL
     assert ask(machine, "prctl", 15) == ALLOW  # PR_SET_NAME
 
@@ -304,7 +304,7 @@ def test_the_filters_of_zygote_and_program_together_are_the_whole_filter(
     zygote = decide(zygote_filter_bytes(machine), number, first, second, arch=arch)
     program = decide(program_filter_bytes(machine), number, first, second, arch=arch)
 
-    together = program if zygote == ALLOW else zygote  # the kernel takes the stricter
+    together = program if zygote == ALLOW else zygote  # the kernel applies the stricter filter
     assert together == decide(filter_bytes(machine), number, first, second, arch=arch)
 
 

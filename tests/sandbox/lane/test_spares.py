@@ -35,7 +35,7 @@ async def run_in_turn(running: Service, *codes: str, limits: Limits = USUAL) -> 
 
 
 def spares(running: Service) -> tuple[int, ...]:
-    """Spare processes: when nothing runs, every process in a pod is one."""
+    """Ids of the spare processes: while no program runs, every process in a pod is a spare one."""
     assert until(lambda: len(parts(running).programs) == len(parts(running).shims))
     return parts(running).programs
 

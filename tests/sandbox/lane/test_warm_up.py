@@ -1,4 +1,4 @@
-"""Warm-ups in a real interpreter: what stays, what is undone, and how one that fails is reported."""
+"""Warm-ups in a real interpreter: what stays, what is undone, and how a failing warm-up is reported."""
 
 import json
 import os
@@ -92,7 +92,7 @@ print(shown)
 
 
 def reasons_of(warm_up: str) -> list[str]:
-    """Why a zygote with this warm-up does not get ready."""
+    """Reasons why a zygote with this warm-up does not get ready, or "ready"."""
     reasons: list[str] = []
     loop = EventLoop()
     handle = ZygoteHandle(
@@ -150,7 +150,7 @@ def test_the_documentation_lists_every_module_that_the_shipped_warm_ups_add() ->
 
 
 def added_modules(imported: tuple[str, ...]) -> list[str]:
-    """Modules that the shipped warm-ups add in a zygote that has imported these modules."""
+    """Modules that the shipped warm-ups add in a zygote that has imported the modules `imported`."""
     warm = yaml.safe_load((ROOT / "configs" / "languages.yaml").read_text())["python"]["warm"]
     code = f"""
 import contextvars, importlib, json, sys
@@ -168,5 +168,5 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 
 
 def is_of(name: str, families: tuple[str, ...]) -> bool:
-    """Whether a module is one of `families`, or lies in one."""
+    """Whether a module is one of the packages or modules `families`, or lies in one of them."""
     return any(name == family or name.startswith(f"{family}.") for family in families)

@@ -19,7 +19,7 @@ from verl_pivot.sandbox.wire import MAX_CELL_BYTES
 
 @asynccontextmanager
 async def cells(service: Service, token: str = TOKEN) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """A WebSocket of the session "s", which is opened first."""
+    """Open a session "s", and yield a WebSocket of it."""
     async with aiohttp.ClientSession(service.url, headers={"Authorization": f"Bearer {token}"}) as http:
         opening = {"client": "c", "id": "s", "deadline_seconds": 10.0, "limits": {}, "network": "none"}
         await http.post("/v1/sessions", json=opening)
@@ -146,7 +146,7 @@ def http_client(service: Service) -> aiohttp.ClientSession:
 
 @asynccontextmanager
 async def calling(service: Service) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-    """A WebSocket of the session "s", whose cells may call `search`."""
+    """Open a session "s" whose cells may call `search`, and yield a WebSocket of it."""
     async with aiohttp.ClientSession(service.url, headers={"Authorization": f"Bearer {TOKEN}"}) as http:
         opening = {"client": "c", "id": "s", "deadline_seconds": 10.0, "functions": [{"name": "search"}]}
         await http.post("/v1/sessions", json=opening)

@@ -13,7 +13,7 @@ from verl_pivot.sandbox.service.settings import ServiceLimits
 
 
 def make_queue(*waiting: str) -> FairQueue[str]:
-    """A queue with this work; its first letter names the client."""
+    """Queue with these pieces of work; the first letter of each names its client."""
     queue: FairQueue[str] = FairQueue()
     for work in waiting:
         queue.push(work[0], work, work)
@@ -252,7 +252,7 @@ def test_the_less_loaded_of_two_nodes_is_chosen_by_load_per_slot() -> None:
 
 def test_load_of_others_counts_and_fades() -> None:
     node = make_node(slots=10, num_in_flight=4)
-    node.report(24, now=100.0)  # of which 4 are ours
+    node.report(24, now=100.0)  # requests that the node reports, of which 4 are ours
 
     assert node.load(now=100.0) == 2.4
     assert node.load(now=101.0) == 1.4

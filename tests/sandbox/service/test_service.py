@@ -37,7 +37,7 @@ async def http(service: Service, token: str = TOKEN) -> AsyncIterator[aiohttp.Cl
 
 
 async def ask(service: Service, *items: dict[str, Any], client: str = "c") -> dict[str, dict[str, Any]]:
-    """Lines of the answer by their ids."""
+    """Send the items in one request; {id: line of the answer}."""
     async with http(service) as session, session.post("/v1/run", json={"client": client, "requests": items}) as answer:
         assert answer.status == 200, await answer.text()
         lines = [json.loads(line) for line in (await answer.text()).splitlines() if line]
@@ -240,7 +240,7 @@ async def test_health_says_tier_and_load() -> None:
 
 
 def bounds_hit(service: Service) -> dict[str, int]:
-    """Bounds that requests have hit, with how often."""
+    """{bound: number of requests that hit it} for the bounds that were hit."""
     counts = re.findall(r'^sandbox_bounds_hit_total\{bound="(\w+)"\} (\S+)$', service.metrics.render().decode(), re.M)
     return {bound: int(float(count)) for bound, count in counts if float(count)}
 
@@ -629,7 +629,7 @@ def test_commands_say_what_is_missing() -> None:
 def test_a_service_is_started_asked_and_stopped_by_commands(tmp_path: Path) -> None:
     token = tmp_path / "token"
     ready = Path(tempfile.mkdtemp()) / "ready"
-    ready.parent.chmod(0o777)  # a service of root becomes an ordinary user's
+    ready.parent.chmod(0o777)  # a service that root starts becomes an ordinary user, who writes here
     token.write_text(TOKEN + "\n")
     command = [sys.executable, "-m", "verl_pivot.cli", "sandbox", "serve", "--token-file", str(token)]
     command += ["--backend", "tests.support.fake_backend:FakeBackend", "--ready-file", str(ready)]

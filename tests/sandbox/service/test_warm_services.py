@@ -1,4 +1,4 @@
-"""Warm-ups of a user's own, from a file of languages to the programs and the sessions of a running service."""
+"""Warm-ups in a user's languages file, and their effect on programs and sessions of a running service."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ pytestmark = needs_sandbox
 
 
 def languages(folder: Path, text: str) -> tuple[str, str]:
-    """Options of a service with this file of languages, which every user may read."""
+    """Write a languages file that every user may read; the options of a service that name the file."""
     for readable in (folder, *folder.parents):
         if readable.owner() == folder.owner():
             readable.chmod(readable.stat().st_mode | 0o055)
