@@ -1,4 +1,4 @@
-"""Advantages of steps: numbers worked out by hand, the released rule beside them, and laws."""
+"""Advantages of steps: values worked out by hand, the rule of the released code, and general properties."""
 
 import math
 
@@ -17,7 +17,7 @@ returns = st.floats(-2.0, 2.0, allow_nan=False, width=32)
 
 
 def config(normalise: str = "released") -> DictConfig:
-    """verl's section `algorithm` within a whole config."""
+    """Section `algorithm` of verl's config, within a whole config."""
     root = OmegaConf.create({"algorithm": {}, "pivot": {"notebook": {"normalise": normalise}}})
     section = root.algorithm
     assert isinstance(section, DictConfig)
@@ -29,7 +29,7 @@ def advantages_of(rewards: list[list[float]], mask: list[list[int]], normalise: 
 
 
 def released(values: list[float]) -> list[float]:
-    """The rule of the released code in torch: the standard deviation is that of n - 1."""
+    """Normalise as the released code does in torch: its standard deviation divides by n - 1."""
     tensor = torch.tensor(values, dtype=torch.float64)
     return ((tensor - tensor.mean()) / (tensor.std() + 1e-8)).tolist()
 
@@ -79,7 +79,7 @@ def test_every_token_of_a_step_has_its_advantage_and_its_return() -> None:
 
 
 def test_with_the_rewards_of_turns_a_step_has_the_sum_of_its_own_and_of_those_of_later_ones() -> None:
-    """Rows of two turns and of one: returns 2.5 + 0.5 x 1, 1 and -0.5; the 9s stand on tokens of observations."""
+    """The first row's two steps return 2.5 + 0.5 x 1 and 1, the second row's step -0.5; the 9s are on observations."""
     root = OmegaConf.create({"algorithm": {"gamma": 0.5}, "pivot": {"process": {"mode": "sum"}}})
     mask = torch.tensor([[1, 1, 0, 1], [0, 1, 1, 0]])
     rewards = torch.tensor([[0.5, 2.0, 9.0, 1.0], [9.0, 0.0, -0.5, 0.0]])
@@ -109,7 +109,7 @@ def test_normalise_is_read_from_the_section_pivot_notebook() -> None:
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[list[list[float]], list[list[int]]]:
-    """Rows of one length, with a return at the last token of each step."""
+    """Rewards and masks of equal length, with a return at the last token of each step."""
     length = draw(st.integers(1, 10))
     mask = draw(st.lists(st.lists(st.integers(0, 1), min_size=length, max_size=length), min_size=1, max_size=6))
     rewards = [[0.0] * length for _ in mask]

@@ -24,7 +24,7 @@ COMMANDS = [command for stage in STAGES for command in stage.commands]
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
 def test_every_command_of_a_stage_is_read_by_its_program(command: tuple[str, ...]) -> None:
-    """An unknown option, or a value that does not fit, raises."""
+    """`make_context` raises on an unknown option and on a value that does not fit."""
     module, *words = filled(command, Path("results"))
     if module == "verl_pivot.cli":
         program = typer.main.get_command(import_module(module).app).commands[words.pop(0)]  # type: ignore[attr-defined]
@@ -130,7 +130,7 @@ def test_machine_code_runs_on_gpus_of_its_generation_that_are_not_older() -> Non
 
 
 def entry(kind: int, architecture: int, code: bytes) -> bytes:
-    """An entry with a head of 64 bytes, as nvcc 13 writes it."""
+    """Entry of device code with a header of 64 bytes, as nvcc 13 writes it."""
     return (
         struct.pack("<HHIQII", kind, 257, 64, len(code), 0, 0) + struct.pack("<II", 0, architecture) + bytes(32) + code
     )
@@ -149,7 +149,7 @@ def test_a_library_keeps_machine_code_of_one_architecture_and_all_ptx() -> None:
 
 
 def test_device_code_of_a_real_library_is_found(tmp_path: Path) -> None:
-    """nvcc, where there is one, compiles for two architectures; each of them leaves its half."""
+    """nvcc, if installed, compiles for two architectures; each keeps its own half of the programs."""
     nvcc = shutil.which("nvcc") or pytest.skip("there is no nvcc here")
     source = tmp_path / "k.cu"
     source.write_text("__global__ void k(float *x) { x[0] = 1; }\n")
@@ -163,7 +163,7 @@ def test_device_code_of_a_real_library_is_found(tmp_path: Path) -> None:
     assert len(of_80) == len(of_90) == len(whole)
     programs, rest_80, rest_90 = (each.count(b"\x7fELF") for each in (whole, of_80, of_90))
     assert programs > rest_80 == rest_90 > 1
-    assert rest_80 + rest_90 == programs + 1  # the library itself is one
+    assert rest_80 + rest_90 == programs + 1  # the library itself is an ELF file in both
 
 
 def make_wheel(path: Path) -> Path:

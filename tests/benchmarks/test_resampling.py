@@ -1,4 +1,4 @@
-"""bench_resampling: the order of the steps, and the table of what they took; nothing is measured here."""
+"""bench_resampling: the order of the steps, and the table of made-up measurements; nothing is measured here."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""benchmarks/bench_trainer: the check of a launch lets its launches through."""
+"""benchmarks/bench_trainer: its launches pass our check of a launch."""
 
 import json
 from pathlib import Path

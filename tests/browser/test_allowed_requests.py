@@ -1,4 +1,4 @@
-"""Which addresses a page may ask."""
+"""Addresses that a page may request."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Logs of actions on elements: why one was not ready, how often the page said so, and whether it was clicked."""
+"""Logs of actions on elements: why an element was not ready, how often the page said so, and whether it was clicked."""
 
 import pytest
 

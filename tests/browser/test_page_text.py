@@ -1,4 +1,4 @@
-"""Accessibility snapshots as texts with numbers."""
+"""Accessibility snapshots as texts in which elements have numbers."""
 
 from itertools import count
 

@@ -1,4 +1,4 @@
-"""The browser of an event loop: what is left of it when the loop has ended."""
+"""The browser of an event loop leaves nothing behind when the loop ends or when its start is given up."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ async def show() -> str:
 
 
 def test_an_event_loop_that_ends_leaves_no_process_and_no_descriptor() -> None:
-    """asyncio ends Playwright's own tasks before anybody can tell its driver to end."""
+    """asyncio cancels Playwright's own tasks before our code can tell Playwright's driver to end."""
     own = psutil.Process()
     before = {each.pid for each in own.children(recursive=True)}, own.num_fds()
 
@@ -41,7 +41,7 @@ async def test_a_start_that_is_given_up_leaves_no_browser_and_no_driver(seconds:
     await asyncio.sleep(seconds)
     opening.cancel()
     await asyncio.wait({opening})
-    await host.close()  # on a fast machine the browser has started, and was there for the next page
+    await host.close()  # on a fast machine the browser had started, and was kept for the next page
 
     _, alive = psutil.wait_procs(set(own.children(recursive=True)) - before, timeout=20)
     assert alive == []

@@ -1,4 +1,4 @@
-"""Writes what the tests of this folder showed, and when, into docs/cluster.json, for docs/compatibility.md."""
+"""Write outcomes and dates of this folder's tests into docs/cluster.json, for docs/compatibility.md."""
 
 import json
 from collections.abc import Generator

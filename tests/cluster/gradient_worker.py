@@ -1,7 +1,7 @@
-"""One of verl's training workers: a folder, its rank and their number -> the gradient of each case, written by rank 0.
+"""One of verl's training workers: a folder, its rank, the number of workers -> the gradient of each case.
 
-Reads `cases.json` of `tests/cluster/test_gradients.py` and writes `NUMBER-CASE.pt`. The workers are verl's own, over
-gloo and without Ray, and all cases have the same rows.
+Reads `cases.json` of `tests/cluster/test_gradients.py`; rank 0 writes `NUMBER_OF_WORKERS-CASE.pt`. The workers are
+verl's own, over gloo and without Ray, and all cases have the same rows.
 """
 
 import json
@@ -43,11 +43,11 @@ import verl_pivot.objective.policy_loss  # noqa: E402, F401  registers its loss 
 NUM_PROMPT_TOKENS = (5, 3, 9, 4, 6, 2, 7)
 NUM_RESPONSE_TOKENS = (4, 11, 1, 7, 3, 9, 6)
 MASKED = 2
-"""Row of which the update sees nothing."""
+"""Index of the row whose tokens are all masked, so that it adds nothing to the update."""
 
 
 def make_rows(multiple: int) -> list[dict[str, Any]]:
-    """Seven rows of unequal lengths with observations in them, padded as verl pads a batch."""
+    """Seven rows of unequal lengths with masked observations in them, padded as verl pads a batch."""
     generator = torch.Generator().manual_seed(0)
     rows = []
     for number, (num_prompt, num_response) in enumerate(zip(NUM_PROMPT_TOKENS, NUM_RESPONSE_TOKENS, strict=True)):
@@ -71,7 +71,7 @@ def make_rows(multiple: int) -> list[dict[str, Any]]:
 
 
 def own_share(worker: ActorRolloutRefWorker, case: dict[str, Any], config: DictConfig) -> TensorDict:
-    """The rows that verl would hand this worker."""
+    """Rows that verl would hand to this worker."""
     engine, rows = worker.actor.engine, make_rows(case["multiple"])
     share = len(rows) // engine.get_data_parallel_size()
     data = list_of_dict_to_tensordict(rows[engine.get_data_parallel_rank() * share :][:share])
@@ -98,7 +98,7 @@ def main() -> None:
         if world_size not in case["world_sizes"]:
             continue
         if case["kind"] not in workers:
-            torch.manual_seed(0)  # of the first weights of an adapter
+            torch.manual_seed(0)  # seeds the first weights of an adapter
             worker = workers[case["kind"]] = ActorRolloutRefWorker(
                 OmegaConf.load(folder / f"{name}.yaml"), role="actor"
             )

@@ -1,4 +1,4 @@
-"""Checkpoint engine of verl that hands weights over in files: all its own need a GPU or a network card with RDMA.
+"""Checkpoint engine for verl that passes weights in files: verl's own engines need a GPU or a network card with RDMA.
 
 A launch names this module as `checkpoint_engine.custom_backend_module`, and the folder in `engine_kwargs`.
 """
@@ -33,7 +33,7 @@ class SharedFileCheckpointEngine(CheckpointEngine):  # type: ignore[misc]  # ver
         pass
 
     async def send_weights(self, weights: Iterable[tuple[str, torch.Tensor]], global_steps: int | None = None) -> None:
-        found = {name: weight.detach().clone() for name, weight in weights}  # gathered from all workers
+        found = {name: weight.detach().clone() for name, weight in weights}  # every worker takes part in gathering them
         if self._is_writer:
             part = self._folder / "part"
             torch.save(found, part)

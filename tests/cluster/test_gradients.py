@@ -1,4 +1,4 @@
-"""The gradient of two of verl's workers is that of one, for the objective of each method and however rows are cut."""
+"""Two of verl's workers have the gradient of one, for the objective of each method and for each cut into batches."""
 
 import json
 import os
@@ -42,7 +42,7 @@ class Cases:
         micro_batches: Mapping[str, object] = ROW_BY_ROW,
         world_sizes: Collection[int] = (1, 2),
     ) -> None:
-        """Add a case; those of one kind have one model."""
+        """Add a case; cases of the same `kind` share a model."""
         config = stock(
             "+local=cpu", f"actor_rollout_ref.model.path={self._model}", f"{ACTOR}.ppo_micro_batch_size_per_gpu=1",
             "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=1", *overrides,
@@ -56,7 +56,7 @@ class Cases:
         }  # fmt: skip
 
     def run(self, world_size: int) -> None:
-        """Let so many workers write the gradient of each case."""
+        """Let `world_size` workers write the gradient of each case."""
         (self._folder / "cases.json").write_text(json.dumps({"variables": self._variables, "cases": self._cases}))
         script = str(Path(__file__).parent / "gradient_worker.py")
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -68,7 +68,7 @@ class Cases:
                     workers.append(subprocess.Popen(command, env=environment, stdout=file, stderr=file))
             codes = [worker.wait() for worker in workers]
         finally:
-            for worker in workers:  # one waits for minutes for another that has failed
+            for worker in workers:  # a worker waits for minutes for another one that has failed
                 worker.kill()
         assert codes == [0] * world_size, "\n".join(log.read_text()[-3000:] for log in logs)
 
@@ -117,5 +117,5 @@ def test_the_gradient_does_not_depend_on_how_rows_are_cut_except_where_verl_cann
         **{f"one worker, {name}": cases.difference("1-row_by_row", f"1-{name}") for name in cuts},
     }
     assert {name: difference for name, difference in found.items() if difference > 1e-5} == {}
-    # verl splits sequences inside flash attention; with torch's own, each worker reads its half of them alone.
+    # verl splits sequences inside flash attention; with torch's attention each worker reads only its half of them.
     assert cases.difference("1-row_by_row", "2-sequence_parallel") > 0.1

@@ -1,4 +1,4 @@
-"""Options of verl's training that two workers take beside a method."""
+"""Options of verl's training, combined with a method and two workers."""
 
 from pathlib import Path
 

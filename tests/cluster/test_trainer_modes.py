@@ -1,4 +1,4 @@
-"""verl's asynchronous trainers take two steps of a method, and count how old what they train on is."""
+"""verl's asynchronous trainers take two steps of a method, and report how old their training data are."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def test_two_steps_of_colocate_async_with_partial_rollouts(tmp_path: Path, metho
 def test_two_steps_of_separate_async_with_the_switch_of_hybrid_rollout(
     tmp_path: Path, method: str, overrides: list[str]
 ) -> None:
-    """An engine samples while a worker trains, whose own engine samples too until our buffer has enough for step 1."""
+    """One engine samples during training; the worker's engine samples too until our buffer has enough for step 1."""
     weights = tmp_path / "weights"
     weights.mkdir()
     steps = run_short_launch(

@@ -1,4 +1,4 @@
-"""Two nodes of Ray with a worker each, of which one is lost in mid-step, and a launch from the last checkpoint."""
+"""Two nodes of Ray with a worker each: one is lost in mid-step, and a launch goes on from the last checkpoint."""
 
 import re
 import time
@@ -22,14 +22,14 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(2000), needs_sandbox]
 
 NUM_STEPS = 6
 HEAD = {"num_cpus": 0, "include_dashboard": False}
-"""The launch joins this node, for itself alone; its trainer and workers run on the others."""
+"""Options of the head node, which only the launch itself joins; trainer and workers run on the other nodes."""
 NODE = {"num_cpus": 32, "num_gpus": 1, "object_store_memory": 500 << 20}
 NOTICING = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 1000, "health_check_failure_threshold": 5}
 
 
 @contextmanager
 def two_nodes() -> Iterator[Any]:
-    """Ray cluster of two nodes beside its head, all on this machine; by their addresses a launch joins the head."""
+    """Ray cluster of a head and two nodes on this machine; the nodes' other addresses make a launch join the head."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={**HEAD, "_system_config": NOTICING})
@@ -42,7 +42,7 @@ def two_nodes() -> Iterator[Any]:
 
 
 def await_step(folder: Path, number: int, running: "Future[CompletedProcess[str]]") -> str:
-    """The log of the launch in a folder, as soon as it has a step."""
+    """Wait until the log of the launch in a folder has a step of this number; returns the log."""
     while not running.done():
         logs = folder.glob(f"outputs/local/*/{LOG_NAME}")
         for text in (log.read_text(errors="replace") for log in logs):
@@ -53,7 +53,7 @@ def await_step(folder: Path, number: int, running: "Future[CompletedProcess[str]
 
 
 def node_without_trainer(cluster: Any, log: str) -> Any:
-    """The node that has a worker alone; without its trainer a launch would just fail."""
+    """Node with a worker and without the trainer; a launch that loses its trainer would just fail."""
     trainer = re.search(r"TaskRunnerV1 pid=(\d+)", log)
     assert trainer is not None
     of_trainer = psutil.Process(int(trainer[1])).ppid()
@@ -61,7 +61,7 @@ def node_without_trainer(cluster: Any, log: str) -> Any:
 
 
 LOST = ("of the cluster was lost", "The actor died unexpectedly before finishing this task.")
-"""What is said where the trainer waits for rollouts, and Ray's own words where a worker of the node was at work."""
+"""Our message if the trainer was waiting for rollouts, and Ray's own if a worker of the lost node was at work."""
 
 
 def test_a_launch_on_two_nodes_that_loses_one_goes_on_from_its_last_step_once_there_is_another(tmp_path: Path) -> None:

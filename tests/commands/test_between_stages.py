@@ -68,7 +68,7 @@ torch.distributed.destroy_process_group()
 
 
 def checkpoint_with_verl(action: str, base: Path, run: Path) -> list[dict[str, object]]:
-    """Let verl's manager of checkpoints save a run, or load it, on two ranks; the optimizer's state on each of them."""
+    """Save or load a run with verl's checkpoint manager on two ranks; returns the optimizer's state of each rank."""
     script = run.with_name("checkpoint.py")
     script.write_text(CHECKPOINT_WITH_VERL)
     ranks = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
@@ -81,7 +81,7 @@ def checkpoint_with_verl(action: str, base: Path, run: Path) -> list[dict[str, o
 
 
 class SavedRun(NamedTuple):
-    """A run that verl saved after three updates, at what it calls step 7."""
+    """Run that verl saved after three updates, under the name of step 7."""
 
     base: Path
     folder: Path
@@ -386,7 +386,7 @@ def write_dump(path: Path, scores: Mapping[str, Sequence[float | None]], *, sess
             for number, score in enumerate(problem_scores, start=session):
                 uid = f"{text}-uuid_{number}_0"
                 line = dump_line(uid, score, prompt_id=prompt_id(question(text)), generate_seconds=0.5)
-                file.write(line.replace("0.5", "NaN"))  # as json.dumps writes it
+                file.write(line.replace("0.5", "NaN"))  # NaN, as json.dumps writes it
     return path
 
 
@@ -506,7 +506,7 @@ def test_a_problem_is_judged_by_its_rollouts_with_a_score(
 
 
 def test_a_prompt_has_the_same_id_with_every_reader_of_parquet(tmp_path: Path) -> None:
-    """Read by verl in training and by verl-pivot. Parquet readers give None for keys that a message lacks."""
+    """verl and verl-pivot use different readers of Parquet, which give None for keys that a message lacks."""
     call: JsonObject = {"type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
     messages: list[JsonObject] = [
         {"role": "user", "content": "Wie gro\u00df ist 1 + 2?"},

@@ -64,7 +64,7 @@ def test_a_torch_that_cannot_be_imported_is_the_last_thing_that_is_looked_at() -
 
 
 def test_without_verl_the_remedy_installs_it_and_the_sandbox_is_still_checked() -> None:
-    """Such as a node on which only the extra `sandbox` is installed."""
+    """verl is missing, for instance, where only the extra `sandbox` is installed."""
     code = (
         "import sys, importlib.metadata as metadata; sys.modules['verl'] = None; find = metadata.version\n"
         "def version(name):\n"

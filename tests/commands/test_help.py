@@ -32,7 +32,7 @@ def commands(group: object = None, path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def imported_for(*arguments: tuple[str, ...], packages: tuple[str, ...]) -> str:
-    """Those of `packages` that are imported when these pages of help are shown, as the text of a list."""
+    """List, as a text, of those `packages` that are imported when these pages of help are shown."""
     code = (
         "import sys\n"
         "from typer.testing import CliRunner\n"
@@ -50,7 +50,7 @@ def test_the_help_of_all_commands_imports_nothing_slow() -> None:
 
 
 def test_the_help_of_each_command_imports_nothing_slow() -> None:
-    """typer itself imports pydantic for the options of a command."""
+    """pydantic is not in the list, since typer itself imports it for the options of a command."""
     pages = [(*words, "--help") for words in commands()]
 
     assert len(pages) == 40

@@ -1,4 +1,4 @@
-"""`verl-pivot init`: what it writes passes its own test and mypy, and the commands that it prints work."""
+"""`verl-pivot init`: the files that it writes pass their own test and mypy, and the commands that it prints work."""
 
 import os
 import subprocess
@@ -19,18 +19,18 @@ FILES = {
     "format": ["{}.py", "test_{}.py", "{}_example.jsonl"],
 }
 TYPED = "I have nothing for you.\n" * 2
-"""What a person types in `verl-pivot play --human`, who answers each problem at once."""
+"""Input of a person in `verl-pivot play --human` who answers each problem at once, without a call."""
 
 
 @pytest.fixture(scope="module")
 def mypy_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Shared by the kinds, since most of what mypy reads is the package."""
+    """Cache of mypy that all kinds share, since mypy reads mostly the package itself."""
     return tmp_path_factory.mktemp("mypy")
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of the user's own, in which the commands run, with this environment's programs on the PATH."""
+    """Empty folder in which the commands run, with the programs of this Python environment on the PATH."""
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     return tmp_path

@@ -1,4 +1,4 @@
-"""`verl-pivot inspect`: what it refuses, and that it ends when it is told, also while a browser listens."""
+"""`verl-pivot inspect`: what it refuses, and that Ctrl-C ends it at once, even while a browser listens."""
 
 import signal
 import socket
@@ -59,4 +59,4 @@ def test_it_ends_at_once_while_a_browser_listens(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=50) == 0
 
-    assert time.monotonic() - began < 30.0  # aiohttp alone waits for 60 s
+    assert time.monotonic() - began < 30.0  # aiohttp by itself would wait for 60 s

@@ -33,7 +33,7 @@ def test_the_help_names_what_may_follow() -> None:
 
 @pytest.mark.slow
 async def test_a_served_model_is_asked_about_a_turn_and_ends_with_its_signal(tmp_path: Path) -> None:
-    """The model has random weights, so that no answer of it is valid; the whole way to it and back is real."""
+    """The model has random weights, so that none of its answers is valid; server, request and response are real."""
     from transformers import AutoTokenizer
 
     model, url = write_model(tmp_path / "tiny"), f"http://127.0.0.1:{PORT}/v1"
@@ -61,7 +61,7 @@ async def test_a_served_model_is_asked_about_a_turn_and_ends_with_its_signal(tmp
 
 @contextmanager
 def serving(model: Path, log: Path) -> "Iterator[subprocess.Popen[bytes]]":
-    """The command while it runs; its output goes to a file."""
+    """Run the command with its output in a file, and kill it at the end."""
     serve = [str(Path(sys.executable).parent / "verl-pivot"), "judge", "serve", str(model), "--port", str(PORT)]
     with log.open("wb") as output:
         process = subprocess.Popen(serve, stdout=output, stderr=subprocess.STDOUT, env=MINIMAL, start_new_session=True)

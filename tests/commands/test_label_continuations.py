@@ -1,4 +1,4 @@
-"""`verl-pivot process label --by continuations`: a scripted policy goes on from behind each turn, with real tools."""
+"""`verl-pivot process label --by continuations`: a scripted policy continues after each turn, with real tools."""
 
 import json
 import os
@@ -71,7 +71,7 @@ Policy = Callable[[JsonObject], Answer]
 
 
 def turn(text: str, *calls: tuple[CallRecord, str]) -> tuple[DumpedTurn, list[CallRecord]]:
-    """A turn with its calls and what the policy read after each."""
+    """A dumped turn, and its calls; `calls` has each call with the text that the policy read after it."""
     observations = tuple(shown for _, shown in calls)
     return DumpedTurn(text=text, num_tokens=7, ended=True, observations=observations), [each for each, _ in calls]
 
@@ -87,7 +87,7 @@ def added(number: int, total: int) -> tuple[DumpedTurn, list[CallRecord]]:
 
 
 def dumped(uid: str, *turns: tuple[DumpedTurn, list[CallRecord]], score: float | None = 0.0) -> bytes:
-    """A line of a dump."""
+    """Line of a dump with one rollout."""
     calls = tuple(
         CallRecord(**{**{name: getattr(each, name) for name in each.__struct_fields__}, "turn": index})
         for index, (_, made) in enumerate(turns)
@@ -120,7 +120,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def adding(request: JsonObject) -> Answer:
-    """Add what is missing if the seed is even, and nothing else; then answer."""
+    """Add the missing number if the seed is even, and nothing if it is odd; then answer."""
     messages: Any = request["messages"]
     seed: Any = request["seed"]
     shown = [int(each["content"].split()[-1][:-1]) for each in messages if each["role"] == "tool"]
@@ -161,7 +161,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 def test_the_label_is_the_share_of_continuations_that_end_right_with_the_state_of_the_tools_of_then(
     folder: Path,
 ) -> None:
-    """Four seeds, of which the even ones add the missing number: 2 from behind the first turn needs 3, and so on."""
+    """Only the two even ones of four seeds add the missing number: 3 to the sum of 2, and 2 to the sum of 3."""
     with policy(adding) as server:
         done = label(folder, server.url, [SUM], "--samples", "4", "--seed", "7", "--concurrency", "1")
 
@@ -185,7 +185,7 @@ def test_the_label_is_the_share_of_continuations_that_end_right_with_the_state_o
 
 
 def test_the_limits_of_the_run_count_what_was_played_before(folder: Path) -> None:
-    """Ten tokens of the prompt; 7 of each turn and 4 of each observation are behind it."""
+    """Each earlier turn uses 7 tokens of the limit and each observation 4; the prompt's ten do not count."""
     with policy(adding) as server:
         label(folder, server.url, [SUM], "--samples", "1", "--seed", "1", "--max-response-tokens", "100")
         done = label(folder, server.url, [SUM], "--samples", "1", "--seed", "1", "--max-response-tokens", "11")
@@ -197,7 +197,7 @@ def test_the_limits_of_the_run_count_what_was_played_before(folder: Path) -> Non
 
 @needs_sandbox
 def test_the_session_of_the_sandbox_has_the_variables_of_then(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The recorded cell took another time than it takes again, which is no other answer."""
+    """The replayed cell shows another execution time than the recorded one, which must not count as another answer."""
 
     def calculating(request: JsonObject) -> Answer:
         messages: Any = request["messages"]
@@ -221,7 +221,7 @@ def test_the_session_of_the_sandbox_has_the_variables_of_then(folder: Path, monk
 
 
 def searching(request: JsonObject) -> Answer:
-    """Search for Bob, and answer what was found; a server that takes stop texts off, as SGLang does."""
+    """Search for Bob, then answer; the server removes the stop text from a turn, as SGLang does."""
     messages: Any = request["messages"]
     text, stop = ("So <search>Bob", "</search>")
     if "about Bob" in messages[-1]["content"]:
@@ -276,7 +276,7 @@ def test_a_turn_with_neither_call_nor_answer_reads_the_retry_message(folder: Pat
 
 @pytest.mark.parametrize("crashing", ["tool", "endpoint"])
 def test_what_the_system_got_wrong_leaves_the_turn_out_and_is_no_label(folder: Path, crashing: str) -> None:
-    """One of four continuations of the first turn fails; the same command again tries the turn again."""
+    """One of four continuations of the first turn fails; running the same command again tries that turn again."""
 
     def failing(request: JsonObject) -> Answer:
         messages: Any = request["messages"]
@@ -396,7 +396,7 @@ def test_a_dead_endpoint_is_an_error_that_names_the_way_on_and_writes_nothing(fo
 
 
 def test_a_command_that_was_killed_goes_on_and_asks_nothing_again_that_was_answered(folder: Path) -> None:
-    """kill -9 in the middle of forty continuations of which four run at a time."""
+    """`kill -9` ends the command in the middle of forty continuations, four of which run at a time."""
 
     def slow(request: JsonObject) -> Answer:
         time.sleep(0.05)
@@ -415,7 +415,7 @@ def test_a_command_that_was_killed_goes_on_and_asks_nothing_again_that_was_answe
     assert [(row["label"], row["num_samples"]) for row in rows_of(folder)] == [(0.5, 20)] * 2
     asked = Counter(json.dumps(request) for request in server.requests)
     assert len(asked) == 60
-    assert sum(asked.values()) - len(asked) <= 8  # four continuations were in progress, of two requests at most
+    assert sum(asked.values()) - len(asked) <= 8  # four continuations were in progress, with two requests each at most
 
 
 def test_a_bug_in_the_tools_stops_the_command_with_its_place(folder: Path) -> None:

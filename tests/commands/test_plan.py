@@ -25,7 +25,7 @@ CALL_TEXT = '<tool_call>{"name": "find_order", "arguments": {"order_id": 17}}</t
 
 
 def changing_policy(folder: Path) -> Callable[[str, JsonObject], Answer]:
-    """Answers that depend on the prompt alone: at some prompts every second sample is the call, at others none is."""
+    """Answers by prompt and seed: at some prompts every second sample is the call, at others none is."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -77,7 +77,7 @@ def refusal(*arguments: str | Path) -> str:
 
 @pytest.fixture(scope="module")
 def policy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tokenizer and a config, which is all that a plan needs beside a server."""
+    """Folder of a policy with a tokenizer and a config; beside a server, a plan needs nothing else."""
     return write_tokenizer(tmp_path_factory.mktemp("policy"))
 
 
@@ -148,7 +148,7 @@ def test_run_reuses_what_the_plan_did_and_writes_the_bytes_of_the_commands(
     assert by_hand["trajectories.jsonl"] == (folder / "plan" / "trajectories.jsonl").read_bytes()
     assert len(read_profiles(folder / "plan" / "profile.jsonl")) == 2 * NUM_TRAJECTORIES
     num_requests_of_run = len(server.requests) - num_requests
-    assert num_requests_of_run == pytest.approx(num_requests * 3, rel=0.2)  # 30 trajectories were left, 10 done
+    assert num_requests_of_run == pytest.approx(num_requests * 3, rel=0.2)  # 30 trajectories after the plan's 10
     assert "$ verl-pivot profile plan/trajectories.jsonl" in done.stdout
     assert "pivots to train on" in done.stdout
     assert done.stdout.splitlines()[-1].startswith("  python -m verl.trainer.main_ppo +method=pivotrl ")
@@ -175,7 +175,7 @@ def test_json_is_one_object_and_a_file_that_is_imported_is_not_imported_again(
     assert found["trajectories"] == {
         "num_trajectories": 40, "num_turns": 80, "num_message_turns": 40, "num_without_schemas": 0
     }  # fmt: skip
-    assert found["pivots"]["low"] == found["pivots"]["high"] > 0  # all 40 were drawn
+    assert found["pivots"]["low"] == found["pivots"]["high"] > 0  # all 40 trajectories were drawn
     assert found["gpu_hours"]["speed"] == "100 tokens/s of 1 GPUs, as given"
     assert found["gpu_hours"]["profile"]["gpu_hours"] == 0.0
     assert [problem["text"][:33] for problem in found["problems"]] == ["40 of 80 turns are messages, for "]

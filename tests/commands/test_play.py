@@ -133,7 +133,7 @@ def test_the_endpoint_reads_the_conversation_in_openais_form(shop: str) -> None:
         {"role": "assistant", "content": "", "tool_calls": [called]},
         {"role": "tool", "content": "1 left", "tool_call_id": "id-0"},
     ]
-    assert second["max_tokens"] == 8192 - 5 - 2  # the turn, and about two tokens of the observation
+    assert second["max_tokens"] == 8192 - 5 - 2  # 5 tokens of the turn, and about two of the observation
 
 
 @pytest.mark.parametrize("name", ["problems.parquet", "problems.jsonl"])

@@ -1,4 +1,4 @@
-"""`verl-pivot play --loop notebook`: a scripted endpoint or a person works in a real notebook, and it imports again."""
+"""`verl-pivot play --loop notebook`: a scripted endpoint or a person works in a real notebook; it imports again."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def step(code: str, thought: str = "I look it up first.", **options: Any) -> Answer:
-    """A step as a server gives it back, which takes the stop text off."""
+    """Answer of a server with one step, from which the server has removed the stop text."""
     return said(f"<think>{thought}</think><code>\n{code}\n", **options)
 
 

@@ -1,4 +1,4 @@
-"""`verl-pivot process`: dumps of rollouts become labelled turns, by which judges are measured and trained."""
+"""`verl-pivot process`: dumps of rollouts become labelled turns, which measure and train judges."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ PROMPT: list[JsonObject] = [{"role": "user", "content": "Who painted it?"}]
 
 
 def dumped(uid: str, score: float | None, *texts: str, prompt: list[JsonObject] = PROMPT, **changes: Any) -> bytes:
-    """A line of a dump whose turns have these texts, and each but the last an observation."""
+    """Line of a dump with a turn for each text; every turn but the last has an observation."""
     turns = [
         DumpedTurn(text=text, num_tokens=5, ended=True, observations=("found",) if text != texts[-1] else ())
         for text in texts
@@ -39,7 +39,7 @@ def dumped(uid: str, score: float | None, *texts: str, prompt: list[JsonObject] 
 
 
 def written(folder: Path, *lines: bytes) -> list[Path]:
-    """Arguments of the command for a dump of these lines and the rows of their prompts."""
+    """Write a dump of these lines and the row of their prompt; returns the command's arguments for them."""
     (folder / "3.jsonl").write_bytes(b"".join(lines))
     (folder / "qa.jsonl").write_text(json.dumps({"prompt": PROMPT}) + "\n")
     return [folder / "3.jsonl", Path("--rows"), folder / "qa.jsonl", Path("--out"), folder / "turns.parquet"]
@@ -51,12 +51,12 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 
 
 def cli(*arguments: str | Path) -> Result:
-    """One command, in this process."""
+    """Run a command in this process, which is faster."""
     return CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": "200"})
 
 
 async def asked(*arguments: str | Path) -> str:
-    """What a command prints that is given to a judge and succeeds."""
+    """Run a command that asks a judge and must succeed; returns what the command prints."""
     done = await asyncio.to_thread(cli, *arguments)
     assert done.exit_code == 0, done.stderr
     return done.stdout
@@ -68,7 +68,7 @@ def label(folder: Path, url: str, *arguments: str) -> list[str | Path]:
 
 
 async def test_each_judged_turn_has_a_row_with_the_median_of_the_valid_answers(tmp_path: Path) -> None:
-    """Of five answers about a turn two are invalid, and the others give 8, 8 and 10 of 10, or 2, 2 and 10."""
+    """Two of five answers about a turn are invalid; the others give grade 8, for example, 8, 8 and 10 of 10."""
 
     def changing(outside: str, inside: list[str]) -> Any:
         seed = server.requests[-1]["seed"]
@@ -209,7 +209,7 @@ async def test_a_question_that_may_be_too_long_needs_a_tokenizer(tmp_path: Path)
 
 
 async def test_a_bench_says_how_a_judge_agrees_with_labels_and_what_it_costs(tmp_path: Path) -> None:
-    """The other judge gives grade 8 half of its points, grade 2 six of ten, and grade 5 no valid answer."""
+    """The other judge gives grade 8 four of ten points, grade 2 six of ten, and grade 5 no valid answer."""
 
     def other(outside: str, inside: list[str]) -> Any:
         turn = turn_shown(outside, inside)
@@ -258,7 +258,7 @@ async def test_a_row_without_a_label_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("by", ["judge", "outcomes"])
 async def test_labelled_turns_are_imported_as_rows_for_training_a_judge(by: str, tmp_path: Path) -> None:
-    """The judge quotes the turn's call, whose tag would make a call of its answer."""
+    """The judge quotes the turn's call, whose tag must not turn the judge's answer into a call."""
     given = written(tmp_path, dumped("a_0_0", 1.0, f"{call('add', a=2)} grade 8", f"{call('add')} grade 7", "Ann."))
     async with judging(grading) as server:
         judge = ("--base-url", server.url, "--model", "strong") if by == "judge" else ()
@@ -287,7 +287,7 @@ def test_both_commands_take_the_same_options_of_a_judge_with_the_same_defaults()
 
 
 async def test_pairs_of_turns_are_imported_beside_the_turns_and_stay_in_one_part_of_the_data(tmp_path: Path) -> None:
-    """Grades 8, 2 and 5 of one task: three pairs, each in both orders."""
+    """Turns of grades 8, 2 and 5 of one task make three pairs, each in both orders."""
     async with judging(grading) as server:
         shown = await asked(*label(tmp_path, server.url, "--pairs", "9", "--samples", "1"))
     files = (tmp_path / "turns.parquet", tmp_path / "turns.pairs.parquet")
@@ -301,7 +301,7 @@ async def test_pairs_of_turns_are_imported_beside_the_turns_and_stay_in_one_part
 
 
 def first_but_for_grade_8(outside: str, inside: list[str]) -> JsonObject:
-    """Prefer the turn that stands first, and grade 8 to all others; no valid answer where grade 5 stands first."""
+    """Prefer grade 8, else the turn that stands first; give no valid answer where grade 5 stands first."""
     turns = [text for text in inside if text.startswith("grade")]
     first, second = turns
     scores = (1, 0) if second != "grade 8" else (0, 1)
@@ -315,8 +315,8 @@ def first_but_for_grade_8(outside: str, inside: list[str]) -> JsonObject:
 
 
 async def test_a_bench_of_pairs_asks_in_both_orders_and_says_what_the_place_of_a_turn_decides(tmp_path: Path) -> None:
-    """Grades 8, 2 and 5, each of a rollout of its own: 8 over 2 is right in both orders, 8 over 5 in one that is valid,
-    and 5 over 2 in none: there the turn that stands first is preferred, and of the other order no answer is valid."""
+    """Three rollouts have a turn each of grade 8, 2 or 5. The judge is right on 8 and 2 in both orders. Where 5 stands
+    first its answer is invalid; else it is right on 8 and 5, and wrong on 2 and 5, where it prefers the first, 2."""
     rollouts = [dumped(f"a_{number}_0", 1.0, f"grade {grade}", "Ann.") for number, grade in enumerate((8, 2, 5))]
     given = written(tmp_path, *rollouts)
     async with judging(grading) as server:

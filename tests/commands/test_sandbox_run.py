@@ -81,7 +81,7 @@ def test_a_shell_is_used_with_the_keyboard(tmp_path: Path) -> None:
     process = subprocess.Popen(command, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True)
     os.close(theirs)
     shown = b""
-    sleep = b"bash -c 'echo asleep $((2 - 1)); exec sleep 60'\r"  # Ctrl-C before it is in the foreground would be lost
+    sleep = b"bash -c 'echo asleep $((2 - 1)); exec sleep 60'\r"  # a Ctrl-C before this command runs would be lost
     for sign, answer in ((b"$ ", sleep), (b"asleep 1\r\n", b"\x03"), (b"^C", b"exit $((5 + 1))\r")):
         while sign not in shown:
             assert select.select([ours], [], [], 60.0)[0], shown

@@ -59,7 +59,7 @@ def write_profile(
     trajectory_id: str = "shop-1",
     early_stop: EarlyStop | None = None,
 ) -> Path:
-    """A profile whose only turn is the first one of a trajectory."""
+    """Write a profile whose only turn is the first one of a trajectory."""
     settings = ProfileSettings(
         model="policy", input_sha256=file_sha256(trajectories), num_samples=4, sampling=Sampling(),
         max_prompt_tokens=100, chat_template_kwargs={}, early_stop=early_stop,
@@ -92,13 +92,13 @@ def with_module(folder: Path, code: str, name: str) -> Path:
 
 @pytest.fixture
 def profile(tmp_path: Path) -> Path:
-    """A profile of four samples: right, right but with a number as text, cut off, and a message."""
+    """Profile of four samples: a right call, the same with a number as a text, a call that was cut off, a message."""
     samples = [(RIGHT, ACCEPTED), (AS_TEXT, ACCEPTED), (RIGHT, CUT_OFF), ("Sent.", WRONG)]
     return write_profile(write_trajectories(tmp_path), samples)
 
 
 def test_scoring_with_the_rows_verifier_finds_a_wrong_stored_verdict(profile: Path) -> None:
-    """The number as a text is another argument: the stored verdict of sample 1 is not what `tool_call` says."""
+    """`tool_call` refuses a number that is written as a text, so that the stored verdict of sample 1 is wrong."""
     report = json.loads(score(profile, "--json").stdout)
 
     assert (report["num_turns"], report["num_samples"], report["num_changed"]) == (1, 4, 1)
@@ -205,7 +205,7 @@ def test_an_action_can_be_scored_without_a_profile(tmp_path: Path) -> None:
 
 
 def write_rollouts(path: Path, *rollouts: tuple[str, bool, float | None, str], trajectory_id: str = "shop-1") -> Path:
-    """A dump with one rollout of the first turn for each (text, ended, score, reason); its verifier is tool_call."""
+    """Write a dump with a rollout of the first turn for each (text, ended, score, reason), scored by tool_call."""
     lines = [
         encode_line(
             DumpedOutcome(uid=f"g_{number}_0", step=1, score=score, verifier="tool_call", reason=reason, is_kept=True),

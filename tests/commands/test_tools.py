@@ -28,7 +28,7 @@ def told(*arguments: object) -> Any:
 
 @pytest.fixture
 def seeds(tmp_path: Path) -> list[Path]:
-    """Two runs of 8 steps, whose calls rise as the step, and whose length as the square of the calls, or its root."""
+    """Two runs of 8 steps: step n has n calls, and 100 n^2 tokens in the first run, 100 n^0.5 in the second."""
     return [
         write_steps(
             tmp_path / name,
@@ -64,7 +64,7 @@ def test_json_has_every_step_the_trends_and_their_ranges(seeds: list[Path]) -> N
     ranges = {(each["first"], each["second"]): each for each in found["ranges"]}["calls", "tokens"]
     assert ranges["slope"] == {"low": pytest.approx(0.5, abs=0.01), "high": pytest.approx(2.0), "num_seeds": 2}
     assert ranges["rho"] == {"low": pytest.approx(1.0), "high": pytest.approx(1.0), "num_seeds": 2}
-    assert ranges["difference_rho"] is None  # calls always change by the same
+    assert ranges["difference_rho"] is None  # calls change by 1 in every step
 
 
 def test_the_tables_show_blocks_and_every_run(seeds: list[Path]) -> None:
@@ -93,7 +93,7 @@ def test_a_picture_is_drawn(seeds: list[Path], tmp_path: Path) -> None:
     assert result.exit_code == 0
     assert result.stdout.endswith(f"Wrote {picture}.\n")
     assert picture.read_bytes().startswith(b"\x89PNG")
-    assert told(*seeds, "--plot", picture)["block_size"] == 10  # the sentence is not within the JSON
+    assert told(*seeds, "--plot", picture)["block_size"] == 10  # the sentence `Wrote ...` is not in the JSON
 
 
 def test_a_mistake_is_one_sentence(seeds: list[Path], tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every shipped config composes with the stock ppo_trainer and changes only what is there."""
+"""Every shipped config composes with the stock ppo_trainer and sets only known keys."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -48,7 +48,7 @@ NEW_KEYS = (
     "actor_rollout_ref.rollout.router_config_path",
     "trainer.v1.sampler.sampler_kwargs.",
 )
-"""What we add to verl's config on purpose; anything else that verl does not have is a typo."""
+"""Prefixes of keys that we add to verl's config on purpose; any other key that verl does not have is a typo."""
 
 THE_METHODS_OWN = {
     "clip_ratio_low", "clip_ratio_high", "kl_loss_coef", "kl_loss_type", "use_kl_loss", "entropy_coeff",
@@ -60,7 +60,7 @@ GROUPS = [(group, option) for group, options in config_groups().items() for opti
 
 
 def stock(*overrides: str) -> DictConfig:
-    """A copy, since tests change it; composing takes half a second."""
+    """Copy of a composed config, since tests change it and composing takes half a second."""
     return deepcopy(composed(overrides))
 
 
@@ -95,7 +95,7 @@ def shipped(group: str, option: str) -> Path:
 
 
 def set_by_us(group: str, option: str) -> dict[str, Any]:
-    """Its own keys, without what it takes over from another of ours."""
+    """Keys that an option sets itself, without those of the options that it builds on."""
     ours: dict[str, Any] = yaml.safe_load(shipped(group, option).read_text())
     ours.pop("defaults", None)
     return ours
@@ -237,7 +237,7 @@ def test_the_options_of_the_tool_loop_are_those_of_the_config(tool_format: str) 
         exclude={"tools"}
     )
     assert parse_settings(formatted) != parse_settings(plain)
-    if tool_format not in ("search_r1", "research", "verl_tool"):  # they need other tools
+    if tool_format not in ("search_r1", "research", "verl_tool"):  # these formats need other tools
         check_config(formatted, ["+method=tool_rollout", f"+tool_format={tool_format}"])
 
 
@@ -392,7 +392,7 @@ def test_retool_is_the_papers_ppo_and_torl_and_zerotir_are_the_released_scripts(
         data, rollout = config.data, config.actor_rollout_ref.rollout
         assert (data.train_batch_size, config.actor_rollout_ref.actor.ppo_mini_batch_size, rollout.n) == (128, 128, 16)
         assert (data.max_prompt_length, data.max_response_length) == (prompt, response)
-        assert config.pivot.rollout.max_turns == turns  # one and two runs, and the answer
+        assert config.pivot.rollout.max_turns == turns  # one run of code or two, and then the answer
     actor = zerotir.actor_rollout_ref.actor
     assert (actor.clip_ratio_low, actor.clip_ratio_high, zerotir.pivot.rollout.max_observation_tokens) == (
         0.22, 0.28, 256,
@@ -652,7 +652,7 @@ def test_the_three_stages_are_the_published_ones(stage: int, tokens: int, turns:
 
 
 def choices(*overrides: str) -> dict[str, str]:
-    """{config group: option} as Hydra tells a launch of them."""
+    """{config group: option} as a launch gets them from Hydra."""
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("ppo_trainer", overrides=list(overrides), return_hydra_config=True)
     return chosen_groups(config.hydra.runtime.choices, config)

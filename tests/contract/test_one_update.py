@@ -17,7 +17,7 @@ from verl_pivot.rewards.step_returns import StepReturnOutput
 
 
 class RecordingWorkers:
-    """Stands in for verl's worker group: keeps what the last update was asked for."""
+    """Stand-in for verl's worker group: keeps the settings of the last update that the trainer asked for."""
 
     asked: dict[str, Any]
 
@@ -27,7 +27,7 @@ class RecordingWorkers:
 
 
 def trainer(config: DictConfig) -> Any:
-    """The attributes of verl's trainer that the two methods read."""
+    """Object with the attributes that the two tested methods of verl's trainer read."""
     return SimpleNamespace(config=config, use_critic=False, global_steps=1, actor_rollout_wg=RecordingWorkers())
 
 
@@ -36,7 +36,7 @@ def trainer(config: DictConfig) -> Any:
     [(256, 1, 256), (259, 1, 260), (1, 1, 4), (1000, 1, 1000), (259, 8, 264), (13, 16, 16)],
 )
 def test_a_batch_of_any_number_of_rows_is_one_update(num_rows: int, num_gpus: int, padded: int) -> None:
-    """If this fails read resampling/mini_batches.py: with verl's own size 259 rows are two updates, of 256 and of 3."""
+    """If this fails read resampling/mini_batches.py: verl's own size makes two updates of 259 rows, of 256 and of 3."""
     config = stock("+method=l0", f"trainer.n_gpus_per_node={num_gpus}", "actor_rollout_ref.actor.use_dynamic_bsz=True")
     verls, sizes = trainer(config), MiniBatches(config)
 
@@ -50,7 +50,7 @@ def test_a_batch_of_any_number_of_rows_is_one_update(num_rows: int, num_gpus: in
 
 
 def test_a_sampler_shares_the_root_of_the_config_that_the_trainer_reads() -> None:
-    """verl hands it `config.trainer.v1.<mode>`."""
+    """verl hands a sampler only `config.trainer.v1.<mode>`."""
     config = stock("+method=l0", "trainer.n_gpus_per_node=1")
 
     MiniBatches(config.trainer.v1.sync._get_root()).fit_one_update(259)

@@ -1,4 +1,4 @@
-"""What we take from verl is there, in the shape that we rely on. A failure names our file: read that first."""
+"""Everything that we use from verl exists in the form that we rely on. A failure names our file to read first."""
 
 import inspect
 from importlib.metadata import version
@@ -34,7 +34,7 @@ def test_the_installed_verl_is_the_tested_release() -> None:
     ],
 )
 def test_every_trainer_mode_asks_its_engines_through_a_client_that_our_loops_know(mode: str, client: str) -> None:
-    """The asynchronous one resumes what a weight update cut; if this fails, see tests/rollout/test_tool_loop.py."""
+    """The asynchronous client resumes turns that an update cut; if this fails, see tests/rollout/test_tool_loop.py."""
     from verl.trainer.ppo.v1 import get_trainer_cls
 
     source = inspect.getsource(get_trainer_cls(mode).get_llm_client)
@@ -74,7 +74,7 @@ def test_verl_takes_no_sampler_of_ours_so_the_dataset_draws() -> None:
     config = OmegaConf.create({"shuffle": True, "seed": 1, "sampler": {"class_path": "a", "class_name": "B"}})
 
     assert type(create_rl_sampler(config, [1, 2])) is RandomSampler
-    assert "is_train" not in parameters(RLHFDataset.__init__)  # or PivotDataset need not compare files
+    assert "is_train" not in parameters(RLHFDataset.__init__)  # otherwise PivotDataset need not compare files
 
 
 def test_the_dataloader_saves_and_restores_the_state_of_a_dataset() -> None:
@@ -113,7 +113,7 @@ def test_verls_default_trainer_turns_traces_off_around_every_agent_loop() -> Non
 
 
 def test_the_transcript_of_a_rollout_is_stored_but_not_sent_to_the_reward_manager() -> None:
-    """If this fails read rewards/turn_rewards.py: `as_dict` adds it, after the reward was asked for."""
+    """If this fails read rewards/turn_rewards.py: `as_dict` adds the transcript after the reward was computed."""
     from verl.trainer.ppo.v1 import agent_loop_tq
 
     source = inspect.getsource(agent_loop_tq)

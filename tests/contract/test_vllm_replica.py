@@ -1,4 +1,4 @@
-"""verl's vLLM server is what our loops and our router take it for; its source is read, so that vLLM is not needed."""
+"""verl's vLLM server has what our loops and our router rely on; tests read its source, so that vLLM is not needed."""
 
 import ast
 from functools import cache
@@ -10,7 +10,7 @@ import pytest
 
 @cache
 def source(name: str) -> str:
-    """A file of verl's package, which imports vLLM and therefore is not imported."""
+    """Source of a file of verl's package; the file imports an engine, and is therefore not imported itself."""
     found = find_spec("verl")
     assert found is not None
     assert found.origin is not None

@@ -124,7 +124,7 @@ def test_the_longest_unvisited_retired_pivots_fill_an_epoch_up_to_a_batch() -> N
     assert draw(curriculum, 3) == [0, 1, 3]
     curriculum.observe(5, [(3, FLAT), (0, FLAT), (1, FLAT)])
 
-    assert draw(curriculum, 3) == [0, 2, 4]  # all are retired: training goes on with those unvisited longest
+    assert draw(curriculum, 3) == [0, 2, 4]  # all are retired: training goes on with the longest unvisited ones
 
 
 def test_fewer_pivots_than_a_batch_are_drawn_repeatedly() -> None:
@@ -160,7 +160,7 @@ def test_a_re_profiled_pivot_with_mixed_rewards_is_active_again() -> None:
     curriculum = make_curriculum(4, options=options, batch_size=1, shuffle=False)
     draw(curriculum, 4)
     curriculum.observe(1, [(2, FLAT)])
-    curriculum.observe(2, [])  # 0.25 of one retired pivot is rounded up, 0.25 of four draws allows it
+    curriculum.observe(2, [])  # 25 % of one retired pivot is rounded up to 1, which 25 % of four draws allow
     assert draw(curriculum, 1) == [2]
 
     curriculum.observe(3, [(2, MIXED)])

@@ -164,7 +164,7 @@ def test_a_resumed_run_draws_the_same_pivots_as_an_uninterrupted_one(tmp_path: P
 
     assert {pivot for pivots in drawn[6:] for pivot in pivots} >= {1, 3, 5, 7, 9}
     num_solved_draws = sum(pivot % 2 == 0 for pivots in drawn[6:] for pivot in pivots)
-    assert num_solved_draws < 8  # re-profilings only; about 16 in verl's own order
+    assert num_solved_draws < 8  # only re-profilings draw solved pivots; verl's own order would draw about 16
 
 
 def test_validation_rows_come_in_the_order_of_the_file(tmp_path: Path) -> None:
@@ -240,7 +240,7 @@ def airline_texts() -> list[str]:
 
 
 def airline_turns(folder: Path, model: Path) -> list[dict[str, Any]]:
-    """Every sixteenth row of the pivots that import and select make of those trajectories."""
+    """Every sixteenth row of the pivots that import and select make of the airline trajectories."""
     if not TAU.is_dir():
         return []
     trajectories, pivots = folder / "airline.jsonl", folder / "airline.parquet"
@@ -255,7 +255,7 @@ def airline_turns(folder: Path, model: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Launch:
-    """Launch that the tests below examine, on real turns if their data are there. Every token ends the turn."""
+    """Launch that the tests below examine, on real turns if their data are there. Every token ends a turn."""
     folder = tmp_path_factory.mktemp("curriculum")
     model = write_model(folder / "model", corpus=airline_texts())
     set_end_tokens(model, list(range(json.loads((model / "config.json").read_text())["vocab_size"])))

@@ -1,4 +1,4 @@
-"""data.faults: a cause in a row or in the user's code is named with its row, and counted."""
+"""data.faults: an error in a row or in the user's code is named with its row, and equal ones are counted."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A journal after an interruption: its files end where the last commit did, and say so."""
+"""A journal after an interruption: its files end at the last commit, and their position says so."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Which rows have a label of their own."""
+"""Rows that have a label of their own, and rows that have none."""
 
 from typing import Any
 

@@ -48,14 +48,14 @@ def restore_interrupted_import(out: Path) -> None:
 
 
 def import_input(out: Path) -> list[int]:
-    """Import the same input; returns the numbers of rows that were done, step by step."""
+    """Import the same input; returns the number of rows of each report of progress."""
     steps: list[int] = []
     import_files([FILES / "input.jsonl"], out, ImportOptions(), on_rows=steps.append)
     return steps
 
 
 def test_an_interrupted_import_goes_on_after_its_last_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The version is still that of the journal; a checkout does not keep the path and time of change of its input."""
+    """The test sets the journal's version and the input's path and time of change, which a checkout does not keep."""
     identity = json.loads((FILES / "import" / "input_identity.json").read_text())
     monkeypatch.setattr(importing, "input_identity", lambda path: identity)
     monkeypatch.setattr(journal, "__version__", "0.1.0")
@@ -105,7 +105,7 @@ class HashEngine:
 
 
 def finish_profile(path: Path, like: Path) -> int:
-    """Measure the turns that a profile lacks, with the settings of another profile; returns the samples drawn."""
+    """Measure the turns that a profile lacks, with the settings of another one; returns the number of samples drawn."""
     settings, engine = read_settings(like), HashEngine()
     everything = [turn for trajectory in read_trajectories(FILES / "trajectories.jsonl") for turn in turns(trajectory)]
 
@@ -121,7 +121,7 @@ def finish_profile(path: Path, like: Path) -> int:
 
 
 def without_details(path: Path) -> list[str]:
-    """Lines of a profile without the explanations of verdicts, whose wording belongs to a version."""
+    """Lines of a profile without the explanations of verdicts, whose wording differs between versions."""
     lines = list(map(json.loads, path.read_text().splitlines()))
     assert lines[0]["settings"].pop("turns", "all") == "all"  # a setting that 0.1.0 did not have
     for sample in chain.from_iterable(line["samples"] for line in lines[1:]):
@@ -201,9 +201,9 @@ def test_a_dump_of_rollouts_is_read() -> None:
     for line, rollout in zip(recorded, rollouts, strict=True):
         assert rollout.record is not None
         added = {"oldest_weights", "newest_weights", "answer", "num_trims", "search"}
-        added |= {"num_workflows", "workflow_version"}  # all by later versions
+        added |= {"num_workflows", "workflow_version"}  # fields that later versions added
         read = {key: value for key, value in rollout.record.as_dict().items() if key not in added}
-        assert [call.pop("reward") for call in read["calls"]] == [None] * len(read["calls"])  # also by a later version
+        assert [call.pop("reward") for call in read["calls"]] == [None] * len(read["calls"])  # a later version added it
         assert {**line, **read} == line
     assert [len(conversation.turns) for conversation in read_conversations(FILES / "rollouts.jsonl")] == [2, 2, 1]
 
@@ -217,7 +217,7 @@ def test_the_state_of_a_training_dataset_names_no_class() -> None:
 
 @pytest.fixture
 def own_curriculum(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process has one training dataset, and other tests make their own."""
+    """Forget the training dataset of other tests, since a process has only one."""
     monkeypatch.setattr("verl_pivot.data.dataset._training_curricula", [])
 
 

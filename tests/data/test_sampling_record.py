@@ -1,4 +1,4 @@
-"""SamplingRecord: what differs between two ways of sampling, and that a column of text keeps all of it."""
+"""SamplingRecord: differences between two records, and a column of text that keeps a whole record."""
 
 from dataclasses import fields, replace
 

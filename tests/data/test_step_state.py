@@ -1,4 +1,4 @@
-"""State beside the checkpoints: what a resumed run reads is what the run had at that step, to the byte."""
+"""State beside the checkpoints: a resumed run reads exactly the bytes that the run had at that step."""
 
 import multiprocessing
 from pathlib import Path

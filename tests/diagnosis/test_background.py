@@ -1,4 +1,4 @@
-"""Programs of `verl-pivot doctor` that run while other checks do."""
+"""Programs of `verl-pivot doctor` that run in the background of other checks."""
 
 import os
 

@@ -194,7 +194,7 @@ async def test_each_failure_of_an_openai_server_has_its_own_error(
 
 
 async def test_a_prompt_is_sent_whole_however_long_it_is() -> None:
-    """aiohttp takes bodies of more than a megabyte as files only."""
+    """aiohttp takes a body of more than a megabyte only as a file."""
     prompt = list(range(200_000))
     with fake_server(lambda path, body: Answer(body=openai_answer("hi"))) as server:
         engine = OpenAIEngine(server.url, "policy", "key", QUICK)

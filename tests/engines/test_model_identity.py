@@ -10,7 +10,7 @@ import pytest
 from verl_pivot.engines.model_identity import template_digest, text_digest, weights_digest
 
 SIZE = 700_000
-"""Bytes of a file of weights, of which most lie between the blocks that are read."""
+"""Bytes of each file of weights; most of them lie between the blocks that the digest reads."""
 
 
 @pytest.fixture
@@ -34,7 +34,7 @@ def test_a_checkpoint_has_the_same_digest_wherever_it_lies(model: Path, tmp_path
 
 @pytest.mark.parametrize("part", [1, 2])
 def test_trained_weights_have_another_digest(model: Path, part: int) -> None:
-    """Training changes every weight, so that blocks of each file suffice."""
+    """Training changes every weight, so that reading some blocks of each file is enough."""
     before = weights_digest(str(model))
     path = model / f"model-{part}.safetensors"
     path.write_bytes(bytes(byte ^ 1 for byte in path.read_bytes()))

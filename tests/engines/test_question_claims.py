@@ -39,7 +39,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 def slowly(path: str, body: JsonObject) -> Answer:
-    """Repeat the question after a while."""
+    """Repeat the question in an answer that takes 50 ms."""
     time.sleep(0.05)
     return said("to " + body["messages"][0]["content"])  # type: ignore[index,call-overload,operator]
 
@@ -84,7 +84,7 @@ def test_what_a_killed_process_was_asking_is_asked_by_another(tmp_path: Path) ->
 
     assert answers == [f"to {number}" for number in range(60)]
     assert set(asked(server).values()) <= {1, 2}
-    assert asked(server).total() <= 60 + 4  # at most four were in progress
+    assert asked(server).total() <= 60 + 4  # at most four questions were in progress
 
 
 async def test_two_clients_of_one_process_ask_each_question_once(tmp_path: Path) -> None:

@@ -124,7 +124,7 @@ except ImportError:
 @pytest.mark.heavy
 @needs_sglang_on_cpu
 def test_a_worker_of_verl_finds_no_kernels_that_need_a_gpu_even_beside_a_torch_made_for_cuda(tmp_path: Path) -> None:
-    """As on a login node, where all of requirements/sglang.txt is installed."""
+    """This is the case on a login node, where all of requirements/sglang.txt is installed."""
     (tmp_path / "sgl_kernel.py").write_text("raise ImportError('Could not load any common_ops library')")
     code = """
 import os, torch
@@ -140,7 +140,7 @@ print("imported")
 @pytest.mark.heavy
 @needs_sglang_on_cpu
 def test_a_model_that_is_loaded_after_sglang_has_all_its_values(tmp_path: Path) -> None:
-    """Also those that no checkpoint holds, such as the frequencies of rotary embeddings."""
+    """The test reads values that no checkpoint holds: the frequencies of rotary embeddings."""
     (tmp_path / "sglang.py").write_text("")
     model = write_model(tmp_path / "model")
     code = f"""
@@ -155,7 +155,7 @@ print(loaded.equal(AutoModelForCausalLM.from_config(AutoConfig.from_pretrained({
 """
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("MALLOC_PERTURB_", "165")  # memory that nobody wrote holds no zeros by chance
+        patched.setenv("MALLOC_PERTURB_", "165")  # so that memory that nobody wrote holds no zeros by chance
         assert run_python(code, SHIMS, tmp_path).splitlines() == ["{'meta'} cpu", "True"]
 
 
@@ -169,7 +169,7 @@ def test_a_server_with_an_accelerator_gets_no_flags_for_the_cpu() -> None:
 
 
 def test_looking_for_an_accelerator_opens_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`torch.cuda.is_available` would, and a process that is forked after it could not use the GPU."""
+    """`torch.cuda.is_available` would open one, and a process that is forked later could not use the GPU."""
     import torch
 
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: pytest.fail("this opens CUDA"))
@@ -231,7 +231,7 @@ def test_a_server_that_does_not_start_is_explained_by_its_log(tmp_path: Path) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """SGLang server that another process started, which ends it when it exits."""
+    """SGLang server that the process `parent` started and ends when it exits."""
 
     parent: "subprocess.Popen[str]"
     model: str
@@ -249,7 +249,7 @@ def taught_to_add(folder: Path) -> Path:
     write_model(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     schema: Any = FunctionTool(add).schema["function"]
-    # SGLang gives the template each schema with its keys in this order, and with two keys of its own.
+    # SGLang gives the template each schema with its keys in this order, and adds two keys.
     function = {key: schema[key] for key in ("description", "name", "parameters")} | {"strict": False}
     tools = [{"type": "function", "function": function, "defer_loading": None}]
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 2, "b": 3}}}
@@ -359,7 +359,7 @@ def test_a_server_dies_with_a_parent_that_is_killed(served: ServedModel) -> None
 @needs_sglang_on_cpu
 @pytest.mark.slow
 def test_a_server_may_have_any_port(tmp_path: Path) -> None:
-    """SGLang alone refuses ports above 55535, which a system gives out every fifth time."""
+    """SGLang without our settings refuses ports above 55535, which a system gives out every fifth time."""
     model = str(write_tokenizer(tmp_path / "model"))
     code = f"from sglang.srt.server_args import ServerArgs; ServerArgs(model_path={model!r}, device='cpu', port=60000)"
     ours = {**os.environ, **server_environment({}, model, on_cpu=True)}
@@ -379,7 +379,7 @@ def test_a_server_may_have_any_port(tmp_path: Path) -> None:
 
 
 def test_every_flag_of_a_server_is_one_that_sglang_knows() -> None:
-    """Fields of its ServerArgs, read from the source: importing it loads the kernels."""
+    """Flags are fields of SGLang's ServerArgs, read from the source because an import would load the kernels."""
     spec = importlib.util.find_spec("sglang")
     assert spec is not None
     assert spec.origin is not None

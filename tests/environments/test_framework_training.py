@@ -1,6 +1,6 @@
-"""The stock trainer with environments of other frameworks, from their real packages: two steps of a taught policy.
+"""The stock trainer with environments of other frameworks' real packages: two steps of a policy that was taught.
 
-Each needs the interpreter that an environment variable names, as in test_openenv.py, test_nemo_gym.py and
+Each test needs the interpreter that an environment variable names, as in test_openenv.py, test_nemo_gym.py and
 test_verifiers_environments.py.
 """
 
@@ -42,12 +42,12 @@ def problem(question: str, **columns: Any) -> dict[str, Any]:
 async def two_steps(
     folder: Path, script: Sequence[str], problem: Mapping[str, Any], environment: str
 ) -> dict[int, dict[str, float]]:
-    """Teach a tiny model what the script says, train it for two steps; returns {step: metrics}.
+    """Teach a tiny model the script and train it for two steps; returns {step: metrics}.
 
     Args:
         folder: Folder for all files.
         script: [num_turns] what the policy says.
-        problem: The row; each of the eight has another index.
+        problem: Row of the problem; the eight rows of training differ only in their index.
         environment: Override that names the environment.
     """
     played = await make_loop(list(script), environment).run({}, **problem, raw_prompt=problem["prompt"])

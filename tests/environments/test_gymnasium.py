@@ -417,8 +417,8 @@ async def test_a_step_that_hangs_is_given_up_and_holds_up_nobody() -> None:
 
     assert waited < 0.2
     assert outcome.failure == "tool step did not answer within 0.2 s"
-    assert time.monotonic() - began < 0.9  # it waits no longer for `close` than for a step
-    await asyncio.sleep(1.0)  # in the same thread, `close` comes behind the step
+    assert time.monotonic() - began < 0.9  # the rollout waits no longer for `close` than for a step
+    await asyncio.sleep(1.0)  # `close` runs in the thread of the step, after it
     assert CountTo.opened[0].num_closed == 1
 
 
@@ -436,7 +436,7 @@ async def test_no_thread_is_left_behind() -> None:
     await asyncio.gather(*(played(made, 1, 1) for _ in range(64)))
     await asyncio.sleep(0.1)
 
-    assert threading.active_count() <= num_threads + 1  # the executor of the event loop, at most
+    assert threading.active_count() <= num_threads + 1  # at most one more, of the event loop's executor
 
 
 def test_a_row_that_another_entry_refuses_leaves_no_thread() -> None:

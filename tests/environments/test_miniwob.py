@@ -1,4 +1,4 @@
-"""MiniWoB++ in tools files: tasks by name and seed, the raw reward as the outcome, and pages that are left."""
+"""MiniWoB++ in tools files: tasks by name and seed, the raw reward as the outcome, rows, and lost browsers."""
 
 import json
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Sessions with resources servers of NeMo Gym: calls, cookies, rewards, and servers that fail.
 
-NeMo Gym's own example runs in the interpreter that the environment variable VERL_PIVOT_NEMO_GYM_PYTHON names, with
-nemo-gym; the other servers were written by hand.
+NeMo Gym's own example runs in an interpreter with nemo-gym, which the environment variable VERL_PIVOT_NEMO_GYM_PYTHON
+names; the other servers were written by hand.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ async def test_verify_gets_the_row_and_the_response() -> None:
 
     (asked,) = counters.asked
     response = asked.pop("response")
-    own = [item for item in response["output"] if item["type"] != "function_call_output"]  # NeMo Gym's output has both
+    own = [item for item in response["output"] if item["type"] != "function_call_output"]  # not in OpenAI's format
     assert asked == ROW
     assert TypeAdapter(Response).validate_python({**response, "output": own}).output_text == "It is 6."
     assert response["tools"] == TOOLS

@@ -1,6 +1,6 @@
-"""Sessions with OpenEnv servers: the real one, one that answers as it was recorded to, and servers that fail.
+"""Sessions with OpenEnv servers: a real one, one that replays recorded answers, and servers that fail.
 
-The real one runs in the interpreter that the environment variable VERL_PIVOT_OPENENV_PYTHON names, with openenv-core.
+The real one runs in an interpreter with openenv-core, which the environment variable VERL_PIVOT_OPENENV_PYTHON names.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ def real_server() -> Iterator[str]:
 
 @pytest.fixture(params=["recorded", pytest.param("openenv-core", marks=[WITHOUT_PACKAGE, pytest.mark.heavy])])
 async def server(request: pytest.FixtureRequest) -> AsyncIterator[str]:
-    """Address of a server that counts to 3, in two sessions at most."""
+    """Address of a server that counts to 3 and has two sessions at most."""
     if request.param == "recorded":
         async with running(Recorded().app()) as url:
             yield url
@@ -253,7 +253,7 @@ async def test_actions_that_differ_from_the_frozen_ones_stop_the_launch(server: 
 
 
 async def test_the_order_of_arguments_is_part_of_what_is_frozen(tmp_path: Path) -> None:
-    """Chat templates write a schema in its own order."""
+    """The order counts because chat templates write a schema's keys in the order in which they stand."""
     properties = {"by": {"type": "integer"}, "how": {"type": "string"}}
     turned = {name: properties[name] for name in ("how", "by")}
     frozen = tmp_path / "actions.json"

@@ -23,7 +23,7 @@ MODULE = "gymnasium:tests.support.gym_environments"
 
 
 def tools_file(folder: Path, name: str = "CountTo-v0", options: str = "") -> str:
-    """Override that names a tools file with an environment."""
+    """Write a tools file with an environment; returns the override that names the file."""
     (folder / "tools.yaml").write_text(f"- environment: {MODULE}:{name}\n{options}")
     return f"pivot.rollout.tools={folder}/tools.yaml"
 

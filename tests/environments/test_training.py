@@ -1,4 +1,4 @@
-"""The stock trainer with an environment of Gymnasium: a policy that was taught one step is paid the return."""
+"""The stock trainer with an environment of Gymnasium: a policy that was taught one step gets the return as reward."""
 
 import json
 from pathlib import Path

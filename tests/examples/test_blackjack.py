@@ -51,7 +51,7 @@ def test_the_best_moves_are_those_of_sutton_and_barto(hand: tuple[int, int, int]
 
 
 def test_the_best_player_loses_little_and_a_coin_much() -> None:
-    """The best return is about -0.05 a hand; 1,000 hands have a standard error of 0.03."""
+    """The best mean return is about -0.05 per hand; its standard error over 1,000 hands is 0.03."""
     players = {name: sum(returns) / len(returns) for name, returns in report.players(HELD_OUT).items()}
 
     assert -0.15 < players["the best moves"] < 0.05

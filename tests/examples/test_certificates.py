@@ -1,4 +1,4 @@
-"""Pairs of patches, the scripted judge with and without the form, and the agreement with execution."""
+"""Pairs of patches, the scripted judge with and without a certificate, and its agreement with execution."""
 
 from examples.certificates.judge import Habits, answering
 from examples.certificates.pairs import patch_pairs

@@ -1,4 +1,4 @@
-"""Contrasts of arms: over the seeds and questions that both have."""
+"""Contrasts between two arms, over the seeds and questions that both arms have."""
 
 from dataclasses import dataclass
 
@@ -35,7 +35,7 @@ def test_a_contrast_is_over_the_seeds_and_questions_that_both_arms_have() -> Non
     (found,) = contrasted([OVER_BASE], results)
 
     assert (found.name, found.seeds, found.by_seed) == ("EM, gain over base", (0, 1), (0.5, 0.5))
-    assert found.difference.value == pytest.approx((0.75 + 0.0) / 2)  # of the means over seeds of a, and of b
+    assert found.difference.value == pytest.approx((0.75 + 0.0) / 2)  # mean over questions a and b of means over seeds
     assert found.over_trainings == (0.5, 0.5)
     assert contrast_table([found]).row_count == 1
 

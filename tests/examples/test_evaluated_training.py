@@ -1,4 +1,4 @@
-"""EvaluatedTraining: the checkpoint with which a training that was ended goes on."""
+"""EvaluatedTraining: the checkpoint from which an interrupted training goes on."""
 
 import json
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class SomeTraining(EvaluatedTraining):
 
 
 def ended(folder: Path, *, saved: int, logged: int, evaluated: list[int], every: int = 5) -> SomeTraining:
-    """A training of 20 steps, of which some were done; the evaluations behind steps 10 and 20 are its own."""
+    """Interrupted training of 20 steps, with the files of its first steps; it evaluates after steps 10 and 20."""
     training = SomeTraining(
         name="a",
         model=folder,
@@ -60,8 +60,8 @@ def ended(folder: Path, *, saved: int, logged: int, evaluated: list[int], every:
     ("saved", "logged", "evaluated", "goes_on_from"),
     [
         (5, 7, [], 5),
-        (10, 9, [], 5),  # ended while it was evaluated
-        (10, 9, [10], 5),  # ended before the step was logged
+        (10, 9, [], 5),  # interrupted during the evaluation
+        (10, 9, [10], 5),  # interrupted before the step was logged
         (10, 12, [10], 10),
         (15, 16, [10], 15),
         (20, 19, [10], 15),
@@ -91,9 +91,9 @@ def test_an_evaluation_behind_the_step_from_which_a_training_goes_on_is_made_aga
 @pytest.mark.parametrize(
     ("every", "saved", "logged", "evaluated"),
     [
-        (10, 10, 9, []),  # ended while it was evaluated for the first time
-        (5, 5, 4, []),  # ended before the step was logged
-        (5, 15, 16, []),  # trained on behind an evaluation that is missing
+        (10, 10, 9, []),  # interrupted during the first evaluation
+        (5, 5, 4, []),  # interrupted before the step was logged
+        (5, 15, 16, []),  # trained on after an evaluation that is missing
         (10, 20, 19, [20]),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_training_without_a_checkpoint_up_to_which_nothing_is_missing_starts_o
     tmp_path: Path, every: int, saved: int, logged: int, evaluated: list[int]
 ) -> None:
     training = ended(tmp_path, saved=saved, logged=logged, evaluated=evaluated, every=every)
-    (tmp_path / "global_step_5").mkdir(exist_ok=True)  # verl removes the actor of an old checkpoint alone
+    (tmp_path / "global_step_5").mkdir(exist_ok=True)  # verl removes only `actor` from an old checkpoint
 
     go_back(training)
 

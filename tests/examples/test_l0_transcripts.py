@@ -1,4 +1,4 @@
-"""The example l0: its transcripts beside what the agent loop shows to a policy that says the same."""
+"""The example l0: its transcripts equal what the agent loop shows to a policy that gives the same answers."""
 
 from pathlib import Path
 from random import Random
@@ -21,7 +21,7 @@ from verl_pivot.types import Role, Trajectory
 WORLD = make_world(3, WorldSize(people=240, firms=80, towns=30))
 QUESTIONS = [each for each in demonstration_questions(WORLD, 160, 3) if KINDS[each.kind].num_hops == 3]
 WINDOW = ContextWindow(max_tokens=3000, max_step_tokens=350)
-"""In bytes, since the tokenizer of the scripted engine has a token for each byte."""
+"""Context window in bytes, since the tokenizer of the scripted engine has a token for each byte."""
 
 
 def notebook_config(tools: Path) -> DictConfig:
@@ -40,7 +40,7 @@ def said(logs: list[Trajectory]) -> list[str]:
 
 
 def prompts(logs: list[Trajectory]) -> list[str]:
-    """What stands before each turn of the policy."""
+    """Text before each turn of the policy in the transcripts."""
     texts = []
     for log in logs:
         text = ""
@@ -53,7 +53,7 @@ def prompts(logs: list[Trajectory]) -> list[str]:
 
 
 async def shown(question: WorldQuestion, logs: list[Trajectory], config: DictConfig) -> list[str]:
-    """What stands before each turn in the agent loop, where the engine says what the transcript says."""
+    """Text before each turn in the agent loop, where the engine answers as the transcripts do."""
     loop = loop_of(NotebookLoop, config, [Said(text, ended=False) for text in said(logs)])
     truth = {"reward_model": {"ground_truth": {"target": [question.answer]}}}
     await loop.run({"temperature": 1.0}, **row(question.text, is_validation=False, **truth))

@@ -47,7 +47,7 @@ def toolset(tools: Path) -> Toolset:
 
 
 def worked_on(task: Task, carelessness: float = 0.0, seed: int = 0) -> Trajectory:
-    """What the quickstart's clerk did for a task."""
+    """Trajectory of the quickstart's clerk for a task."""
     return record(task, random.Random(f"{task.id} {seed}"), carelessness=carelessness)
 
 

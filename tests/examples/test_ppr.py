@@ -119,7 +119,7 @@ def careless(pages: Pages) -> list[Transcript]:
 
 
 def texts(transcript: Transcript) -> list[str]:
-    """Texts of the policy and of the tool, in turn."""
+    """Texts of the policy and of the tool, alternating."""
     return OBSERVED.split(transcript.log.messages[-1].content)
 
 
@@ -145,7 +145,7 @@ def test_every_turn_of_a_careful_agent_is_right_for_the_oracle(pages: Pages) -> 
         ]
         grades = [grade(question, turns[:number], turn) for number, turn in enumerate(turns)]
         assert grades == [TurnGrades(query=True, information=True)] * (len(turns) - 1) + [
-            TurnGrades(query=False, information=True)  # it answers
+            TurnGrades(query=False, information=True)  # the answer has no query
         ]
 
 
@@ -329,7 +329,7 @@ def test_a_judge_that_ends_while_a_policy_is_trained_refuses_what_was_trained(tm
 
 
 def _kill_child(module: str) -> None:
-    """End the process of a module, which is left for its parent to be waited for."""
+    """Kill the child process that runs a module, without reaping it."""
     (child,) = [each for each in psutil.Process().children() if module in each.cmdline()]
     child.kill()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
@@ -484,7 +484,7 @@ def write_finished(folder: Path, arm: str) -> None:
 
 
 def write_source(folder: Path) -> Path:
-    """A study of one seed that is finished, with one step of `outcome`."""
+    """Write a finished study of one seed, with dumps of one step of `outcome` and of the base policy."""
     own = folder / "seed-0"
     for arm, kind in (("outcome", "rollouts"), ("base", "validation")):
         write_finished(own, arm)

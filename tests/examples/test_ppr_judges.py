@@ -1,4 +1,4 @@
-"""How the example ppr teaches its judges: which questions they learn from, in which words, and what RL is given."""
+"""How the example ppr teaches its judges: the questions they learn from, the words of their fences, and RL's rows."""
 
 import json
 import re
@@ -68,7 +68,7 @@ def labelled(path: Path, *texts: str) -> Path:
 
 
 def words(messages: list[Any]) -> set[str]:
-    """Words of the fences of a dialogue."""
+    """Random words of 16 hexadecimal digits in a dialogue, which fence quoted texts."""
     return {word for each in messages for word in re.findall(r"\b[0-9a-f]{16}\b", each.content)}
 
 
@@ -135,7 +135,7 @@ def shown_turns(transcript: Transcript) -> list[ShownTurn]:
 
 
 def oracle_labels(path: Path, transcripts: Sequence[Transcript]) -> Path:
-    """What `process label` writes of the transcripts' turns by the oracle."""
+    """Write the labels that `process label` would write if the oracle judged the transcripts' turns."""
     principles = principle_set_of("principles", PRINCIPLES_FILE, 0)
     scores = oracle({each.text: each for each in QUESTIONS})
     turns, questions = [], []
@@ -223,7 +223,7 @@ def test_turns_that_are_too_long_for_a_judge_are_not_taught_and_counted(
 
 
 def scripted_judge(folder: Path, turns: Path, is_wrong: Callable[[str, int], bool]) -> Callable[..., Answer]:
-    """An SGLang that answers as the labels do, with other scores where `is_wrong(question, seed)` says so."""
+    """Fake of SGLang that answers as the labels do, with other scores where `is_wrong(question, seed)` is true."""
     tokenizer = AutoTokenizer.from_pretrained(folder)
     answers: dict[tuple[int, ...], list[str]] = {}
     for messages in pyarrow.parquet.read_table(turns)["messages"].to_pylist():
@@ -251,7 +251,7 @@ def scripted_judge(folder: Path, turns: Path, is_wrong: Callable[[str, int], boo
 def test_rl_takes_what_a_profile_of_the_taught_judge_leaves_even_if_few_turns_are_mixed(
     transcripts: list[Transcript], tmp_path: Path, most_mixed: int
 ) -> None:
-    """None of the tasks is in a validation split of a tenth, which `select` would refuse."""
+    """A validation split of a tenth would hold none of these tasks, and `select` would refuse that."""
     unused = Path("unused")
     judge = TaughtJudge(
         name="pprm",
@@ -288,4 +288,4 @@ def test_rl_takes_what_a_profile_of_the_taught_judge_leaves_even_if_few_turns_ar
     assert report["num_validation"] == 0
     assert report["num_train"] == report["num_by_outcome"]["mixed"] >= training.batch_size
     assert report["num_refused_experts"] == {}
-    check_launch(checked_config(training.command[3:]), {"method": "pivotrl"})  # it samples as the profile did
+    check_launch(checked_config(training.command[3:]), {"method": "pivotrl"})  # training samples as the profile did

@@ -10,7 +10,7 @@ from examples.results_file import RESULTS, merged
 
 _HERE = Path(report.__file__).parent
 _STEPS = (10, 20)
-"""Evaluations before the last one."""
+"""Steps of the evaluations before the last one."""
 
 
 def lines(results: list[report.Result]) -> list[str]:

@@ -29,7 +29,7 @@ SUMMARY = Summary(
 
 
 def test_the_table_shows_the_gain_with_its_interval() -> None:
-    """Of four tasks the base policy solves one: draws of the paired bootstrap gain between 25 and 100 points."""
+    """The base policy solves one of four tasks, the trained one all: paired bootstrap draws gain 25 to 100 points."""
     console = Console(file=io.StringIO(), width=120)
 
     show(SUMMARY, console)

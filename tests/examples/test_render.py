@@ -34,7 +34,7 @@ METADATA = {"render": render_options(WANTED)}
 
 
 async def outcome(kind: type[LookEnvironment], *pages: Layout | str) -> float:
-    """What an environment pays after a look at each page."""
+    """Reward that an environment pays after a look at each of these pages."""
     environment = kind(METADATA)
     for each in pages:
         await environment.look(page(each) if isinstance(each, Layout) else each)
@@ -175,7 +175,7 @@ def test_a_report_compares_arms_over_seeds_and_samples(tmp_path: Path) -> None:
     contrasts = {each["contrast"]: each for each in found["contrasts"]}
     invalid = contrasts["invalid first pages, relook over base"]
     assert (invalid["seeds"], invalid["by seed"]) == ([0, 1], [1.0, -1.0])
-    assert invalid["interval over trainings"] == pytest.approx([-12.706, 12.706], abs=1e-3)  # t of one degree: 12.706
+    assert invalid["interval over trainings"] == pytest.approx([-12.706, 12.706], abs=1e-3)  # t, 1 degree of freedom
     best = contrasts["best page, relook over last_page"]
     assert (best["seeds"], best["by seed"], best["interval over trainings"]) == ([1], [0.0], None)
     assert not any("broken_paid" in name for name in contrasts)

@@ -1,4 +1,4 @@
-"""Results of a study in one file: what is written is read, and which files go together."""
+"""Results of a study in one file: written results are read back, and files that do not fit together are refused."""
 
 import json
 import subprocess

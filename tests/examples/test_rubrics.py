@@ -49,18 +49,18 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def told(page: str, facts: Sequence[str] = FACTS) -> str:
-    """An honest report."""
+    """Honest report that tells these facts of a page."""
     return " ".join(sentence_in(page, PERSON.name, fact) or "" for fact in facts)
 
 
 def points(text: str, criteria: Sequence[Criterion] = FIXED) -> list[int]:
-    """What the judge gives, by the questions of the reward."""
+    """Points that the judge gives to a report when the reward's question is asked."""
     question = points_question(task_text(PERSON.name), "", text, criteria, "dr_tulu", 10_000, Letters())
     return points_of(answer(question.messages), len(criteria), "dr_tulu")  # type: ignore[arg-type]  # JSON objects
 
 
 def written(texts: Sequence[str], known: Sequence[Criterion] = FIXED) -> list[tuple[str, float]]:
-    """Criteria that the judge writes about a group."""
+    """(text, weight) of each criterion that the judge writes about a group of reports."""
     question = criteria_question(task_text(PERSON.name), texts, known, [], 10_000, Letters())
     found = criteria_of(answer(question.messages), known, [])  # type: ignore[arg-type]  # JSON objects of texts
     return [(each.text, each.weight) for each in found]

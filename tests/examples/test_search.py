@@ -1,4 +1,4 @@
-"""The example search: its questions, transcripts, what is taught, its report, and every arm's command."""
+"""The example search: its questions, transcripts, facts that are taught, report, and every arm's command."""
 
 import logging
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a state of the shop solves: look-ups that were answered behind the customer, and refunds that were made."""
+"""Tasks that a state of the shop solves: questions answered after the customer's look-up, and refunds made."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from verl_pivot.types import JsonObject, Message
 
 
 def played(metadata: JsonObject, actions: Sequence[Message]) -> ShopEnvironment:
-    """The environment behind these calls."""
+    """Environment of the shop after these calls."""
     environment = ShopEnvironment(metadata)
 
     async def play() -> None:
@@ -64,7 +64,7 @@ def test_a_forgotten_refund_leaves_the_one_that_was_made() -> None:
     (named,) = failed.achieved()
     assert score(played(named.metadata, [find, look, refund]), "Done.") == 1.0
     assert score(played(named.metadata, [look, refund, act("refund", order_id=second.id)]), "Done.") == 0.0
-    # Without a look-up the request must say the number.
+    # Without a look-up the request must say the order's number.
     assert played(task.metadata, [refund]).achieved() == [goal(task, "refund_order", first.id)]
 
 

@@ -28,7 +28,7 @@ def task_id(number: int) -> str:
 
 
 def outcomes(share: float, shift: int = 0) -> dict[str, bool | None]:
-    """Outcomes of 200 tasks, of which the first ones from `shift` on are solved."""
+    """Outcomes of 200 tasks: a `share` of them is solved, counted from task `shift` on."""
     return {task_id(task): (task - shift) % NUM_TASKS < round(share * NUM_TASKS) for task in range(NUM_TASKS)}
 
 
@@ -62,7 +62,7 @@ def curve(arm: str, seed: int, shares: Mapping[int, float], turns_of_a_step: int
 
 
 def make_results(*, end_to_end: Mapping[int, float] | None = None, **changed: tuple[float, float]) -> StudyResults:
-    """A study in which every claim of the paper comes out, unless an arm's final shares are changed."""
+    """Results by which every claim of the paper holds, unless an arm's final shares are changed."""
     shares = {**SHARES, **changed}
     evaluations = []
     for seed in SEEDS:
@@ -98,14 +98,14 @@ def test_the_papers_results_would_make_every_claim_hold() -> None:
 
 
 def factors(part: JudgedPart) -> tuple[float, float]:
-    """The lowest and the highest factor."""
+    """Lowest and highest factor between the costs of two arms."""
     assert part.low is not None
     assert part.high is not None
     return math.exp(part.low.value), math.exp(part.high.value)
 
 
 def test_a_ratio_of_costs_lies_between_those_that_the_evaluations_around_the_level_allow() -> None:
-    """PivotRL reaches 80 % between 1,280 and 2,560 turns, and whole tasks between 8,000 and 12,000."""
+    """PivotRL reaches 80 % after 1,280 to 2,560 turns, training on whole tasks after 8,000 to 12,000."""
     turns, seconds = verdicts(make_results())["cost"].parts
     (with_profile,) = verdicts(make_results())["cost"].shown
 
@@ -139,7 +139,7 @@ def test_an_accuracy_that_the_first_evaluation_has_has_no_lower_bound() -> None:
         ({"pivotrl": (0.5, 0.945)}, "in_domain", ClaimVerdict.DOES_NOT_HOLD),
         ({"pivotrl": (0.6, 0.945)}, "in_domain", ClaimVerdict.UNDECIDED),  # the same outcomes as those of SFT
         ({"pivotrl": (0.8, 0.85)}, "outside", ClaimVerdict.DOES_NOT_HOLD),  # ten points below the base policy
-        ({"pivotrl": (0.8, 0.93)}, "outside", ClaimVerdict.UNDECIDED),  # two points below, more or less
+        ({"pivotrl": (0.8, 0.93)}, "outside", ClaimVerdict.UNDECIDED),  # about two points below the base policy
         ({"strict": (0.9, 0.9)}, "both_ingredients", ClaimVerdict.DOES_NOT_HOLD),
     ],
 )
@@ -218,12 +218,12 @@ def test_a_group_of_which_the_system_failed_more_than_two_percent_leaves_its_cla
 @pytest.mark.parametrize(
     ("end_to_end", "verdict"),
     [
-        ({13: 0.5, 20: 0.85}, ClaimVerdict.HOLDS),  # behind 5,200 turns, beside at most 2,560
-        ({10: 0.5, 20: 0.85}, ClaimVerdict.UNDECIDED),  # behind 4,000
-        ({4: 0.5, 6: 0.85}, ClaimVerdict.DOES_NOT_HOLD),  # up to 2,400, beside at least 1,280
-        ({4: 0.5, 7: 0.85}, ClaimVerdict.UNDECIDED),  # up to 2,800
-        ({4: 0.5, 6: 0.7}, ClaimVerdict.UNDECIDED),  # 2,400 and not there yet
-        ({10: 0.5, 40: 0.7}, ClaimVerdict.HOLDS),  # 16,000 and not there yet
+        ({13: 0.5, 20: 0.85}, ClaimVerdict.HOLDS),  # over 5,200 turns against PivotRL's at most 2,560
+        ({10: 0.5, 20: 0.85}, ClaimVerdict.UNDECIDED),  # over 4,000 turns against at most 2,560
+        ({4: 0.5, 6: 0.85}, ClaimVerdict.DOES_NOT_HOLD),  # at most 2,400 turns against PivotRL's over 1,280
+        ({4: 0.5, 7: 0.85}, ClaimVerdict.UNDECIDED),  # at most 2,800 turns against over 1,280
+        ({4: 0.5, 6: 0.7}, ClaimVerdict.UNDECIDED),  # not reached within 2,400 turns
+        ({10: 0.5, 40: 0.7}, ClaimVerdict.HOLDS),  # not reached within 16,000 turns
     ],
 )
 def test_the_claim_on_costs_holds_by_the_lowest_factor_and_fails_by_the_highest_one(
@@ -233,7 +233,7 @@ def test_the_claim_on_costs_holds_by_the_lowest_factor_and_fails_by_the_highest_
 
 
 def test_with_the_steps_of_arms_yaml_the_claim_on_turns_can_hold_fail_and_stay_undecided() -> None:
-    """Turns of a step: 128 single ones, and of as many whole tasks 4.4 each."""
+    """A step of PivotRL has 128 single turns, a step of whole tasks 128 tasks of 4.4 turns each."""
     study = read_design().study
     arms = {arm.name: arm for arm in study.arms}
     steps = {
@@ -273,7 +273,7 @@ def test_a_level_that_is_not_reached_in_many_draws_of_the_tasks_refutes_nothing(
 
 
 def without_outcomes(results: StudyResults, arm: str, step: int) -> None:
-    """Let the outcomes of five tasks after a step be unknown, and of one task there be no line."""
+    """Make the outcomes of five tasks after a step unknown, and remove the line of one task."""
     for each in results.evaluations:
         if (each.arm, each.seed, each.step) == (arm, 2, step):
             shop = {**each.solved["shop"], **dict.fromkeys(map(str, range(5)))}
@@ -416,7 +416,7 @@ def test_a_claim_of_another_file_may_have_one_bound() -> None:
 
 @pytest.mark.heavy
 def test_the_interval_over_tasks_covers_the_trainings_that_were_run_and_that_over_trainings_all() -> None:
-    """95 % of 100 studies are 95 with a standard deviation of 2.2: 0.88 lies three of these below."""
+    """Of 100 studies 95 +- 2.2 (standard deviation) should be covered; 0.88 lies three deviations below."""
     alike = coverage(SimulatedStudies(gain=0.04, spread=0.0, num_studies=100))
     unlike = coverage(SimulatedStudies(gain=0.0, spread=0.03, num_studies=100))
 
@@ -425,7 +425,7 @@ def test_the_interval_over_tasks_covers_the_trainings_that_were_run_and_that_ove
     assert alike.over_trainings > 0.88
     assert unlike.these_trainings > 0.88
     assert unlike.over_trainings > 0.88
-    assert unlike.over_tasks < 0.8  # it leaves out how trainings differ
+    assert unlike.over_tasks < 0.8  # it leaves out the spread of trainings
 
 
 @pytest.mark.heavy

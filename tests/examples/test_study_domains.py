@@ -1,4 +1,4 @@
-"""The study's domains: every expert trajectory is executed and solves its task, and faults do not."""
+"""The study's domains: every expert trajectory is executed and solves its task, and one with a fault does not."""
 
 import json
 import random
@@ -57,7 +57,7 @@ async def test_a_trajectory_has_four_to_ten_turns(group: str) -> None:
 
 @pytest.mark.parametrize("group", DOMAINS)
 async def test_a_third_of_the_turns_has_equivalent_ways(group: str) -> None:
-    """Two ways differ in their calls; other words of the last message do not count."""
+    """Ways count as different only if their calls differ, not if the last message has other words."""
     several = total = 0
     for task in make_tasks(group, 30):
         ways = [[turn.expert for turn in turns(await clerk(task, seed=seed))] for seed in range(12)]
@@ -83,7 +83,7 @@ async def test_the_fault_occurs_with_its_chance(group: str) -> None:
     faults = [has_fault(await clerk(task, 0.3, seed)) for seed, task in enumerate(tasks)]
 
     assert len(tasks) == 100
-    assert 16 < sum(faults) < 44  # 3 standard deviations about 30
+    assert 16 < sum(faults) < 44  # within 3 standard deviations of 30
     assert not any([has_fault(await clerk(task, 0.0, seed)) for seed, task in enumerate(tasks)])
 
 
@@ -125,7 +125,7 @@ def test_lessons_have_the_families_of_held_out_tasks_with_names_and_numbers_of_t
 
 @pytest.mark.parametrize("group", DOMAINS)
 async def test_the_expert_works_in_other_ways_than_the_lessons(group: str) -> None:
-    """Where a clerk who always takes the usual way and one who never does differ, each keeps to its own."""
+    """Where the usual and the unusual way differ, experts mostly take the unusual one, lessons the usual one."""
     usual = unusual = total = 0
     for task in make_tasks(group, 40):
         ways = [await clerk(task, usual=share) for share in (1.0, 0.0)]
@@ -155,7 +155,7 @@ def test_the_held_out_tasks_are_always_the_same_and_each_has_an_id_of_its_own() 
 
 @pytest.mark.parametrize("group", GROUPS)
 async def test_the_environment_of_a_launch_scores_the_experts_trajectory_1(group: str) -> None:
-    """Calls of `sql` run in the sandbox here, and their results are those that were recorded without it."""
+    """Calls of `sql` run in the sandbox here and have the results that were recorded without it."""
     task = make_tasks(group, 3, held_out=True)[-1]
     trajectory = await clerk(task)
     async with TOOLSET.open({"metadata": json.dumps(task.metadata)}) as tools:

@@ -1,4 +1,4 @@
-"""The study's processes side by side, its plan of hours, and the measurements among its units."""
+"""The study's processes that run in parallel, its plan of hours, and the measurements among its units."""
 
 import json
 import sys
@@ -33,7 +33,7 @@ def job(folder: Path, name: str, program: str) -> Job:
 
 
 def test_jobs_run_side_by_side_but_no_more_than_allowed(tmp_path: Path) -> None:
-    """Each waits for another one to begin; a third would find two files of running ones."""
+    """Each job waits for a second one to begin, and prints how many run; a third one would print 3."""
     program = (
         "import pathlib, sys, time; own = pathlib.Path(sys.argv[1]); own.touch()\n"
         "while len(list(own.parent.glob('run-*'))) < 2 and not list(own.parent.glob('end-*')): time.sleep(0.05)\n"
@@ -76,7 +76,7 @@ def test_jobs_end_with_the_one_who_waits_for_them(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("num_jobs", "seconds"), [(1, 10.0), (2, 5.0), (3, 4.0), (9, 4.0)])
 def test_units_side_by_side_take_as_long_as_the_fullest_place(num_jobs: int, seconds: float) -> None:
-    """Two places have 4 and 1, 3 and 2; three have 4, 3, and 2 with 1."""
+    """Two jobs at once take 4 + 1 and 3 + 2 seconds; three take 4, 3, and 2 + 1."""
     assert seconds_of([4.0, 3.0, 2.0, 1.0], num_jobs) == seconds
 
 

@@ -1,4 +1,4 @@
-"""The study's measures without a verdict: by hand, and a policy of two answers whose gain is known exactly."""
+"""The study's measures without a verdict: values by hand, and a policy of two answers with a known exact gain."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_a_deviation_is_that_of_the_population_and_exactly_0_for_equal_rewards()
 
 
 def test_the_variance_of_a_batch_has_that_of_the_groups_means_too() -> None:
-    """Within: (0 + 1/4) / 2. All: three of four are 1, 3/16."""
+    """Variance within the groups: (0 + 1/4) / 2; of all four rewards, three of which are 1: 3/16."""
     groups = [[1.0, 1.0], [1.0, 0.0]]
 
     assert variance_within(groups) == pytest.approx(1 / 8)
@@ -61,13 +61,13 @@ def test_a_gain_is_the_change_of_the_mean_of_two_answers() -> None:
 
 
 def test_advantages_of_distinct_answers_add_up_to_nothing() -> None:
-    """One of four samples is right, the mean is 1/4: a quarter of 3/4, and three quarters of -1/4."""
+    """One of four samples is right, so the mean is 1/4: the advantages are 1/4 of 3/4, and 3/4 of -1/4."""
     assert advantages([1.0, 0.0], [1, 3]) == pytest.approx([3 / 16, -3 / 16])
     assert advantages([1.0, 1.0], [2, 5]) == [0.0, 0.0]
 
 
 def test_ranks_of_equal_values_are_their_mean() -> None:
-    """Ranks 1, 2.5, 2.5, 4 beside 1, 2, 3, 4: 4.5 / sqrt(4.5 * 5)."""
+    """Ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4 have the correlation 4.5 / sqrt(4.5 * 5)."""
     assert rank_correlation([1.0, 2.0, 2.0, 9.0], [0.0, 1.0, 2.0, 3.0]) == pytest.approx(4.5 / math.sqrt(22.5))
     assert rank_correlation([1.0, 2.0, 3.0], [3.0, 2.0, 1.0]) == pytest.approx(-1.0)
     assert rank_correlation([1.0, 1.0], [1.0, 2.0]) is None
@@ -99,7 +99,7 @@ def test_a_direction_that_changes_nothing_has_no_step_and_one_that_overflows_is_
 
 
 def exact_gain(chance: float, wanted_kl: float) -> float:
-    """Gain of a policy of one logit, whose right answer had some chance, after a step with that KL."""
+    """Gain in the probability of the right answer of a policy with one logit, by a step with KL `wanted_kl`."""
 
     def after(step: float) -> float:
         odds = chance / (1 - chance) * math.exp(step)

@@ -1,4 +1,4 @@
-"""Folders of a study that were run apart: what they make together, what is refused, and the command's entry points."""
+"""Merging folders of a study that ran apart: the result, what is refused, and the entry points of the command."""
 
 import dataclasses
 from pathlib import Path
@@ -23,7 +23,7 @@ ABOUT = StudyAbout(policy="a policy", commit="abc", arms={"pivotrl": ArmSettings
 
 
 def write_folder(folder: Path, *seeds: int, about: StudyAbout = ABOUT, digest: str = "", measured_by: str = "") -> Path:
-    """A folder of a study that has these seeds."""
+    """Write the folder of a study that has these seeds."""
     digest, whole = digest or DESIGN.digest, make_results()
     evaluations = [each for each in whole.evaluations if each.seed in seeds]
     write_results(

@@ -1,4 +1,4 @@
-"""The study with a real model and on a GPU: its launches beside those of the CPU, and folders that are refused."""
+"""The study with a real model and on a GPU: its launches against those on the CPU, and folders that are refused."""
 
 import shutil
 from pathlib import Path
@@ -23,13 +23,13 @@ from verl_pivot.smoke.tiny_model import write_tokenizer  # noqa: E402
 
 STUDY = read_design().study
 MUST_DIFFER = {
-    "+local", "pivot.trial_steps",  # of the CPU
+    "+local", "pivot.trial_steps",  # set on the CPU only
     "trainer.nnodes", "trainer.n_gpus_per_node", "actor_rollout_ref.rollout.name",
     "actor_rollout_ref.rollout.tensor_model_parallel_size", "actor_rollout_ref.rollout.gpu_memory_utilization",
     "actor_rollout_ref.rollout.enforce_eager", "actor_rollout_ref.model.use_remove_padding",
     "+actor_rollout_ref.model.override_config.attn_implementation",
 }  # fmt: skip
-"""Keys by which a launch on a GPU may differ from one on the CPU."""
+"""Keys in which a launch on a GPU may differ from one on the CPU."""
 OF_A_MODEL = {
     "actor_rollout_ref.model.path", "actor_rollout_ref.actor.optim.lr", "data.max_prompt_length",
     "data.max_response_length", "pivot.max_turn_tokens", "pivot.rollout.max_turn_tokens",
@@ -37,12 +37,12 @@ OF_A_MODEL = {
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
 }  # fmt: skip
-"""Keys by which a launch of another model may differ beside these."""
+"""Keys in which a launch of a given model on a GPU may differ from one of the study's own model there."""
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder like that of a real model; its weights are never read here."""
+    """Folder like that of a real model; these tests never read its weights."""
     folder = write_tokenizer(tmp_path_factory.mktemp("weights") / "a-model")
     (folder / "model.safetensors").write_bytes(b"\0" * 100)
     return folder

@@ -1,4 +1,4 @@
-"""The study's page: every table and verdict is made again from the files alone, and gaps are no means over less."""
+"""The study's page: the files alone give every table and verdict, and a missing seed gives a gap and no mean."""
 
 import dataclasses
 from pathlib import Path
@@ -51,7 +51,7 @@ def gains(seed: int, *values: tuple[float, float]) -> list[TurnGain]:
 
 
 def make_measures(seeds: tuple[int, ...] = SEEDS) -> StudyMeasures:
-    """By hand: 60 % and 30 % without signal, a fourth missed; deviations and gains in one order, but for ties."""
+    """Made-up measures: 60 % and 30 % without signal, a fourth missed; deviations and gains rank alike, with a tie."""
     variances = {"pivotrl": (0.2, 0.24), "random_turns": (0.05, 0.21)}
     return StudyMeasures(
         digest=DESIGN.digest,
@@ -136,7 +136,7 @@ def test_a_missing_seed_makes_a_gap_and_no_mean() -> None:
 
 
 def test_measures_are_those_of_the_paper_by_hand() -> None:
-    """The correlation of all: ranks 1.5, 1.5, 3, 5, 4 on both sides."""
+    """The correlation of all turns is 1: deviations and gains have the same ranks 1.5, 1.5, 3, 5, 4."""
     text = "\n".join(measures_lines(DESIGN.claims, make_measures(), SEEDS))
 
     for line in (

@@ -1,4 +1,4 @@
-"""The study's evaluation in one process: an expert solves all, a careless clerk what its faults leave."""
+"""The study's evaluation in one process: an expert solves all, a careless clerk fails where a fault is possible."""
 
 import random
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from verl_pivot.types import Malformed, Message, Role  # noqa: E402
 
 
 class ClerkPlayer:
-    """The clerk of each task's domain, whose plan it follows."""
+    """Player that follows the plan of the clerk of each task's domain."""
 
     def __init__(self, carelessness: float) -> None:
         self._carelessness = carelessness
@@ -33,7 +33,7 @@ class ClerkPlayer:
 
 
 class SilentPlayer:
-    """Writes nothing that is an action."""
+    """Player whose answers are all malformed, so that none is an action."""
 
     def act(self, played: Sequence[PlayedTask]) -> list[Message | Malformed]:
         return [Malformed(reason="truncated", detail="") for _ in played]

@@ -75,7 +75,7 @@ def test_answers_end_behind_an_end_token_or_at_the_limit_and_are_the_same_again(
 
 
 def test_the_kl_of_answers_counts_their_tokens_alone() -> None:
-    """Two places of two tokens: KL of (1/2, 1/2) to (1/4, 3/4) is ln 2 - ln 3 / 2; the padded place does not count."""
+    """Two positions, two tokens: the KL of (1/2, 1/2) to (1/4, 3/4) is ln 2 - ln 3 / 2; padding does not count."""
     half, quarter = torch.tensor([[0.5, 0.5]] * 2).log(), torch.tensor([[0.25, 0.75]] * 2).log()
     sampled, other = torch.stack([half, half]), torch.stack([quarter, quarter])
     one = math.log(2) - math.log(3) / 2
@@ -89,8 +89,8 @@ def scored(answers: list[tuple[int, ...]], rewards: list[float]) -> ScoredAnswer
 
 
 def test_one_update_gains_and_leaves_the_policy_as_it_was(policy: TorchPolicy) -> None:
-    """Nearly the bound of theorem 3.2, the deviation times the root of twice the KL, is out of reach for a step in
-    weights that answers share; but the gain is above 0 and below that bound with some room for the sample."""
+    """The gain is above 0 and, with some room for sampling, below the bound of theorem 3.2: the deviation times the
+    root of twice the KL. A step in weights that all answers share cannot come near that bound."""
     prompt = prompt_of(policy)
     sampled = policy.sample(prompt, 64, 1, torch.Generator().manual_seed(0))
     answers = sorted(set(sampled))
@@ -138,7 +138,7 @@ async def logs(number: int) -> list[Trajectory]:
 async def test_sfts_examples_of_a_trajectory_are_those_of_the_tiny_policys_own_encoding(tmp_path: Path) -> None:
     recorded = await logs(6)
     tokenizer = build_tokenizer(recorded)
-    write_model(tmp_path)  # for its config
+    write_model(tmp_path)  # the renderer needs its config
     tokenizer.save_pretrained(tmp_path)
     renderer = PromptRenderer(str(tmp_path))
 
@@ -215,7 +215,7 @@ async def recorded_sql() -> Trajectory:
 
 
 def test_counts_of_a_profile_by_hand(tmp_path: Path) -> None:
-    """Turn 0: the expert's call and another accepted one, no signal. Turn 1: mixed. Turn 2: nothing decided."""
+    """Turn 0 accepts the expert's call and another one, so it has no signal; turn 1 is mixed, turn 2 undecided."""
     log = asyncio.run(recorded_sql())
     write_trajectories(tmp_path / "t.jsonl", [log])
     call = turns(log)[0].expert.tool_calls[0]

@@ -171,7 +171,7 @@ def test_a_second_stage_whose_first_one_was_removed_has_no_results(tmp_path: Pat
 
 
 def write_evaluated(training: StudyTraining, num_rollouts: int) -> None:
-    """A unit each of whose steps took 10 seconds, without the 2 of a checkpoint and the 50 of an evaluation."""
+    """Write a unit whose steps took 10 seconds each, without 2 for a checkpoint and 50 for an evaluation."""
     training.folder.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([{"trajectory_id": "a"}]), training.held_out)
     timed = {"timing_s/step": 12.0, "timing_s/save_checkpoint": 2.0, "timing_s/testing": 50.0}

@@ -1,4 +1,4 @@
-"""Tuning: which try counts, the file that keeps it, the tasks it chooses by, and the study that takes it over."""
+"""Tuning: the try that wins, the file that keeps tries, the tasks that decide, and the study that uses the result."""
 
 import json
 from pathlib import Path
@@ -157,7 +157,7 @@ def test_a_part_of_the_arms_can_be_tuned_and_the_base_policy_cannot(tmp_path: Pa
 
 
 def write_try(seed: StudySeed, name: str, shares: list[float]) -> None:
-    """A finished try that solved these shares of ten validation tasks of each domain."""
+    """Write a finished try that solved these shares of ten validation tasks of each domain."""
     training = seed.training_of(name)
     for folder in (training.rollouts, training.validation):
         (folder / "pivot").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""What the studies of whole tasks report of their arms."""
+"""Reports of the studies of whole tasks about their arms."""
 
 import json
 from pathlib import Path

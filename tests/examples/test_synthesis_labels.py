@@ -1,4 +1,4 @@
-"""The clerk of the shop solves its tasks without mistakes, and repairs those broken labels that it has right."""
+"""The clerk of the shop solves its tasks without mistakes; broken labels are repaired where its action is right."""
 
 from collections import Counter
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""SFT on synthesized data, with a clerk in Python as the policy: portions, their calls, and what each method makes."""
+"""SFT on synthesized data, with a clerk in Python as the policy: portions, their calls, and each method's results."""
 
 import random
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ TASKS = {task.request: task for task in (make_task(seed, held_out=False) for see
 
 @dataclass
 class ConfusedClerk:
-    """A policy that counts where a sum is asked for, at three draws of four, and is careful else."""
+    """Careful policy that, in three of four draws, counts where the task asks for a sum."""
 
     name: str = "clerk"
     answer_format: AnswerFormat = "text"
@@ -41,7 +41,7 @@ class ConfusedClerk:
         return ChatAnswer(message=action.as_dict(), finish_reason="stop", num_prompt_tokens=0, num_completion_tokens=0)
 
     async def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: this policy holds no connection."""
 
 
 def _counting(call: ToolCall) -> ToolCall:
@@ -89,7 +89,7 @@ def test_a_turn_that_is_not_the_expert_s_is_no_label() -> None:
 
 
 class SilentClerk(ConfusedClerk):
-    """A policy that answers every task at once, without a call."""
+    """Policy that answers every task at once, without a call."""
 
     async def answer(self, question: WriterQuestion) -> ChatAnswer:
         message = Message(role=Role.ASSISTANT, content="It is done.").as_dict()

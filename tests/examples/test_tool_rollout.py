@@ -23,7 +23,7 @@ def requested(task: Task) -> Order:
 
 
 async def test_tools_and_parameters_have_the_names_that_the_policy_learnt() -> None:
-    """The quickstart's chat template shows names of tools and of their parameters."""
+    """The policy learnt these names from the quickstart's chat template, which shows tools and their parameters."""
     async with TOOLSET.open(ROW) as tools:
         functions = [schema["function"] for schema in tools.toolbox.schemas]
 

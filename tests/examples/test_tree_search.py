@@ -30,7 +30,7 @@ def calls_of(trajectory: Trajectory) -> list[ToolCall]:
 
 
 async def progress_after_each(task: Task, calls: Sequence[ToolCall]) -> list[float]:
-    """Progress before any call, and after each."""
+    """Progress before the first call, and after each call."""
     environment = ShopEnvironment(task.metadata)
     seen = [environment.progress()]
     for call in calls:

@@ -1,4 +1,4 @@
-"""Units of a study: finished once, taken up again, refused with other settings, and gaps in them."""
+"""Units of a study: finished ones are kept, killed ones go on, other settings are refused, interruptions are listed."""
 
 from functools import partial
 from pathlib import Path

@@ -427,7 +427,7 @@ def test_a_dump_is_read_without_what_the_system_failed(tmp_path: Path) -> None:
 def test_siblings_of_a_training_share_the_page_that_the_first_line_of_their_group_has_even_if_it_is_undecided(
     tmp_path: Path,
 ) -> None:
-    """Two groups with one sentence and different pages, in each of which the first of two rollouts failed."""
+    """Two groups have one sentence and different pages; in each, the first of three rollouts is undecided."""
     folder = tmp_path / FOLDER
     folder.mkdir()
     lines = []
@@ -480,7 +480,7 @@ def test_a_unit_that_the_machine_left_undecided_does_not_count(
 
 
 def unit(arm: str, evaluations: Mapping[int, Sequence[bool]], *, is_trained: bool = True) -> report.Result:
-    """A unit with one row for each outcome, the last one of an unseen task."""
+    """Result of a unit with one row for each outcome; the last row is of an unseen task."""
     tasks = ("enter-text", "login-user", "click-option", "login-user-popup")
     of_steps = {
         step: [played(task, is_solved) for task, is_solved in zip(tasks, outcomes, strict=True)]

@@ -107,7 +107,7 @@ async def test_a_demonstration_has_the_tokens_that_the_agent_loop_makes(
     asked = row(goal_of(demonstrated), metadata=MiniwobProblem("enter-password", 41).metadata)
     shown = encode(tokenizer, demonstrated).input_ids
 
-    for _ in range(5):  # on a busy machine an element is not ready in time, and the loop shows that
+    for _ in range(5):  # on a busy machine an element may not be ready in time, and the loop shows it
         loop = loop_of(ToolLoop, rollout_config(tmp_path, f"pivot.rollout.tools={TOOLS}"), said)
         output = await loop.run({"temperature": 1.0}, **asked)
         played = [*output.prompt_ids, *output.response_ids]

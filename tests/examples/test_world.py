@@ -1,4 +1,4 @@
-"""Laws of the generated world: an oracle's way leads to every answer, and training tells nothing that is held out."""
+"""Properties of the generated world: an oracle finds every answer, and training tells nothing that is held out."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def questions(seed: int) -> tuple[list[WorldQuestion], list[WorldQuestion]]:
 
 
 def stands_in(name: str, text: str) -> bool:
-    """Whether a text has these whole words, which may be a part of longer invented names."""
+    """Whether a text has a name as whole words, since it may also be a part of longer invented names."""
     return re.search(rf"\b{re.escape(name)}\b", text) is not None
 
 

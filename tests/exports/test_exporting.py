@@ -58,7 +58,7 @@ JSON: st.SearchStrategy[Any] = st.recursive(
 TEXT = st.text().filter(lambda text: "think>" not in text)
 STRICT: JsonObject = {"type": "function", "function": {"name": "refund", "strict": True, "parameters": {}}}
 ODD: JsonObject = {"type": "function", "function": {"name": "odd", "type": "builtin"}}
-"""Schema with a key that the flat form of Responses uses for something else."""
+"""Schema whose key `type` has another meaning in the flat form of OpenAI's Responses API."""
 METADATA = st.dictionaries(st.text(), JSON, max_size=3).map(lambda extra: {**extra, PROVENANCE: {"split_by": "task-1"}})
 
 
@@ -571,7 +571,7 @@ def test_pivots_of_the_airline_logs_survive_every_export_and_import(airline: Pat
 
     assert result.exit_code == 0, result.output
     found, all_turns = turns_by_id(again), turns_by_id(airline)
-    assert len(found) == 1803  # five of the 1808 are duplicates
+    assert len(found) == 1803  # five of the 1808 turns are duplicates
     assert all(all_turns[name] == turn for name, turn in found.items())
 
 
@@ -665,7 +665,7 @@ def imported_airline(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def airline(imported_airline: Path, tmp_path: Path) -> Path:
-    """A copy, since exports are written beside it."""
+    """Copy of the imported trajectories, since exports are written beside it."""
     return Path(shutil.copy(imported_airline, tmp_path))
 
 

@@ -53,7 +53,7 @@ INFO: JsonObject = {"rewards": [1, 0, 0.5, 1], "reward_mean": 0.625, "reward_std
         ({"pass_rate": None, "pass_rate_total": 0, "pass_rate_passed": 0}, ()),
         ({"pass_rate": 0.33, "pass_rate_total": 3, "pass_rate_passed": 1}, (1.0, 0.0, 0.0)),
         ({"qwen_235b_info": INFO}, (1.0, 0.0, 0.5, 1.0)),
-        ({"qwen_235b_info": INFO, **COUNTED}, (1.0, 0.0, 0.5, 1.0)),  # two models may differ
+        ({"qwen_235b_info": INFO, **COUNTED}, (1.0, 0.0, 0.5, 1.0)),  # scores of two models may differ
         ({"meta_info": {"turn": 1, "step": 2}, "qwen_235b_info": {"rewards": []}, **COUNTED}, (1.0, 0.0, 0.0, 0.0)),
     ],
 )

@@ -618,7 +618,7 @@ def test_all_examples_are_imported_together(tmp_path: Path) -> None:
 
     report = import_files([tmp_path / "in.jsonl"], tmp_path / "out.jsonl", ImportOptions(outcome="all"))
 
-    # One example holds the same conversation as another one without an id, so both get the same id.
+    # Two examples hold the same conversation without an id, so both get the same id.
     assert (report.num_rows, report.num_kept, dict(report.rejected)) == (
         len(EXAMPLES),
         len(EXAMPLES) - 1,

@@ -50,7 +50,7 @@ def hostile(profile: TurnProfile) -> TurnProfile:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three trajectories of two turns, their profile, and the pivots and reports that the commands write."""
+    """Folder with three trajectories of two turns, their profile, and the pivots and reports that `select` writes."""
     folder = tmp_path_factory.mktemp("candidates")
     synthetic = {PROVENANCE: {"split_by": "task-9", "synthesis": {"recipe": "magnet", "seed": 7}}}
     found = [

@@ -1,4 +1,4 @@
-"""inspect.history and inspect.opened: a prompt through training, and what our dumps have of a rollout's tokens."""
+"""inspect.history and inspect.opened: outcomes of a prompt at each step; prompt and sampled tokens of a rollout."""
 
 from pathlib import Path
 

@@ -62,7 +62,7 @@ def browser() -> "Iterator[Browser]":
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Steps 1 and 2 with three groups of four, step 3 with hostile texts, step 4 with long ones."""
+    """Run folder: steps 1 and 2 have three groups of four rollouts, step 3 has hostile texts, step 4 long texts."""
     steps = {
         step: [
             make_line(
@@ -91,7 +91,7 @@ def address(folder: Path, browser: "Browser") -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: "Browser", address: str) -> "Iterator[Page]":
-    """A tab that may reach this server alone, and in which no error may happen."""
+    """A browser tab; the test fails if the page asks another machine for anything, or if an error happens in it."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
     page.set_default_timeout(15_000)
@@ -115,7 +115,7 @@ def press(page: "Page", keys: str) -> None:
 
 
 def wait_until(page: "Page", expression: str) -> None:
-    """Wait for an expression of the page; playwright's own waiting evaluates text in it, which the policy forbids."""
+    """Wait until a JavaScript expression is true; playwright's own way uses eval, which the page's policy forbids."""
     end = time.monotonic() + 15.0
     while not page.evaluate(expression):
         assert time.monotonic() < end, f"{expression} at {page.url}: {page.evaluate('document.body.innerText')}"
@@ -129,7 +129,7 @@ def open_list(page: "Page", query: str = "") -> None:
 
 
 def at(page: "Page") -> int:
-    """Position of the selected row, from 1."""
+    """Position of the selected row in the list, counted from 1."""
     return int(page.locator(SELECTED).get_attribute("aria-rowindex") or 0) - 1
 
 
@@ -159,7 +159,7 @@ def test_a_rollout_is_opened_read_and_left_by_keys_and_back_returns_to_its_row(p
     press(page, "n")
     wait_until(page, "document.querySelector('.position').innerText.includes('5 in the list')")
     page.go_back()
-    page.wait_for_selector(f"{SELECTED}[aria-rowindex='4']")  # rows are drawn before the place is found again
+    page.wait_for_selector(f"{SELECTED}[aria-rowindex='4']")  # rows are drawn before the place in the list is restored
     assert (at(page), page.locator(".count").inner_text()) == (3, "12 of 46 rollouts, mean score 0.5")
     page.go_forward()
     page.wait_for_selector(".turn")
@@ -326,7 +326,7 @@ def test_a_prompt_is_followed_through_training_with_two_steps_side_by_side(page:
 
 
 def test_two_runs_tell_which_of_their_prompts_became_better_and_which_worse(browser: "Browser", tmp_path: Path) -> None:
-    """Of 12 prompts the second run scores one higher and two lower, so that it is 1 / 12 behind."""
+    """The second run scores higher on one of 12 prompts and lower on two, so its mean score is 1 / 12 lower."""
     for name, right in (("before", {0, 1, 2, 3}), ("after", {2, 3, 4})):
         lines = [make_line(f"p{n}_0_0", float(n in right), ["Text."], prompt_id=f"prompt {n}") for n in range(12)]
         write_run(tmp_path / name, {1: lines})
@@ -398,7 +398,7 @@ def test_help_names_the_keys_and_closes(page: "Page") -> None:
 
 
 def test_everything_is_reached_by_tab_and_seen_at_twice_the_size(page: "Page") -> None:
-    page.set_viewport_size({"width": 640, "height": 400})  # what 200 % leave of 1280 x 800
+    page.set_viewport_size({"width": 640, "height": 400})  # what a zoom of 200 % leaves of 1280 x 800
     open_list(page)
     page.evaluate("document.activeElement.blur()")
     reached = set()

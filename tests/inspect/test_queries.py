@@ -1,4 +1,4 @@
-"""inspect.queries: dumps of all kinds -> rollouts by filter and order, with what cannot be read said in a sentence."""
+"""inspect.queries: dumps of all kinds -> rollouts by filter and order; a sentence names what cannot be read."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def call(error: ErrorKind | None = None) -> CallRecord:
 
 @pytest.fixture
 def index(tmp_path: Path) -> RunIndex:
-    """Two steps: of step 1 three rollouts in two groups, of step 2 one that is undecided and was left out."""
+    """Index of two steps: step 1 has three rollouts in two groups, step 2 an undecided one that the update left out."""
     lines = [
         make_line("a_0_0", 1.0, ["Five.", "It is 5."], calls=(call(), call(ErrorKind.REFUSED)), turn_tokens=(7, 9)),
         make_line("a_1_0", 0.0, ["Seven."], prompt_id="p"),

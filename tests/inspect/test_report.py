@@ -1,4 +1,4 @@
-"""inspect.report and its page: numbers of runs, what they share, hostile texts, and the size of the file."""
+"""inspect.report and its page: numbers of each run, comparisons of runs, hostile texts, and the size of the file."""
 
 import json
 import re
@@ -49,7 +49,7 @@ def page_of(*folders: Path, num_rollouts: int = 3) -> str:
 
 
 def write_scores(folder: Path, scores: Mapping[str, Sequence[float | None]], step: int = 1) -> Path:
-    """A run with a step in which each prompt has these scores."""
+    """Write a run with one step, in which the rollouts of each prompt have these scores."""
     lines = [
         make_line(f"{prompt}_{number}_0", score, prompt_id=prompt, step=step)
         for prompt, of_prompt in scores.items()
@@ -204,7 +204,7 @@ def test_an_interval_is_told_from_ten_prompts_on(tmp_path: Path) -> None:
     second = write_scores(tmp_path / "second", {f"p{number}": [0.5] for number in range(10)})
     (found,) = report_of(first, second).differences
 
-    assert (found.difference, found.low, found.high) == (0.5, 0.5, 0.5)  # all gain the same, and so does every draw
+    assert (found.difference, found.low, found.high) == (0.5, 0.5, 0.5)  # all prompts gain the same, so all draws do
 
 
 def test_validation_is_compared_in_the_last_step_that_both_have(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_dumps_that_name_no_prompts_are_said_to(tmp_path: Path) -> None:
 
 
 def write_profile(folder: Path, sampled: Mapping[str, Sequence[float | None]]) -> Path:
-    """A profile of trajectories with one turn each, whose samples have these scores, beside its trajectories."""
+    """Write trajectories of one turn each and, beside them, a profile whose samples have these scores."""
     written = [
         Trajectory(
             id=name,
@@ -369,14 +369,14 @@ def test_hostile_texts_are_text_and_no_request_is_in_the_page(tmp_path: Path) ->
         *("lang", "charset", "http-equiv", "content", "name", "class", "scope", "dir", "role", "aria-label"),
         *("viewbox", "points", "x", "y", "x1", "x2", "y1", "y2", "text-anchor"),
     }
-    assert text.count(SHOWN) == 2 * 4  # text, observation, prompt and explanation in both runs; others are cut
+    assert text.count(SHOWN) == 2 * 4  # text, observation, prompt and explanation in both runs; other texts are cut
     assert re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\ud800-\udfff]", text) is None
     assert "url(" not in text
     assert "&lt;b&gt;one⟨U+202E⟩, &amp;two" in text
 
 
 def test_the_page_is_smaller_than_3_mb_whatever_the_runs_hold(tmp_path: Path) -> None:
-    """Twelve runs full of characters that take twelve bytes each, with ten best and ten worst rollouts."""
+    """Twelve runs, each with ten best and ten worst rollouts, full of characters that take twelve bytes each."""
     sign = "\x1b" * 300
     turns = [sign] * 8
     lines = [
@@ -474,7 +474,7 @@ def test_a_browser_shows_it_in_light_and_dark_and_asks_for_nothing(tmp_path: Pat
 
     assert backgrounds == ["rgb(255, 255, 255)", "rgb(255, 255, 255)", "rgb(22, 24, 29)", "rgb(255, 255, 255)"]
     assert asked == [out.as_uri()] * 2
-    assert said == []  # a browser says there what the page's policy forbids, such as a changed style
+    assert said == []  # the console would name what the page's policy forbids, such as a changed style
 
 
 # ---- pieces

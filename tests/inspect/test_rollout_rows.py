@@ -42,7 +42,7 @@ TURNS = st.builds(
 
 @dataclass
 class Written:
-    """One rollout with all that is written of it."""
+    """One rollout with everything that its line in the dump is made of."""
 
     outcome: DumpedOutcome
     record: RolloutRecord
@@ -54,7 +54,7 @@ class Written:
 
     @property
     def line(self) -> bytes:
-        """The line of the dump."""
+        """The rollout's line in the dump."""
         ends = [0] * len(self.turns)
         transcript = encode_transcript(self.row, self.record, self.turns, self.mask, ends)
         if self.has_texts:
@@ -107,7 +107,7 @@ def rollouts(draw: st.DrawFn) -> Written:
 
 
 def listed_text(text: str | None) -> str | None:
-    """A text as a column holds it: none for an empty one, and escapes for lone surrogates."""
+    """A text as a column holds it, with escapes in place of lone surrogates; None stays None."""
     return text.encode(errors="backslashreplace").decode() if text is not None else None
 
 

@@ -1,6 +1,6 @@
 """The pictures of the documentation: what `verl-pivot inspect` shows of the two runs of docs/tutorial_run.md.
 
-`make screenshots` sets VERL_PIVOT_SCREENSHOTS, and then they are written to docs/images.
+With VERL_PIVOT_SCREENSHOTS set, as by `make screenshots`, the pictures are written to docs/images.
 """
 
 import os
@@ -29,7 +29,7 @@ PROGRAM = re.compile(r'^```python title="write_runs.py"\n(.*?)^```', re.MULTILIN
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """The runs of the tutorial, in a folder with a short name, since the page shows it."""
+    """Folder with the runs of the tutorial; its name is short, since the page shows it."""
     program = PROGRAM.search((ROOT / "docs" / "tutorial_run.md").read_text())
     assert program is not None
     with tempfile.TemporaryDirectory(prefix="runs-") as name:
@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 
 def take(page: "Page", target: Path) -> Iterator[Path]:
-    """Take each picture, and give its file."""
+    """Take each picture and yield its file."""
     shots = {
         "inspect-run": "r",
         "inspect-rollouts": "",

@@ -1,4 +1,4 @@
-"""inspect.server: who may ask, and what a broken request is told; over real HTTP."""
+"""inspect.server over real HTTP: who may read rollouts, what is answered, and the errors of broken requests."""
 
 import json
 from collections.abc import AsyncIterator

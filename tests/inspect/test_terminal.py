@@ -17,7 +17,7 @@ from verl_pivot.runs.run import TrainingRun
 
 
 def shown(pilot: Pilot[None]) -> str:
-    """What the terminal shows."""
+    """The text on the terminal's screen."""
     strips = pilot.app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip) for strip in strips)
 
@@ -38,7 +38,7 @@ async def press(pilot: Pilot[None], *keys: str) -> str:
 
 
 async def seen(pilot: Pilot[None], expected: str, *keys: str) -> str:
-    """What is shown when keys have made it hold a text."""
+    """Press keys, wait until the screen holds the expected text, and return all text on the screen."""
     await pilot.press(*keys)
     return await until(pilot, lambda text: expected in text)
 
@@ -52,7 +52,7 @@ async def viewing(*folders: Path) -> AsyncIterator[Pilot[None]]:
 
 
 def two_groups(folder: Path) -> Path:
-    """Two groups of two in step 1, one of two in step 2."""
+    """Write a run with two groups of two rollouts in step 1 and one such group in step 2."""
     lines = {
         1: [
             make_line("a_0_0", 1.0, ["first of a"]),
@@ -66,7 +66,7 @@ def two_groups(folder: Path) -> Path:
 
 
 async def opened(pilot: Pilot[None], expected: str, *keys: str) -> None:
-    """See a text in the rollout that opens after some keys in the list, and go back to it."""
+    """Press keys in the list, open the rollout, wait until it shows the expected text, and go back to the list."""
     await seen(pilot, expected, *keys, "enter")
     await seen(pilot, "/ words", "escape")
 

@@ -1,4 +1,4 @@
-"""inspect.verdict_marks: a verdict that somebody calls wrong becomes a line of a test set, and nothing else changes."""
+"""inspect.verdict_marks: a verdict that a user calls wrong becomes a line of a test set, and nothing else changes."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""launch_checks: what would fail or train nothing is one sentence before Ray starts."""
+"""launch_checks: a launch that would fail or train nothing is refused with one sentence before Ray starts."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ from verl_pivot.launch_checks.void_settings import check_void_settings
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Working directory with a model's config of 512 tokens and 64 pivots of 20 tokens, split in two files."""
+    """Working directory with a model's config of 512 tokens and two files of 64 pivots of 20 tokens each."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps({"max_position_embeddings": 512}))
@@ -59,7 +59,7 @@ def composed(*overrides: str, method: str = "pivotrl") -> DictConfig:
 
 
 def check(*overrides: str, method: str = "pivotrl") -> None:
-    """Check a launch with these overrides behind a method, on `pivots.parquet` and `model`."""
+    """Check a launch of a method with these overrides, on `pivots.parquet` and `model`."""
     config = composed(*overrides, method=method)
     groups = {override[1:].split("=")[0]: override.split("=")[1] for override in overrides if override.startswith("+")}
     check_launch(config, {"method": method, **groups})
@@ -246,7 +246,7 @@ def test_a_resume_that_would_train_no_step_is_refused(folder: Path) -> None:
         "raise trainer.total_training_steps (or trainer.total_epochs), begin anew with trainer.resume_mode=disable, or "
         "name another trainer.default_local_dir"
     )
-    assert "ends at step 1" in refusal(here, "trainer.total_epochs=1")  # 64 rows are one batch
+    assert "ends at step 1" in refusal(here, "trainer.total_epochs=1")  # the 64 rows are one batch
     check(here, "trainer.total_training_steps=3")
     check(here, "trainer.total_training_steps=2", "trainer.resume_mode=disable")
     check(here, "trainer.total_training_steps=2", "trainer.val_only=True")
@@ -265,7 +265,7 @@ def test_a_resume_of_shards_of_another_number_of_gpus_is_refused(folder: Path) -
 
 
 def test_a_resume_without_the_critic_that_the_launch_trains_is_refused(folder: Path) -> None:
-    """By a launch of PPO; an estimator without values has no critic to miss."""
+    """PPO trains a critic, so its launch is refused; an estimator without values needs no critic."""
     write_checkpoint(folder / "run", 2)
     (folder / "run" / "global_step_2" / "actor").mkdir()
     write_tasks(folder / "qa.parquet")
@@ -306,7 +306,7 @@ def test_a_checkpoint_whose_folder_was_removed_does_not_count(folder: Path) -> N
 
 
 def remember(*overrides: str, **groups: str) -> None:
-    """Write down what a launch begins from."""
+    """Record what a launch with these overrides begins from."""
     remember_run(composed(*overrides), {"method": "pivotrl", **groups})
 
 
@@ -314,7 +314,7 @@ def remember(*overrides: str, **groups: str) -> None:
 def test_the_folder_of_another_stage_or_model_is_refused(folder: Path) -> None:
     here, saves = "trainer.default_local_dir=run", "trainer.save_freq=1"
     remember(here, saves)
-    check(here, saves)  # it has no checkpoint yet
+    check(here, saves)  # the folder has no checkpoint yet
     write_checkpoint(folder / "run", 2)
     (folder / "model").rename(folder / "other")
     model = "actor_rollout_ref.model.path=other"
@@ -325,7 +325,7 @@ def test_the_folder_of_another_stage_or_model_is_refused(folder: Path) -> None:
         "earlier run; name another trainer.default_local_dir, begin anew in this one with trainer.resume_mode=disable, "
         "or continue that run with trainer.resume_mode=resume_path"
     )
-    assert "run holds step 2" in refusal(here, model, "trainer.val_only=True")  # it would validate the old weights
+    assert "run holds step 2" in refusal(here, model, "trainer.val_only=True")  # this would validate the old weights
     check(here, model, "trainer.resume_mode=disable")
     remember(here, saves, model, "trainer.resume_mode=disable", method="grpo_roc", stage="rstar2_1")
     assert refusal(

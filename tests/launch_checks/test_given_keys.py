@@ -1,4 +1,4 @@
-"""Overrides -> the keys that they give a value, in every spelling that Hydra reads."""
+"""Overrides -> the keys whose values they set, in every spelling that Hydra reads."""
 
 import pytest
 

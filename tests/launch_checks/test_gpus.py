@@ -1,4 +1,4 @@
-"""GPUs of a launch: an engine that does not fit, and a training on a machine that has fewer."""
+"""GPUs of a launch: engines, machines and checkpoints that do not fit its number of GPUs are refused."""
 
 from pathlib import Path
 

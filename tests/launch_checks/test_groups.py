@@ -1,4 +1,4 @@
-"""Chosen config groups: told in every spelling, complete, and without settings of groups that were not chosen."""
+"""Chosen config groups: found in every spelling, complete, and without settings of groups that were not chosen."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -34,7 +34,7 @@ def refusal(config: DictConfig, chosen: Mapping[str, str]) -> str:
         lambda method: {"method": method},
         lambda method: {"/method@_global_": method},
         lambda method: {"method": [method]},
-        lambda method: {"method": "mine"},  # a file of the user's that builds on it
+        lambda method: {"method": "mine"},  # a user's own config that builds on the method
         lambda method: {},
     ],
 )

@@ -97,7 +97,7 @@ def test_a_library_of_ones_own_goes_beside_the_module_that_registers_the_loss() 
 
 
 def test_verl_imports_a_list_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If this fails a library of one's own cannot stand beside ours: read launch_checks/objective.py."""
+    """If this fails, users cannot load a library of their own beside ours: see launch_checks/objective.py."""
     from verl.utils.config import omega_conf_to_dataclass
 
     imported: list[object] = []

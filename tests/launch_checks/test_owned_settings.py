@@ -33,9 +33,9 @@ SECTIONS_OF_CLASSES = {
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
 }  # fmt: skip
 CHECKED_BY_OTHERS = ("actor_rollout_ref.model.external_lib",)
-"""Keys with names of this package that another launch check owns."""
+"""Keys that methods set to a name in this package, and that another launch check owns."""
 FREE = ("reward.custom_reward_function.path",)
-"""Keys with names of this package that a user may replace: a reward function of one's own."""
+"""Keys that methods set to a name in this package, and that users may change, as for a reward function of theirs."""
 VOID_SECTIONS = (
     "algorithm.filter_groups", "actor_rollout_ref.rollout.multi_turn", "trainer.v1.sampler.sync_refill_failed_groups",
     "custom_reward_function", "reward_model", "sandbox_fusion",
@@ -49,7 +49,7 @@ def composed(*overrides: str) -> DictConfig:
 
 
 def launch_config(*overrides: str) -> DictConfig:
-    """verl's config with these overrides, of which Hydra composes the config groups alone, since that takes long."""
+    """verl's config with these overrides; Hydra composes only those that begin with +, since composing takes long."""
     config = composed(*(each for each in overrides if each.startswith("+"))).copy()
     for key, _, value in (each.partition("=") for each in overrides if not each.startswith("+")):
         OmegaConf.update(config, key, yaml.safe_load(value))
@@ -83,7 +83,7 @@ def leaves(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def set_by_methods() -> dict[str, Any]:
-    """{key of verl: value} of all that the configs of the methods set."""
+    """{key of verl: value} for all keys of verl that the methods' configs set."""
     configs = [yaml.safe_load((configs_dir() / "method" / f"{each[8:]}.yaml").read_text()) for each in METHODS]
     found = {key: value for config in configs for key, value in leaves(config)}
     return {key: value for key, value in found.items() if not key.startswith(("hydra.", "pivot.", "defaults"))}
@@ -93,7 +93,7 @@ def set_by_methods() -> dict[str, Any]:
 def test_a_method_and_a_router_alone_set_nothing_in_vain(method: str) -> None:
     check(method)
     check(method, "+router=kv_forecast")
-    check("+router=kv_forecast", "algorithm.filter_groups.enable=True")  # beside stock verl
+    check("+router=kv_forecast", "algorithm.filter_groups.enable=True")  # stock verl, without a method
 
 
 @pytest.mark.heavy
@@ -128,7 +128,7 @@ def test_every_class_that_a_method_names_cannot_be_switched_off(method: str) -> 
         if not is_class or key in (*CHECKED_BY_OTHERS, *FREE):
             continue
         assert key.startswith(tuple(SECTIONS_OF_CLASSES)), f"{key} is not among the owned settings"
-        if OmegaConf.select(composed(method), key) is not None:  # the class of another method
+        if OmegaConf.select(composed(method), key) is not None:  # else the class belongs to another method
             assert refusal(method, f"{key}=null").startswith(f"{key}=null ")
 
 
@@ -209,7 +209,7 @@ def test_clip_ratio_is_refused_where_low_and_high_are_read(method: str) -> None:
         f"{actor}.clip_ratio=0.3 does nothing, since the policy loss reads clip_ratio_low and clip_ratio_high where "
         f"they are set: set {actor}.clip_ratio_low and {actor}.clip_ratio_high"
     )
-    # verl's default, which cannot be told from a setting by its value, but by the command line
+    # 0.2 is verl's default, so that only the command line tells that somebody set it
     assert "does nothing" in refusal(method, f"{actor}.clip_ratio=0.2", f"{actor}.clip_ratio_high=0.3")
     check(method, f"{actor}.clip_ratio=0.3", f"{actor}.clip_ratio_low=0.3", f"{actor}.clip_ratio_high=0.3")
     check(method, f"{actor}.clip_ratio=0.3", f"{actor}.clip_ratio_low=null", f"{actor}.clip_ratio_high=null")
@@ -260,7 +260,7 @@ def test_partial_rollouts_go_with_every_method_and_with_other_bounds(method: str
 )
 def test_what_partial_rollouts_cannot_work_with_is_refused(key: str, value: str, effect: str) -> None:
     assert refusal("+method=grpo_roc", "+tail=partial", f"{key}={value}").startswith(f"{key}={value} {effect}")
-    check("+method=grpo_roc", f"{key}={value}")  # the same is the user's to choose without it
+    check("+method=grpo_roc", f"{key}={value}")  # allowed without +tail=partial
 
 
 # ---- what makes the settings void, shown by verl's own code

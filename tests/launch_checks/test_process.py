@@ -1,4 +1,4 @@
-"""pivot.process in a launch: what could not be judged, or not be used, stops it in one sentence."""
+"""pivot.process in a launch: one sentence stops it if turns could not be judged, or their rewards not be used."""
 
 from pathlib import Path
 
@@ -90,7 +90,7 @@ def test_a_file_of_principles_that_is_wrong_is_named(text: str, message: str, tm
 
 
 def test_every_estimator_of_verl_takes_the_reward_of_each_turn_or_their_sum_or_is_refused() -> None:
-    """If this fails verl has a new estimator: say in launch_checks/process.py what it takes."""
+    """If this fails, verl has a new estimator: add to launch_checks/process.py which rewards it takes."""
     from verl.trainer.ppo.core_algos import AdvantageEstimator
 
     refused = set()
@@ -148,7 +148,7 @@ def test_kl_in_the_reward_goes_with_groups_that_no_deviation_divides() -> None:
 
 
 def test_verls_grpo_blows_the_kl_of_equal_rewards_up_to_whole_advantages() -> None:
-    """If this fails verl does something else, and the check may go."""
+    """If this fails, verl's GRPO has changed, and the launch check of algorithm.use_kl_in_reward may be removed."""
     from verl.trainer.ppo.core_algos import compute_grpo_outcome_advantage
 
     kl = torch.tensor([[0.02], [0.04], [0.06], [0.08]])

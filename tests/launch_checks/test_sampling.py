@@ -1,4 +1,4 @@
-"""A launch samples as the profile of its pivots did, or stops with what differs."""
+"""A launch samples as the profile of its pivots did, or stops with a list of the differences."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -215,7 +215,7 @@ def test_files_of_an_earlier_version_are_read_with_one_line(
 
 
 def test_the_launch_that_select_prints_samples_as_the_profile_did(folder: Path, model: Path) -> None:
-    """Whatever the profile's settings were, quotes and commas in the template's variables included."""
+    """The profile's settings are not the defaults, and its template variables contain quotes and a comma."""
     import shlex
 
     profile = settings(

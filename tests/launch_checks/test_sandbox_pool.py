@@ -1,4 +1,4 @@
-"""What a launch needs of its sandbox and its foreign pool lacks is one sentence before Ray starts."""
+"""A launch whose foreign sandbox pool lacks something that it needs is refused in one sentence before Ray starts."""
 
 import json
 from pathlib import Path

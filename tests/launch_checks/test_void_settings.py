@@ -171,7 +171,7 @@ PROCESS = {
         "test_equal_questions_of_one_time_and_of_an_earlier_launch_are_asked_once",
     ),
 }
-"""Settings of `pivot.process`, with the test that shows their effect; test_process.py shows where they have none."""
+"""Settings of `pivot.process`, with tests of their effect; launch_checks/test_process.py shows where they have none."""
 _WORKFLOWS = "rollout/test_workflows.py"
 WORKFLOWS = {
     "pivot.rollout.workflows.file": (_WORKFLOWS, "test_a_memory_from_a_file_stays_as_it_is_without_every_steps"),
@@ -292,11 +292,11 @@ PLAIN = {
         "test_every_difference_is_said_once_and_the_switch_goes_on_with_a_line",
     ),
 }
-"""Settings that stand in no section, with the test that shows their effect."""
+"""Settings outside SECTIONS, with the test that shows their effect."""
 
 
 def keys_of(section: str, options: type[BaseModel]) -> Iterator[str]:
-    """Keys of a section, those of its own sections included."""
+    """Keys of a section, those of its subsections included."""
     for name, field in options.model_fields.items():
         if isinstance(field.default, BaseModel):
             yield from keys_of(f"{section}.{name}", type(field.default))
@@ -314,7 +314,7 @@ def stock(*overrides: str) -> DictConfig:
 
 
 def part_of(config: DictConfig) -> DictConfig:
-    """The sections that the checks look at, of which copies are cheap."""
+    """A copy of the sections that the checks read; to copy the whole config would take long."""
     sections = ("pivot", "data", "trainer")
     return OmegaConf.create({name: OmegaConf.to_container(config[name]) for name in sections})
 
@@ -341,7 +341,7 @@ def refusal(config: DictConfig, *overrides: str) -> str:
 
 @cache
 def groups() -> tuple[Group, ...]:
-    """Groups of eight rollouts with all numbers of failures, of which those of equal rewards are a fifth."""
+    """45 groups of eight rollouts, five for each number of failures from 0 to 8."""
     rng = random.Random(0)
     return tuple(
         Group(
@@ -359,7 +359,7 @@ def groups() -> tuple[Group, ...]:
 
 
 def seen_by_update(settings: ResamplingSettings) -> list[object]:
-    """For each group its fate, and the rollouts that the update sees."""
+    """For each group, why it is dropped, or else the ids of the rollouts that the update sees."""
     seen: list[object] = []
     for group in groups():
         generated = Group(uid=group.uid, number=group.number, rollouts=group.rollouts[: settings.num_generated])
@@ -395,7 +395,7 @@ def test_a_setting_of_resampling_changes_what_the_update_sees_or_is_refused(
 
 
 def draws(config: DictConfig) -> list[list[int]]:
-    """Pivots of 40 steps of four, drawn from 16 whose actions are right with probabilities from 0 to 1."""
+    """Pivots that 40 steps draw, four each, from 16 with pass rates from 0 to 1; none without a curriculum."""
     options = parse_options(OmegaConf.to_container(config.pivot.curriculum))  # type: ignore[arg-type]
     if not options.enabled:
         return []
@@ -460,11 +460,11 @@ OTHER_ROLLOUT: Mapping[str, dict[str, Any]] = {
     "max_calls_per_turn": {"max_calls_per_turn": 1},
     "max_wall_seconds": {"max_wall_seconds": 1e-9},
 }
-"""{key: values that are set with it}"""
+"""{setting: another value for it, with the settings that it needs}"""
 
 
 async def played(config: DictConfig) -> object:
-    """Rollouts of scripted turns: what the engine is asked, what verl gets, and what a dump shows if one is written."""
+    """What two scripted rollouts ask of the engine and give to verl, and what a dump holds if one is written."""
     calls = "<code>x</code>" if config.pivot.rollout.parser == "tags" else call("busy") + call("busy")
     script = [f"<answer>1</answer>{calls}", "I see.", "<answer>2</answer>", "Done.", "Done."]
     return [await played_script(config, script), await played_script(config, script[1:])]
@@ -510,7 +510,7 @@ async def test_a_setting_of_rollouts_with_tools_changes_them_or_is_refused(
         try:
             parse_settings(other)
         except ConfigError:
-            continue  # refused with its own sentence
+            continue  # these values are refused with a sentence of their own
 
         assert is_void(config, key) == (await played(other) == await played(before)), key
 
@@ -549,7 +549,7 @@ def test_a_setting_of_a_router_reaches_its_routing_policy_or_is_refused(policy: 
 
 
 def test_without_moves_the_ratio_for_them_is_refused() -> None:
-    """A server with eight conversations beside one with a single one, to which a turn moves at a low ratio alone."""
+    """A turn moves from a server with eight conversations to one with only one, except if move_ratio is 20."""
 
     def server_of_returning_turn(**options: float) -> str:
         router = {"policy": "kv_forecast", "max_response_tokens": 1000, "kv_forecast": options}
@@ -582,12 +582,12 @@ OTHER_ROUTER = {
 
 
 def placed(policy: str, options: Mapping[str, float], *, says_so: bool) -> list[tuple[str, str]]:
-    """Servers of the rollouts of three steps, in the order in which they get them; all rollouts have one turn.
+    """(rollout, its server) in the order of placement, for three steps of rollouts of one turn each.
 
     Args:
         policy: Name of the routing policy.
         options: Options of the policy.
-        says_so: Whether requests say that they are of one turn, as those of pivots do.
+        says_so: Whether requests say that they are their rollout's only turn, as those of pivots do.
     """
     made = make_routing_policy(parse_router({"policy": policy, "max_response_tokens": 1000, policy: options}, "test"))
     for server, capacity in {"a": 3_000, "b": 9_000, "c": 18_000}.items():
@@ -595,7 +595,7 @@ def placed(policy: str, options: Mapping[str, float], *, says_so: bool) -> list[
     rng, order = random.Random(0), []
     for step in range(3):
         running: list[tuple[str, str]] = []
-        for number in range(200):  # of which the first prompt has more than half
+        for number in range(200):  # 110 of these rollouts are of the first prompt
             request = TurnRequest(
                 conversation=f"{step}_{number}", group=f"{step}_{max(0, number - 100) // 10}", prompt_tokens=100,
                 context_tokens=0, now=100.0 * step, is_only_turn=says_so,
@@ -618,7 +618,7 @@ def placed(policy: str, options: Mapping[str, float], *, says_so: bool) -> list[
 def test_an_option_of_a_router_places_single_turns_otherwise_or_is_refused(
     method: str | None, policy: str, tmp_path: Path
 ) -> None:
-    """Beside pivots, whose agent loop says that they are of one turn, and beside stock verl's own loop."""
+    """With pivots, whose agent loop says that each rollout has one turn, and with stock verl's own agent loop."""
     row = {"expert": "{}"} if method else {"prompt": "Hello."}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "rows.parquet")
     overrides = [f"data.train_files={tmp_path}/rows.parquet", f"data.val_files={tmp_path}/rows.parquet"]
@@ -628,7 +628,7 @@ def test_an_option_of_a_router_places_single_turns_otherwise_or_is_refused(
     for name, value in OTHER_ROUTER[policy].items():
         key = f"pivot.router.{policy}.{name}"
         assert is_void(config, key) == (placed(policy, {name: value}, says_so=method is not None) == plain), key
-    several = changed(config, {"trainer.v1.trainer_mode": "colocate_async"})  # in which turns are interrupted
+    several = changed(config, {"trainer.v1.trainer_mode": "colocate_async"})  # a mode that interrupts turns
     assert not any(is_void(several, f"pivot.router.{policy}.{name}") for name in OTHER_ROUTER[policy])
 
 
@@ -708,7 +708,7 @@ def test_a_setting_in_vain_is_refused_also_with_its_default_or_from_a_file_of_on
 
 
 def test_whole_tasks_beside_single_turns_name_some_settings_of_rollouts_with_tools_alone() -> None:
-    """The method pivotrl has no section `pivot.rollout` of its own, so that the section holds what the user adds."""
+    """The method pivotrl has no section `pivot.rollout`, so that the section holds only what the user adds."""
     tools, role = "+pivot.rollout.tools=tools.yaml", "+pivot.rollout.observation_role=user"
 
     check_void_settings(stock("+method=pivotrl", tools), [tools])
@@ -721,7 +721,7 @@ def test_whole_tasks_beside_single_turns_name_some_settings_of_rollouts_with_too
 
 @pytest.mark.parametrize("tool_format", config_groups()["tool_format"])
 def test_the_configs_of_this_package_set_nothing_in_vain(tool_format: str) -> None:
-    """Also where a setting of the command line makes void what a tool format sets."""
+    """A launch passes even where pivot.rollout.max_turns=1 makes void what its tool format sets."""
     number = config_groups()["tool_format"].index(tool_format)
     stage, router = (config_groups()[group][number % 3] for group in ("stage", "router"))
     overrides = ("+method=grpo_roc", f"+stage={stage}", f"+tool_format={tool_format}", f"+router={router}")

@@ -1,4 +1,4 @@
-"""pivot.rollout.workflows and checklists in a launch: what would show nothing, or could not be read, stops it."""
+"""pivot.rollout.workflows and checklists in a launch: settings without effect and files that are missing stop it."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""min(w A, clip(w) A) by whole actions: its numbers by hand and by a plain reference, its gradients, its extremes."""
+"""min(w A, clip(w) A) of whole actions: values by hand and by a plain reference, gradients, and extremes."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def objective(log_ratio: float, advantage: float, low: float = 0.2, high: float 
 
 
 def gradient(log_ratio: float, advantage: float, low: float = 0.2, high: float = 0.3) -> float:
-    """Derivative of the objective by the log of the ratio."""
+    """Derivative of the objective with respect to the log of the ratio."""
     log_ratios = torch.tensor([log_ratio], requires_grad=True)
     clipped_objective(log_ratios, torch.tensor([advantage]), clip_low=low, clip_high=high).sum().backward()
     assert log_ratios.grad is not None
@@ -30,12 +30,12 @@ def gradient(log_ratio: float, advantage: float, low: float = 0.2, high: float =
     [
         (1.0, 2.0, 2.0, 2.0),
         (1.25, 2.0, 2.5, 2.5),
-        (1.5, 2.0, 2.6, 0.0),  # 1.3 * 2: clipped above, the gain is taken already
+        (1.5, 2.0, 2.6, 0.0),  # clipped above: 1.3 * 2
         (0.5, 2.0, 1.0, 1.0),  # not clipped below: the policy has moved the wrong way
         (1.0, -2.0, -2.0, -2.0),
         (1.5, -2.0, -3.0, -3.0),  # not clipped above
         (0.9, -2.0, -1.8, -1.8),
-        (0.5, -2.0, -1.6, 0.0),  # 0.8 * -2: clipped below
+        (0.5, -2.0, -1.6, 0.0),  # clipped below: 0.8 * -2
         (7.0, 0.0, 0.0, 0.0),
     ],
 )
@@ -58,7 +58,7 @@ def test_an_action_is_counted_as_clipped_where_its_slope_is_0_and_its_advantage_
 def reference(
     log_probs: Sequence[float], old: Sequence[float], mask: Sequence[bool], advantage: float, low: float, high: float
 ) -> float:
-    """The formula by plain arithmetic: probabilities of tokens, multiplied."""
+    """The formula by plain arithmetic, with the ratio as a product over the sampled tokens."""
     sampled = [(new, before) for new, before, kept in zip(log_probs, old, mask, strict=True) if kept]
     ratio = math.prod(math.exp(new) / math.exp(before) for new, before in sampled)
     return min(ratio * advantage, min(max(ratio, 1 - low), 1 + high) * advantage)
@@ -83,7 +83,7 @@ def test_any_action_has_the_value_of_the_formula_over_its_sampled_tokens(
 
 @given(st.integers(1, 6), st.floats(-3.0, 3.0, width=32))
 def test_at_a_ratio_of_1_every_token_gets_the_whole_advantage(num_tokens: int, advantage: float) -> None:
-    """The gradient of the sum, where that of the mean would be the advantage over the number of tokens."""
+    """The gradient is that of a sum over tokens; that of a mean would be divided by the number of tokens."""
     old = torch.full((1, num_tokens), -0.5)
     new = old.clone().requires_grad_()
     mask = torch.ones(1, num_tokens, dtype=torch.bool)
@@ -119,7 +119,7 @@ def test_an_action_without_sampled_tokens_has_the_ratio_1() -> None:
 @pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
 @pytest.mark.parametrize("log_prob_gain", [-8.0, -0.5, 0.5, 8.0])
 def test_an_action_of_twenty_thousand_tokens_overflows_nowhere(log_prob_gain: float, advantage: float) -> None:
-    """Its log ratio lies at 4,000 to 160,000 beside the 88 that float32 can raise e to."""
+    """The log ratio is 10,000 or 160,000 in size, and float32 overflows at exp(89)."""
     old = torch.full((1, 20_000), -10.0)
     new = (old + log_prob_gain).requires_grad_()
 

@@ -19,9 +19,9 @@ from verl_pivot.objective import policy_loss
 from verl_pivot.objective.settings import OBJECTIVES
 
 PROMPT = 2
-"""Tokens of every prompt."""
+"""Number of tokens of every prompt."""
 Row = tuple[Sequence[float], Sequence[float], float]
-"""Log-prob gains of an action's tokens, log-probs of them at the reference policy, and the advantage."""
+"""Log-prob gains of an action's tokens, their log-probs under the reference policy, and the action's advantage."""
 ROWS: tuple[Row, ...] = (
     ([0.05, -0.02, 0.1], [-0.9, -1.1, -1.0], 1.5),
     ([0.3], [-1.0], 1.5),  # its ratio is above 1.2: clipped
@@ -29,7 +29,7 @@ ROWS: tuple[Row, ...] = (
     ([0.2, 0.2, 0.1, 0.0, 0.02], [-1.0] * 5, -0.5),
 )
 OLD = -1.0
-"""Log-prob of every token at the policy that sampled it."""
+"""Log-prob of every token under the policy that sampled it."""
 
 
 def actor(objective: str, **changes: Any) -> FSDPActorConfig:
@@ -50,11 +50,11 @@ def loss_of(
     rows: Sequence[Row], log_probs: torch.Tensor, config: FSDPActorConfig, *, masks: Sequence[Sequence[int]] = (),
     global_batch_size: int | None = None, dp_size: int = 1, num_tokens: int | None = None, **fields: torch.Tensor,
 ) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
-    """verl's loss of one micro-batch as its engines call it.
+    """verl's loss of one micro-batch, called as verl's engines call it.
 
     Args:
         rows: The actions of the micro-batch.
-        log_probs: All tokens of all rows in one line, prompts included, each one place earlier, as models give them.
+        log_probs: [num_tokens of all rows and prompts] log-prob of the next token at each place, as models give it.
     """
     lengths = [len(gains) for gains, _, _ in rows]
     masks = masks or [[1] * length for length in lengths]
@@ -81,7 +81,7 @@ def loss_of(
 
 
 def model_log_probs(rows: Sequence[Row]) -> torch.Tensor:
-    """Log-probs of all tokens in one line; those of prompts are 7 and -7, which must not count."""
+    """Log-probs of all rows in one line; 7 in a prompt and -7 at the last token of a row must not count."""
     values: list[float] = []
     for gains, _, _ in rows:
         values += [7.0] * (PROMPT - 1) + [OLD + gain for gain in gains] + [-7.0]
@@ -126,7 +126,7 @@ def test_at_a_ratio_of_1_the_gradient_is_that_of_verls_own_loss_with_the_sum_ove
 @pytest.mark.parametrize("objective", ["paper", "nemo_rl", "verl"])
 @pytest.mark.parametrize("cuts", [(1, 2, 3), (2,), (3,), ()])
 def test_micro_batches_of_any_sizes_add_up_to_the_whole_batch(objective: str, cuts: tuple[int, ...]) -> None:
-    """As dynamic batch sizes cut them; the other terms of the loss, entropy apart, are in it too."""
+    """Dynamic batch sizes cut a batch like this; the loss includes the KL term."""
     config = actor(objective, use_kl_loss=True, kl_loss_coef=0.5)
     sizes = {"global_batch_size": 4, "num_tokens": 11}
     whole, gradient = loss_and_gradient(ROWS, config, **sizes)
@@ -141,7 +141,7 @@ def test_micro_batches_of_any_sizes_add_up_to_the_whole_batch(objective: str, cu
 
 
 def test_gpus_that_each_hold_a_part_average_to_the_whole_batch() -> None:
-    """Data-parallel training averages the gradients of its ranks, for which verl multiplies by their number."""
+    """Data-parallel training averages the gradients of its ranks, so verl multiplies each loss by their number."""
     whole, gradient = loss_and_gradient(ROWS, actor("paper"), global_batch_size=4)
     parts = [loss_and_gradient(rows, actor("paper"), global_batch_size=4, dp_size=2) for rows in (ROWS[:1], ROWS[1:])]
 
@@ -165,7 +165,7 @@ def test_padding_rows_add_nothing() -> None:
 def test_the_trainer_divides_by_the_configured_number_of_actions_also_where_some_are_missing(
     objective: str, share: float
 ) -> None:
-    """verl hands its losses the size of a whole mini-batch; a mean over tokens counts sampled ones alone."""
+    """verl passes the size of a whole mini-batch to its losses; nemo_rl's mean counts only the sampled tokens."""
     value, gradient = loss_and_gradient(ROWS, actor(objective))
 
     of_five, its_gradient = loss_and_gradient(ROWS, actor(objective), global_batch_size=5, num_tokens=11)
@@ -193,7 +193,7 @@ def test_the_ratio_leaves_out_tokens_that_are_masked() -> None:
 
 
 def test_the_penalty_for_divergence_is_that_of_verls_own_loss() -> None:
-    """Its value, and what it adds to the gradient, do not depend on whose ratio is clipped."""
+    """The KL penalty adds the same value and the same gradient to this loss as to verl's own."""
     added = []
     for loss_mode in ("pivot_action", "vanilla"):
         mode = {"policy_loss": PolicyLossConfig(loss_mode=loss_mode)}

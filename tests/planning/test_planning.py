@@ -40,7 +40,7 @@ def test_when_every_trajectory_was_profiled_the_number_is_known() -> None:
 
 
 def test_the_interval_is_wilsons_where_turns_are_as_good_as_independent() -> None:
-    """5 of 10 turns of as many trajectories; the 90 unseen turns leave the interval as wide as 5 of 10 draws."""
+    """5 of 10 measured turns, each of another trajectory, are pivots: Wilson's interval for 5 of 10 draws."""
     clusters = [(number % 2, 1) for number in range(10)]
 
     assert expected(*clusters, num_trajectories=100, num_turns=100) == (50, 24, 76)

@@ -1,4 +1,4 @@
-"""Early stopping changes no decision of a filter, and the estimates of a stopped turn are unbiased, exactly."""
+"""Early stopping changes no decision of a filter, and its estimates are unbiased, shown by exact arithmetic."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -140,11 +140,11 @@ def test_a_plan_of_one_stage_changes_no_statistic(scores: list[float | None]) ->
 @pytest.mark.parametrize(
     ("scores", "mean", "variance"),
     [
-        ([1.0, 0.0], 0.5, 0.375),  # stopped at once: half a squared difference of 1, and three quarters of it
+        ([1.0, 0.0], 0.5, 0.375),  # stopped after two: (1 - 0)^2 / 2, times (K - 1) / K
         ([1.0, 1.0, 1.0, 0.0], 1.0, 0.0),  # went on, so the first two were right
         ([0.0, 1.0, 0.0, 1.0], 0.5, 0.0),  # went on: two right ones first, or two wrong ones
         ([0.0, 0.0, 0.0, 0.0], 0.0, 0.0),
-        ([None, 1.0, 0.0, 0.0], 0.25, 1 / 6),  # of 8 orders 2 begin with the right one, and 4 with a difference
+        ([None, 1.0, 0.0, 0.0], 0.25, 1 / 6),  # None aside, 2 of 8 orders begin with 1, and 4 with 1 and 0 or 0 and 1
     ],
 )
 def test_estimates_by_hand(scores: list[float | None], mean: float, variance: float) -> None:

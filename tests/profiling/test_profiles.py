@@ -94,7 +94,7 @@ def is_prefill(max_new_tokens: int, n: int) -> bool:
 
 
 class ScriptedEngine:
-    """Engine that answers with the texts of `script(number of the request)`, None being a failure; prefills succeed."""
+    """Engine that answers with the texts of `script(number of the request)`; None is a failure, prefills succeed."""
 
     def __init__(self, script: Callable[[int], Sequence[str] | None], url: str = "http://engine") -> None:
         self.url = url
@@ -132,7 +132,7 @@ async def run(
     settings: ProfileSettings | None = None,
     concurrency: int = 4,
 ) -> list[str]:
-    """Profile into `path`; returns the messages about lost engines."""
+    """Write a profile to `path`; returns the messages about lost engines."""
     lost: list[str] = []
     settings = settings or make_settings()
     with open_profile(path, settings) as writer:
@@ -144,7 +144,7 @@ async def run(
 
 
 class WaitingRenderer(ByteRenderer):
-    """Renders every prompt but the first only after the engine was asked for samples of the first."""
+    """Renderer that waits with all prompts but the first until the engine was asked for samples of the first."""
 
     def __init__(self) -> None:
         self.sampled = threading.Event()
@@ -293,7 +293,7 @@ def test_a_full_disk_is_one_sentence_and_earlier_lines_stay_whole(tmp_path: Path
         writer.append(make_profile([1.0]))
         before = path.read_bytes()
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))  # the line is longer than that
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 50, limits[1]))  # the next line is longer than that
         try:
             with pytest.raises(ConfigError, match=r"profile.jsonl cannot be written: .*free some space.*same command"):
                 writer.append(make_profile([0.0], index=1))
@@ -471,7 +471,7 @@ async def test_cached_tokens_of_a_prefill_count_as_those_of_the_first_sample(tmp
 
 
 class SteppingEngine(ScriptedEngine):
-    """Engine whose first samples of a turn are right, as many as the prompt's last digit says, the others wrong."""
+    """Engine whose first samples are right, as many as the last digit of the prompt says, and all later ones wrong."""
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
         num_right, drawn = int(chr(prompt_ids[-1])), sum(map(len, self.drawn))
@@ -607,7 +607,7 @@ def test_repeated_values_within_clusters_do_not_shrink_the_standard_error(values
 
 
 async def generate_slowly(health_status: int, *, hung_seconds: float) -> tuple[Completion, ...]:
-    """Completions of a server that answers after three requests for its health."""
+    """Completions of a server that answers only after three health checks."""
     answered = threading.Semaphore(0)
 
     def answer(path: str, body: JsonObject) -> Answer:
@@ -640,7 +640,7 @@ async def test_a_slow_server_that_is_healthy_is_waited_for() -> None:
 
 
 def sglang_policy(folder: Path, text: str = "Hello.") -> Callable[[str, JsonObject], Answer]:
-    """Answers of a server whose first sample is `text` and whose others are calls."""
+    """Answers of a server whose first sample for each request is `text`; all others are calls."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -655,7 +655,7 @@ def sglang_policy(folder: Path, text: str = "Hello.") -> Callable[[str, JsonObje
 
 
 def sampled(server: FakeServer) -> list[JsonObject]:
-    """Requests to a server without the prefills."""
+    """Requests that a server got, without the prefills."""
     return [body for body in server.requests if not is_prefill(*_size(body))]
 
 
@@ -821,7 +821,7 @@ def test_a_killed_command_loses_and_repeats_nothing(tmp_path: Path, signum: sign
         CliRunner().invoke(app, [*arguments, "--out", str(uninterrupted)], catch_exceptions=False)
 
     assert 5 <= len(survived) < 40
-    assert num_sent - len(survived) <= 4  # those in flight
+    assert num_sent - len(survived) <= 4  # the requests in flight
     assert num_sent_in_all - num_sent == 40 - len(survived)
     assert out.read_bytes() == uninterrupted.read_bytes()
     assert list(read_profiles(out)) == [(f"t{9 - i}", index) for i in range(8) for index in range(5)]
@@ -837,7 +837,7 @@ def _heed_interrupts() -> None:
 
 
 def read_lines(path: Path) -> list[str]:
-    """Complete lines after the first."""
+    """Complete lines of a file after its first one."""
     return [line for line in path.read_text().splitlines(keepends=True)[1:] if line.endswith("\n")]
 
 

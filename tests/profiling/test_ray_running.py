@@ -69,7 +69,7 @@ def hashing_policy(folder: Path, wait: Callable[[], object]) -> Callable[[str, J
 
 @contextmanager
 def profiling(folder: Path, url: str, out: str, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run the command with its output in `log`; it is killed when the block ends."""
+    """Run `verl-pivot profile` with its output in the file `log`; it is killed when the block ends."""
     command = [sys.executable, "-m", "verl_pivot.cli", "profile", "trajectories.jsonl", "--model", "policy"]
     command += ["--out", out, "--endpoint", url, "--samples", "2", "--concurrency", "18"]
     command += ["--verifier-module", "length.py", *options]
@@ -89,7 +89,7 @@ def num_sampled(server: FakeServer) -> int:
 
 
 def wait_for_nodes(folder: Path, num_nodes: int, process: "subprocess.Popen[bytes]") -> None:
-    """Wait until verifiers have run on so many nodes."""
+    """Wait until verifiers have run on `num_nodes` nodes."""
     while len(list((folder / "nodes").iterdir())) != num_nodes:
         assert process.poll() is None, (folder / "log").read_text()
         time.sleep(0.05)
@@ -111,7 +111,7 @@ def test_a_profile_outlives_a_node_and_is_the_same_as_on_one_machine(tmp_path: P
     model, hurry = write_inputs(tmp_path, num_trajectories=100), threading.Event()
 
     def hold() -> None:
-        hurry.wait(0.5 if num_sampled(server) < 300 else 5)  # turns are left when the last node joins
+        hurry.wait(0.5 if num_sampled(server) < 300 else 5)  # slow, so that turns are left when the last node joins
 
     with ray_cluster() as cluster, fake_server(hashing_policy(model, hold)) as server:
         options = ("--ray", "--address", cluster.address)
@@ -128,7 +128,7 @@ def test_a_profile_outlives_a_node_and_is_the_same_as_on_one_machine(tmp_path: P
             assert process.wait() == 0
 
     assert num_before < 600
-    assert num_on_ray <= 618  # turns in flight on the node that died were requested again
+    assert num_on_ray <= 618  # each turn once, and again those in flight on the node that died
     assert len(read_profiles(tmp_path / "ray.jsonl")) == 600
     assert (tmp_path / "ray.jsonl").read_bytes() == (tmp_path / "alone.jsonl").read_bytes()
     assert "(workers left: " in said_on_ray

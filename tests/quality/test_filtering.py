@@ -60,7 +60,7 @@ def trajectory_of_words(name: str, words: Sequence[str]) -> Trajectory:
 
 
 def trajectory_of_calls(name: str, tools: str) -> Trajectory:
-    """Trajectory with one call for each letter of `tools`, the tool's name."""
+    """Trajectory with one call for each letter of `tools`; the letter is the name of the called tool."""
     messages = [USER]
     for number, letter in enumerate(tools):
         call = ToolCall(id=f"c{number}", name=letter, arguments={})
@@ -281,7 +281,7 @@ def test_a_profile_that_lacks_a_trajectory_is_refused() -> None:
         decide("solved", [make_trajectory(id="a"), make_trajectory(id="b")], profile_of({"a": [(1.0,)]}))
 
 
-# Runs over a file.
+# The command `verl-pivot filter` over a file.
 
 RULES = """
 - correctness

@@ -1,4 +1,4 @@
-"""The two filters of TSR's released code, by hand."""
+"""resampling.by_return: the two filters of TSR's released code, with results worked out by hand."""
 
 import pytest
 from hypothesis import given

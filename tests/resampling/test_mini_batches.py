@@ -11,7 +11,7 @@ from verl_pivot.resampling.mini_batches import fitted_mini_batch
     ("num_groups", "num_updates", "groups_per_unit", "size"),
     [
         (512, 1, 1, 512),
-        (154, 1, 1, 154),  # 70 % of 512 groups rejected: one update, as before
+        (154, 1, 1, 154),  # 70 % of 512 groups rejected: still one update
         (154, 4, 1, 39),  # 39 + 39 + 39 + 37
         (154, 1, 4, 156),  # 64 GPUs, 16 rollouts per group: whole rows for each GPU
         (1, 4, 1, 1),

@@ -47,7 +47,7 @@ def test_the_paper_keeps_the_floor_of_half_the_failures_of_32_and_at_least_one(
 
 
 def test_the_paper_draws_successes_by_one_over_their_penalty() -> None:
-    """One of the penalties 1, 2 and 4 is kept: the first with probability 1 / (1 + 1/2 + 1/4) = 4/7."""
+    """One success of penalty 1, 2 or 4 is kept: the first with probability 1 / (1 + 1/2 + 1/4) = 4/7."""
     drawn = Counter(draw([1.0, 1.0, 1.0], [1.0, 2.0, 4.0], keep=1, seed=seed)[0] for seed in range(7_000))
 
     assert [round(drawn[index] / 1_000, 1) for index in range(3)] == [4.0, 2.0, 1.0]
@@ -92,7 +92,7 @@ def test_for_an_even_number_our_rule_equals_the_released_one(keep: int, data: st
 
 
 def _public_numbers(num_failures: int, num_successes: int, keep: int, minimum: int) -> tuple[int, int] | None:
-    """Numbers of failures and successes by the released code (microsoft/rStar); None where its assert fails."""
+    """Numbers of failures and successes that the code of microsoft/rStar keeps; None where its assert fails."""
     size = num_failures + num_successes
     failures, successes = round(num_failures * keep / size), round(num_successes * keep / size)
     if failures <= min(minimum, num_failures):

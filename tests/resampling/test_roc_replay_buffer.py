@@ -73,7 +73,7 @@ def finish_with(
 
 
 def read_dump(folder: Path, *, step: int = 1, num_lines: int = 1) -> list[dict[str, Any]]:
-    """Lines of the dump of a step, which another thread writes, once there are `num_lines`."""
+    """Wait until another thread has written at least `num_lines` lines of a step's dump, and return them."""
     path = folder / "pivot" / f"{step}.jsonl"
     deadline = time.monotonic() + 10
     while not path.exists() or len(lines := path.read_text().splitlines()) < num_lines:
@@ -198,7 +198,7 @@ def test_the_draw_depends_on_seed_step_and_order_so_that_a_resumed_run_draws_the
     assert drawn(["g", "h"], step=3, seed=2) != first
 
 
-# Rewards and errors of 8 rollouts in the order in which they were sampled. The last failures end first.
+# (reward, number of errors) of 8 rollouts in the order in which they were sampled.
 EIGHT = [(0.0, 0), (1.0, 1), (0.0, 0), (1.0, 0), (0.0, 0), (0.0, 0), (1.0, 0), (0.0, 0)]
 
 
@@ -212,7 +212,7 @@ def test_the_released_rule_keeps_the_failures_sampled_first_not_those_that_ended
 
     batch, _ = make_buffer(mode, group_size=4, mode="released", min_failures=2, min_successes=2).sample(1, "train", 1)
 
-    # round(5 * 4 / 8) = 2 failures, the first; and of three successes the two without an error.
+    # The first round(5 * 4 / 8) = 2 failures, and of three successes the two without an error.
     assert sorted(batch.keys) == ["a_0_0", "a_2_0", "a_3_0", "a_6_0"]
 
 
@@ -255,11 +255,11 @@ def test_rejected_groups_make_the_update_and_its_mini_batches_smaller_without_a_
     assert {key.split("_")[0] for key in batch.keys} == {"b", "c", "e", "f"}
     assert rows_left() == sorted(batch.keys)
     assert len(batch.keys) == 8
-    assert actor.ppo_mini_batch_size == 2  # two updates of two groups, where a full step has two of three
+    assert actor.ppo_mini_batch_size == 2  # two updates of two groups each; a full step has two of three each
     assert metrics["down_sampling/groups_equal_rewards"] == 2
     assert metrics["reject_equal_reward/solve_equal_total_ratio"] == pytest.approx(2 / 6)
     dumped = read_dump(tmp_path)
-    assert len(dumped) == 24  # all that was generated
+    assert len(dumped) == 24  # all rollouts that were generated
     assert {"group_equal_rewards"} < {each["left_out"] for each in dumped}
 
     announce(["g", "h", "i", "j", "k", "l"], step=2)
@@ -372,7 +372,7 @@ def test_a_buffer_counts_and_evicts_before_its_first_batch_as_hybrid_rollout_ask
 
 
 def test_the_hybrid_switch_of_the_separate_trainer_waits_for_groups_before_the_first_batch() -> None:
-    """verl's own hooks of a step, in the order in which its trainer calls them."""
+    """The test calls verl's own hooks of a step in the order in which verl's trainer calls them."""
     from verl.trainer.config import HybridRolloutSwitchConfig
     from verl.trainer.ppo.v1.trainer_separate_async import HybridEngineMode, PPOTrainerSeparateAsync
 
@@ -455,7 +455,7 @@ def test_the_first_step_with_a_success_says_whether_successes_have_the_format_ta
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def sample(buffer: Any, uid: str, successes: Sequence[int], step: int) -> str:
-        """Sample a group of which these successes have so many answers, and two failures one each."""
+        """Sample a group of successes with these numbers of answers and two failures; returns what is logged."""
         announce([uid], step)
         rollouts = [rollout_fields(1.0, num_answers=answers) for answers in successes]
         finish(uid, [*rollouts, rollout_fields(0.0), rollout_fields(0.0)], step)
@@ -469,7 +469,7 @@ def test_the_first_step_with_a_success_says_whether_successes_have_the_format_ta
     assert "step 2: none of 2 successes has a pair of tags <answer>, so that p_format is 1 for each of them" in said
     assert sample(buffer, "c", [0, 0], step=3) == ""
     assert sample(make_buffer(), "d", [0, 1], step=1) == ""
-    assert sample(make_buffer(mode="farthest"), "e", [0, 0], step=1) == ""  # which goes by the score alone
+    assert sample(make_buffer(mode="farthest"), "e", [0, 0], step=1) == ""  # mode farthest reads the score alone
 
 
 def test_rows_without_a_record_of_their_calls_are_refused_with_the_remedy() -> None:

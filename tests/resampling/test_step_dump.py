@@ -157,7 +157,7 @@ def test_a_full_disk_stops_the_run_at_the_next_step_and_leaves_no_torn_file(tmp_
 
 
 def fill_two_steps(dump: StepDump) -> None:
-    """Write a step, wait for its thread, and begin the next one; a failed write may be told at any of these calls."""
+    """Write a step, wait for its thread, and begin the next one; any of these calls may report a failed write."""
     dump.add(1, lines("a_0_0"))
     dump.end_batch()
     dump._thread.submit(lambda: None).result()

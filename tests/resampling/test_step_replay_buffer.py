@@ -33,7 +33,7 @@ def clean() -> Iterator[None]:
 
 
 def make_buffer(refill: Any = None, num_gpus: int = 1, **resampling: object) -> tuple[Any, Any]:
-    """A buffer for batches of two groups of two, and the part of verl's config that it sets."""
+    """A buffer for batches of two groups of two rollouts, and the actor's config, in which it sets the mini-batch."""
     from verl_pivot.resampling.step_replay_buffer import StepReplayBuffer
 
     values = {"group_size": 2, "min_failures": 1, "min_successes": 1, "seed": 1, "max_gen_batches": 3, **resampling}
@@ -53,8 +53,8 @@ def finish_notebooks(uid: str, rollouts: Sequence[tuple[float | None, int]]) -> 
     """Write a finished group.
 
     Args:
-        uid: The prompt.
-        rollouts: [num_rollouts] score, None for an undecided one, and number of rows; the last row has the record.
+        uid: Id of the prompt.
+        rollouts: [num_rollouts] (score, None if undecided; number of rows); the last row has the record.
     """
     import transfer_queue as tq
     from verl.utils.tensordict_utils import list_of_dict_to_tensordict
@@ -82,7 +82,7 @@ def test_all_rows_of_each_trajectory_are_one_update_and_its_metrics_count_trajec
     batch, metrics = buffer.sample(1, PARTITION, 2)
 
     assert sorted(batch.keys) == ["a_0_0", "a_0_1", "a_0_2", "a_1_0", "b_0_0", "b_0_1", "b_1_0"]
-    assert actor.ppo_mini_batch_size == 4  # groups of two rows: 8 rows in one update, of which one is padding
+    assert actor.ppo_mini_batch_size == 4  # in groups of two rows: 8 rows in one update, one of them padding
     assert metrics["l0/rows"] == 7.0
     assert metrics["l0/em"] == 0.25
     assert metrics["l0/trims"] == 0.75
@@ -99,7 +99,7 @@ def test_the_size_of_the_update_follows_the_rows_of_each_step() -> None:
         batch, _ = buffer.sample(step, PARTITION, 2)
         sizes.append((len(batch.keys), actor.ppo_mini_batch_size))
 
-    assert sizes == [(12, 6), (4, 2), (6, 4)]  # whole rows for each of four GPUs
+    assert sizes == [(12, 6), (4, 2), (6, 4)]  # rounded up to whole rows for each of four GPUs
 
 
 def test_a_group_of_equal_answers_or_of_one_decided_trajectory_goes_with_all_its_rows() -> None:

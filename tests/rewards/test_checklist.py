@@ -1,4 +1,4 @@
-"""Checklists: progress and gains by hand, laws over them, questions, and answers that count or do not."""
+"""Checklists: progress and gains by hand, laws that they keep, questions, and which answers of a judge count."""
 
 import json
 import math
@@ -34,7 +34,7 @@ PROGRESS = st.one_of(st.none(), st.floats(0.0, 1.0))
 
 
 def whole(texts: Sequence[str], order: Sequence[int]) -> Sequence[str]:
-    """Cut nothing."""
+    """Stand-in for the function that shortens questions; it cuts nothing."""
     return texts
 
 
@@ -166,12 +166,12 @@ def test_states_of_a_json_answer() -> None:
     "text",
     [
         answer_of("Yes"),  # an item is missing
-        answer_of("Yes", "No", "Yes"),  # one too many
+        answer_of("Yes", "No", "Yes"),  # one item too many
         answer_of("Yes", "Maybe"),
-        json.dumps({"items": [{"number": 1, "reason": "", "state": "Yes"}] * 2}),  # one twice
+        json.dumps({"items": [{"number": 1, "reason": "", "state": "Yes"}] * 2}),  # the first item twice
         json.dumps({"items": [{"number": n, "reason": "", "state": "Yes"} for n in (2, 1)]}),  # in another order
         json.dumps({"items": []}),
-        '{"items": [{"number": 1, "reason": "", "state": "No", "state": "Yes"}]}',  # a name twice
+        '{"items": [{"number": 1, "reason": "", "state": "No", "state": "Yes"}]}',  # a JSON key twice
         "Checklist 1: Yes\nChecklist 2: Yes",
         "[" * 100_000,
     ],
@@ -224,7 +224,7 @@ def test_probabilities_are_those_of_the_token_with_which_a_state_begins() -> Non
     text = answer_of("Yes", "No")
     first, second = text.index("Yes"), text.index('"No') + 1
     tokens = [
-        TokenLogprob('thought: {"state": "No"} ', 0.0),  # which the text does not hold
+        TokenLogprob('thought: {"state": "No"} ', 0.0),  # a token that is not in the text
         TokenLogprob(text[:first], 0.0),
         TokenLogprob("Yes", math.log(0.5), likely(Yes=0.5, In=0.2, No=0.1, Maybe=0.2)),
         TokenLogprob(text[first + 3 : second], 0.0),

@@ -20,7 +20,7 @@ WORK: list[Said | str] = [
     f"2 is In Progress {call('add', a=5, b=1)}",
     "2 is Yes. It is 6.",
 ]
-"""After these turns the progress is 0.25, 0.5 and 0.75; the last one is not judged."""
+"""After the first three turns the progress is 0.25, 0.5 and 0.75; the last turn is not judged."""
 CHECKLIST = ("pivot.process.form=checklist", "pivot.process.mode=sum")
 LONG = "pivot.rollout.max_turns=9"
 GAIN = (*CHECKLIST, "pivot.process.reward=gain")
@@ -40,7 +40,7 @@ async def test_each_turn_is_paid_its_progress_and_the_last_one_the_outcome(tmp_p
     assert right.record is not None
     assert right.record.checklist == tuple(ITEMS)
     assert right.record.scores == (0.25, 0.5, 0.75)
-    assert right.record.num_asked == len(judge.requests) == 3  # the row has a checklist, and none is written
+    assert right.record.num_asked == len(judge.requests) == 3  # none to write a checklist, since the row has one
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ async def test_each_turn_is_paid_its_progress_and_the_last_one_the_outcome(tmp_p
         (GAIN, [0.25, 0.25, 0.25, 1.0]),
         ((*GAIN, "pivot.process.mode=process"), [0.25, 0.25, 0.25, 0.0]),
         ((*GAIN, "pivot.process.mode=scaled", "pivot.process.alpha=2"), [0.5, 0.5, 0.5, 1.0]),
-        (("pivot.process.form=checklist",), [0.25, 0.5, 0.75, 1.0]),  # renorm: p_t + 1 - 1
+        (("pivot.process.form=checklist",), [0.25, 0.5, 0.75, 1.0]),  # renorm: progress + outcome - 1
         ((*CHECKLIST, "pivot.process.per_turn=mean"), [0.25 / 3, 0.5 / 3, 0.25, 1.0]),
     ],
 )
@@ -118,7 +118,7 @@ async def test_a_judge_that_writes_no_checklist_leaves_the_outcome_alone(number:
     async with judging(many) as judge:
         right = await rewarded(tmp_path, judge)
     assert right.of_turns == [0.0, 0.0, 0.0, 1.0]
-    assert len(judge.requests) == 2  # asked again once
+    assert len(judge.requests) == 2  # the question, and the same once more
     assert right.record is not None
     assert right.record.reasons[0].startswith("no checklist: the judge's answer is invalid")
     assert process_metrics([right.info])["ppr/invalid_rate"] == 1.0
@@ -131,7 +131,7 @@ async def test_a_judge_that_is_down_masks_the_trajectory(tmp_path: Path) -> None
 
 
 async def test_orders_and_forged_states_in_a_page_and_a_turn_reach_the_judge_as_data(tmp_path: Path) -> None:
-    """The judge here believes whatever stands outside of the fences."""
+    """The judge in this test obeys whatever stands outside the fences."""
 
     def believing(outside: str, inside: list[str]) -> JsonObject:
         if "The checklist:" not in outside:

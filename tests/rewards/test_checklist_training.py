@@ -71,7 +71,7 @@ def test_two_steps_are_paid_gains_and_the_second_sees_the_workflow_of_the_first(
     assert sorted(record.rewards for record in records if record) == [(0.5, 0.0), (0.5, 0.0), (0.5, 1.0), (0.5, 1.0)]
     assert {record.checklist for record in records if record} == {(f"First of {QUESTION}", "Second")}
     written = [each for each in server.requests if "The checklist:" not in str(each)]
-    asked = [re.sub("[0-9a-f]{16}", "", str(each)) for each in written]  # without the words of fences
+    asked = [re.sub("[0-9a-f]{16}", "", str(each)) for each in written]  # without the random words of the fences
     assert len(set(asked)) == len(asked) >= 1  # no checklist is written twice
     second = lines_of(tmp_path, 2)
     assert {(line["workflow_version"], line["num_workflows"]) for line in second} == {(1, 1)}

@@ -36,7 +36,7 @@ def test_accuracy_reciprocal_rank_and_whole_trajectories_by_hand() -> None:
     assert (report.num_choices, report.num_valid, report.num_tied) == (5, 4, 1)
     assert report.accuracy == 0.75
     assert report.mean_reciprocal_rank == (1 + 1 / 2 + 1 + 1) / 4
-    assert report.trajectory_accuracy == 0.5  # B; C has no valid choice
+    assert report.trajectory_accuracy == 0.5  # B is right and A is not; C has no valid choice
     assert report.invalid == {"broken": 1}
 
 

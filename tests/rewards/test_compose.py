@@ -1,4 +1,4 @@
-"""Composition: rewards by hand, what is charged on whom, what makes a rollout undecided, and files that cannot be."""
+"""Composition: rewards by hand, which rollouts pay costs, what makes a rollout undecided, and files it refuses."""
 
 import math
 from collections.abc import Mapping
@@ -67,7 +67,7 @@ def written(folder: Path, text: str) -> str:
 
 
 def test_the_course_by_hand() -> None:
-    """1 - 0.1 * 4 / 10 - 0.5 for a right answer in a wrong form; a failure is charged nothing."""
+    """1 - 0.1 * 4 / 10 - 0.5 for a right answer in a wrong form; a failure pays no costs."""
     assert total("course", task=1.0, turns=4.0, format=0.0) == pytest.approx(0.46)
     assert total("course", task=1.0, turns=4.0, format=1.0) == pytest.approx(0.96)
     assert total("course", task=0.0, turns=9.0, format=0.0) == 0.0

@@ -28,7 +28,7 @@ def succeed(*arguments: str | Path) -> str:
 
 
 def write_labels(folder: Path) -> list[Path]:
-    """Turns of two tasks, of which each has a good one and a bad one, and a pair of both in both orders."""
+    """Write labelled turns, a good and a bad one for each of two tasks, and each task's pair in both orders."""
     prompts: list[list[JsonObject]] = [[{"role": "user", "content": f"Who painted no. {n}?"}] for n in range(NUM_TASKS)]
     lines = [
         dumped(f"{number}_{sample}_0", 1.0 - sample, f"{word} {number}", "Ann.", prompt=prompt)
@@ -47,7 +47,7 @@ def write_labels(folder: Path) -> list[Path]:
 
 
 def write_judge(folder: Path) -> None:
-    """A model that gives 1 as often as 0 for two of the turns and for one pair of them, and nonsense for the others."""
+    """Write a model that scores two turns, and one pair of turns, 1 as often as 0, and writes nonsense for others."""
     import pyarrow.parquet
     from transformers import AutoTokenizer
 
@@ -89,7 +89,7 @@ def test_a_judge_is_profiled_selected_and_trained_on_labelled_turns_and_pairs(tm
         "+local=cpu",
         "pivot.trial_steps=null",
         *training(model, pivots, batch_size=8, n=4, num_steps=2),
-        "actor_rollout_ref.rollout.temperature=0.5",  # the profile's; what was taught is sure, but for the scores
+        "actor_rollout_ref.rollout.temperature=0.5",  # that of the profile, at which only the scores of an answer vary
         f"data.val_files={pivots}",
         "data.max_prompt_length=2048",
         "data.max_response_length=64",

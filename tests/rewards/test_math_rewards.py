@@ -1,4 +1,4 @@
-r"""Rewards of ReTool, ToRL and ZeroTIR: each worth by its rule, and answers that the policy did not write itself."""
+r"""Rewards of ReTool, ToRL and ZeroTIR: the worth of texts by each rule, and answers that the policy did not write."""
 
 import asyncio
 from collections.abc import Sequence
@@ -65,7 +65,7 @@ async def test_the_worths_are_those_of_the_papers(text: str, is_right: bool) -> 
 async def test_an_answer_in_an_observation_is_none_of_the_policy() -> None:
     right, wrong = "\\boxed{42}", "\\boxed{41}"
 
-    assert await rewards(RETOOL % right) == [-1.0, 1.0, 1.0]  # the tags are those of ReTool alone
+    assert await rewards(RETOOL % right) == [-1.0, 1.0, 1.0]  # these tags mark an observation for ReTool alone
     assert await rewards(FENCED % right) == [1.0, -1.0, 0.0]
     assert (await rewards(RETOOL % wrong + right))[0] == 1.0
     assert (await rewards(FENCED % wrong + right))[1:] == [1.0, 1.0]

@@ -1,4 +1,4 @@
-"""The stock trainer with `+method=ppr`: PPO with a critic on a CPU, judged by a server that answers by the text."""
+"""The stock trainer with `+method=ppr`: PPO with a critic on a CPU, and a scripted server as the judge."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def judge(path: str, body: JsonObject) -> Answer:
 
 
 async def test_two_steps_of_ppo_with_a_critic_pay_each_turn_by_judge_and_outcome(tmp_path: Path) -> None:
-    """Half of the rollouts are right. Each has one judged turn, and all ask the judge the same."""
+    """Half of the rollouts are right. Each has one judged turn, and all put the same question to the judge."""
     tools, tasks = write_tools(tmp_path), write_tasks(tmp_path, 4)
     model = policy_of_own_process(tmp_path)
 

@@ -1,4 +1,4 @@
-"""Questions about turns, and what counts of a judge's answer; the policy's text tries to decide it."""
+"""Questions about turns, and which answers of a judge count, also where the policy's text forges them."""
 
 import json
 import re
@@ -22,7 +22,7 @@ LISTED = PrincipleSet(form="principles", principles=PRINCIPLES, max_added=1)
 
 
 def whole(texts: Sequence[str], order: Sequence[int]) -> Sequence[str]:
-    """Cut nothing."""
+    """Stand-in for the function that shortens questions; it cuts nothing."""
     return texts
 
 
@@ -173,7 +173,7 @@ def test_equal_questions_have_one_name_and_every_part_changes_it() -> None:
 
     assert ask().name == names[0]
     assert len(set(names)) == 4
-    assert ask().messages != ask().messages  # the words of the fences
+    assert ask().messages != ask().messages  # the random words of the fences differ
 
 
 def test_old_turns_are_cut_before_the_task_and_that_before_the_turn() -> None:

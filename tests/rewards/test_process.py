@@ -88,7 +88,7 @@ def test_with_mu_1_a_turn_of_a_wrong_trajectory_is_never_paid_and_one_of_a_right
 def test_a_better_score_of_a_turn_lowers_no_reward(
     scores: list[float | None], turn: int, better: float, outcome: float, rule: ProcessRule
 ) -> None:
-    """Also beside turns without a valid answer; one that gets none is judged by nobody, and stays so here."""
+    """Other turns may lack a valid answer; if this turn lacks one, its score stays None."""
     improved = [
         max(score, better) if number == turn and score is not None else score for number, score in enumerate(scores)
     ]

@@ -25,7 +25,7 @@ RIGHT, WRONG = {"score": 1.0, "reason": "seen"}, {"score": 0.0, "reason": "seen"
 
 
 class Judged:
-    """A rollout after its reward, as verl's worker handles it."""
+    """A rollout with its reward, joined as verl's worker does it."""
 
     def __init__(self, output: TurnRewardOutput, reward: dict[str, Any]) -> None:
         self.output = output
@@ -37,7 +37,7 @@ class Judged:
 
     @property
     def of_turns(self) -> list[float]:
-        """Rewards on the last tokens of turns; all other tokens have none."""
+        """Rewards on the last tokens of turns, after a check that all other tokens have none."""
         rest = [score for at, score in enumerate(self.scores) if at + 1 not in self.output.turn_ends]
         assert rest == [0.0] * len(rest)
         return [self.scores[end - 1] for end in self.output.turn_ends]
@@ -62,7 +62,7 @@ def loop_of_ppr(folder: Path, judge: FakeJudge | None, script: list[Said | str],
 
 
 async def judged(loop: ToolLoop, verdict: dict[str, Any] | None = RIGHT, **columns: Any) -> Judged:
-    """Play a rollout and give it its reward; the verdict stands for that of an environment."""
+    """Play a rollout and compute its reward; `verdict` takes the place of an environment's verdict."""
     from verl_pivot.rewards.manager import PivotRewardManager
 
     given = row("Add.", **columns)
@@ -196,7 +196,7 @@ async def test_a_rollout_that_is_masked_or_undecided_already_is_not_judged(tmp_p
 
 
 async def test_an_outcome_of_a_reward_function_outside_of_0_and_1_is_refused_with_renorm_alone(tmp_path: Path) -> None:
-    """The manager makes a fault of the error, as of that in the next test."""
+    """The reward manager turns this error into a broken row, as where a judge refuses every question."""
     from verl_pivot.rewards.process_rewards import ProcessRewards
     from verl_pivot.rewards.process_settings import parse_process
 
@@ -216,7 +216,7 @@ async def test_an_outcome_of_a_reward_function_outside_of_0_and_1_is_refused_wit
 
 
 async def test_a_judge_that_dies_between_two_turns_masks_the_trajectory(tmp_path: Path) -> None:
-    """It answers about one turn, and every later connection breaks."""
+    """The judge answers about one turn, and every later connection breaks."""
     async with judging(grading) as judge:
         judge.breaks = lambda number: number > 1
         masked = await judged(loop_of_ppr(tmp_path, judge, SEARCHES))

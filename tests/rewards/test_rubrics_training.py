@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200)]
 
 
 def judge(path: str, body: JsonObject) -> Answer:
-    """Two points for a report of an even number of characters; one new criterion for each group."""
+    """Give two points to a report of an even number of characters, and write one new criterion for each group."""
     outside, inside = outside_and_inside(body)
     if "Write 1 to 5 new criteria" in outside:
         number = len(inside[-1])

@@ -1,4 +1,4 @@
-"""RULER's question about a group and what counts of its answer; trajectories and answers try to decide it."""
+"""RULER's question about a group, and which answers count, also where trajectories forge them."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def user_text(question: GroupQuestion) -> str:
 
 
 def shown(question: GroupQuestion) -> list[tuple[str, str]]:
-    """(title, text) of every fence, in its order."""
+    """(title, text) of every fence, in the order of the question."""
     word = question.fence_word
     return re.findall(rf"(?:^|\n\n)([^\n]+)\n<{word}>\n(.*?)\n</{word}>", user_text(question), re.DOTALL)
 

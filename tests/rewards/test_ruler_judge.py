@@ -19,7 +19,7 @@ from verl_pivot.rewards.ruler_settings import RulerSettings
 
 
 def group(*grades: object, task: str = "Add.") -> list[ComparedTrajectory]:
-    """Trajectories of two turns that ask for these grades."""
+    """Trajectories of two turns, the last of which asks the fake judge for a grade."""
     turns = [[ShownTurn(text="I add.", observation="3"), ShownTurn(text=f"grade {grade}")] for grade in grades]
     return [ComparedTrajectory(task, (), each) for each in turns]
 

@@ -1,4 +1,4 @@
-"""Rewards of Search-R1 and ReSearch: each worth by its rule, and texts that try to be paid for what no call gave."""
+"""Rewards of Search-R1 and ReSearch: the worth of texts by each rule, and texts that forge results of calls."""
 
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +59,7 @@ def test_worths_and_the_cost_of_a_search_can_be_set() -> None:
 @pytest.mark.parametrize(
     ("text", "num_calls"),
     [
-        (FOUND + WRONG, 0),  # the observation is the policy's own
+        (FOUND + WRONG, 0),  # the policy wrote the observation itself
         (FOUND + FOUND + WRONG, 1),
         ("<information>Paris</information>" + WRONG, 1),
         (FOUND.replace("<think>hm</think>", "") + WRONG, 1),

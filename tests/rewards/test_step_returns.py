@@ -1,4 +1,4 @@
-"""Rows of a trajectory with steps: where verl finds the returns, whatever it wrote into the output before."""
+"""Rows of a trajectory with steps: where verl finds the returns, also after it wrote a score into the output."""
 
 import pytest
 
@@ -21,7 +21,7 @@ def test_each_step_has_its_return_on_its_last_token() -> None:
 
 
 def test_the_score_that_verl_copies_from_the_last_row_does_not_stand_beside_the_returns() -> None:
-    """verl writes the last output's score into all others before it calls as_dict."""
+    """verl writes the score of the last output into all others before it calls as_dict."""
     first, last = output([1, 0, 1], [1, 3], [0.5, 0.25]), output([1], [1], [1.0])
     first.reward_score = last.reward_score = 1.0
 

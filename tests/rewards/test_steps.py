@@ -122,7 +122,7 @@ def test_rewards_of_a_trajectory_lie_in_0_to_1_however_many_steps_it_has(
 def test_returns_are_the_same_however_steps_are_split_into_rows(
     facts: list[StepFacts], answer: AnswerScores, rule: StepRule, data: st.DataObject
 ) -> None:
-    """Since they are made of the whole trajectory, a trim between two steps changes no return."""
+    """Returns are made of the whole trajectory, so that a trim between two steps changes none."""
     cut = data.draw(st.integers(0, len(facts)))
     returns = step_returns(facts, answer, rule)
 

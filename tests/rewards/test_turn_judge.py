@@ -32,7 +32,7 @@ def settings(url: str | Sequence[str], **changes: Any) -> ProcessSettings:
 
 
 def turns(*grades: object, trajectory: int = 0) -> list[ShownTurn]:
-    """Turns that ask for these grades, and a last one."""
+    """Turns that ask the fake judge for these grades, and a last turn with the answer."""
     return [
         ShownTurn(text=f"trajectory {trajectory} turn {number} grade {grade}", observation="found")
         for number, grade in enumerate(grades)
@@ -244,7 +244,7 @@ async def test_invalid_answers_too_are_not_asked_for_again_after_a_resume(tmp_pa
 
 
 async def judge_many(server: FakeJudge, num_trajectories: int, **changes: Any) -> float:
-    """Judge trajectories of four judged turns each, whose grades say which turn is meant; gives the seconds."""
+    """Judge trajectories of four judged turns each, whose grades tell them apart; returns the seconds."""
 
     def grades(trajectory: int) -> list[int]:
         return [(trajectory * 4 + turn) % 11 for turn in range(4)]
@@ -276,7 +276,7 @@ async def test_no_answer_is_lost_or_given_to_another_turn_while_connections_brea
 
 
 def turn_text(request: Any) -> str:
-    """What a request asks about."""
+    """Text of the turn that a request asks about."""
     user = request["messages"][1]["content"]
     return str(user[user.index("The turn to grade:") :].split("\n")[2])
 

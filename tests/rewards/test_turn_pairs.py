@@ -70,7 +70,7 @@ def test_the_same_seed_draws_the_same_pairs_and_another_one_others() -> None:
 
 
 def test_an_answer_that_contradicts_the_labels_makes_no_pair() -> None:
-    """The label of five answers is their median, and the nearest answer may be on the other side of another turn's."""
+    """The first turn has the lower label, but its answer, the nearest to a median, scores above the second turn."""
     first, second = labelled(0, 0.5), labelled(1, 0.8)
     wrong = LabelledTurn(
         judged=first.judged, label=0.5, spread=0.0, num_samples=2, num_valid=2, labelled_by="judge",

@@ -1,4 +1,4 @@
-"""Where rewards stand in verl's rows, and what its estimators make of them, computed by hand."""
+"""Positions of rewards in verl's rows, and what verl's estimators make of them, computed by hand."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 
 MASK = [1, 1, 0, 0, 1, 0, 1, 1]
-"""Three turns, of two tokens, one and two, with observations between them."""
+"""Mask of three turns of two, one and two tokens, with observations between them."""
 TURN_ENDS = [2, 5, 8]
 
 
@@ -89,7 +89,7 @@ def test_rewards_that_an_agent_loop_sets_are_added_to_that_of_the_rollout() -> N
 
 
 def test_stock_verl_puts_the_outcome_on_the_last_token_of_all() -> None:
-    """If this fails verl has changed `as_dict`: read rewards/turn_rewards.py."""
+    """If this fails, verl has changed `as_dict`: see rewards/turn_rewards.py."""
     late = [1, 1, 0, 1, 0, 0]
     stock = AgentLoopOutput(
         prompt_ids=[1], response_ids=late, response_mask=late, reward_score=1.0, metrics=AgentLoopMetrics()
@@ -137,7 +137,7 @@ def test_with_values_of_a_critic_returns_stay_those_of_the_rewards_when_lambda_i
 
 @pytest.mark.parametrize("place", [2, 3, 5])
 def test_stock_verl_drops_a_reward_on_a_token_of_an_observation(place: int) -> None:
-    """The released code of PPR puts a turn's reward there. If this fails, rewards may stand behind observations."""
+    """The released code of PPR puts a turn's reward there. If this fails, verl has begun to read it."""
     rewards = [0.0] * len(MASK)
     rewards[place] = 1.0
 

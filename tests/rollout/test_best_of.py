@@ -21,14 +21,14 @@ DRAWS: list[Said | str] = [
     "2 is No. It is 4.",
     "2 is Yes. It is 7.",
 ]
-"""Three draws of a turn with a call, of which the second is best, and three of the answer: the first of equal ones."""
+"""Three draws of a turn with a call, the second the best; three of the answer, the first as good as the third."""
 BEST_OF_3 = ("pivot.process.form=checklist", "pivot.process.mode=sum", "pivot.process.best_of=3")
 
 
 async def played(
     folder: Path, judge: FakeJudge, *, script: list[Said | str] = DRAWS, is_validation: bool = True, **columns: Any
 ) -> tuple[Any, Any]:
-    """The output of the loop, and its client."""
+    """Output of the agent loop, and its client of the engine."""
     loop = loop_of_ppr(folder, judge, script, *BEST_OF_3)
     given = {"checklist": ITEMS, **columns, IS_VALIDATION: is_validation}
     return await loop.run({"temperature": 1.0}, **row("Add 2 and 3.", **given)), loop.server_manager
@@ -47,7 +47,7 @@ async def test_the_turn_with_the_most_progress_is_done_and_of_equal_ones_the_fir
     assert "It is 5." in text
     assert not any(left_out in text for left_out in ("1 is No", "In Progress", "It is 4", "It is 7"))
     record = parse_record(output.extra_fields[RECORD_FIELD])
-    assert [each.arguments for each in record.calls] == [{"a": 2, "b": 3}]  # the others were not run
+    assert [each.arguments for each in record.calls] == [{"a": 2, "b": 3}]  # the calls of the other draws were not run
     assert len(client.requests) == 6
     assert len({request["id"] for request in client.requests}) == 1
 
@@ -109,7 +109,7 @@ async def test_a_judge_that_writes_the_checklist_does_so_once_for_all_draws(tmp_
         await played(tmp_path, judge, checklist=None)
 
     written = [request for request in judge.requests if "Write one to 5 items" in str(request)]
-    assert len(written) == 2  # before a page was seen, and after the first turn
+    assert len(written) == 2  # one before a page was seen, and one after the first turn
 
 
 async def test_a_row_with_a_broken_checklist_stops_the_step(tmp_path: Path) -> None:

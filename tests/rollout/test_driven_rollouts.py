@@ -1,4 +1,4 @@
-"""Rollouts that a program drives by the gateway: tokens beside those of the tool loop, outcomes, hostile programs."""
+"""Rollouts that a program drives by the gateway: the same tokens as in the tool loop, outcomes, hostile programs."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ PROGRAM = ROOT / "tests/support/driving_program.py"
 
 
 def driven_loop(kind: str, script: Sequence[Said | str], *overrides: str, **client: Any) -> Any:
-    """A loop whose rollouts the program drives; the overrides follow the environment."""
+    """Agent loop whose rollouts are driven by the function `kind` of the program."""
     command = f"pivot.rollout.environment.command=[{sys.executable},{PROGRAM},{kind}]"
     return make_loop(script, command, *overrides, **client)
 
@@ -192,7 +192,7 @@ async def test_requests_after_the_end_are_refused() -> None:
 
 
 async def test_rollouts_over_max_processes_wait_without_being_taken_for_stuck() -> None:
-    """The program takes more than half of the seconds after which a silent one is ended."""
+    """Each program takes 1.2 s, so that the third one waits for longer than the 2 s that a silent one may last."""
     options = ("pivot.rollout.environment.max_processes=1", "pivot.rollout.max_wall_seconds=2")
     loops = [driven_loop("slow", ["One."], *options) for _ in range(3)]
 

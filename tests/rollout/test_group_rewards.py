@@ -51,7 +51,7 @@ async def play(
     router: RecordingRouter | None = None,
     **columns: Any,
 ) -> list[Any]:
-    """What the agent loop gives for each rollout of one prompt, or raises."""
+    """Output or exception of the agent loop for each rollout of one prompt."""
     given = row("Add.", uid="u", **{IS_VALIDATION: is_validation, **columns})
     loops = [loop_of(ToolLoop, config, script, _load_balancer=router) for script in scripts]
     return await asyncio.gather(*(loop.run({"temperature": 1.0}, **given) for loop in loops), return_exceptions=True)
@@ -64,7 +64,7 @@ def verdicts(outputs: Sequence[Any]) -> list[Any]:
 
 
 def holds(**given: Any) -> float:
-    """A reward function: whether the response holds the ground truth."""
+    """Reward function: 1 if the response contains the ground truth, else 0."""
     return float(given["ground_truth"] in given["solution_str"])
 
 
@@ -104,7 +104,7 @@ async def test_all_rollouts_of_a_prompt_are_compared_by_one_question_and_each_ge
     question = str(judge.requests[0]["messages"])
     assert question.count("grade 9") == 1
     assert "Trajectory 3, turn 2:" in question
-    assert "Trajectory 4" not in question  # two are alike
+    assert "Trajectory 4" not in question  # two of the four rollouts are alike
     assert '\\"name\\": \\"add\\"' in question or '"name": "add"' in question
     assert [each["reward_score"] for each in paid] == [0.3, 0.9, 0.0, 0.3]
     assert {each["reward_extra_info"]["verifier"] for each in paid} == {"ruler"}
@@ -186,7 +186,7 @@ async def test_a_loop_that_raises_keeps_the_others_from_waiting(tmp_path: Path) 
         config = config_of(tmp_path, judge)
         given = row("Add.", uid="u", **{IS_VALIDATION: False})
         loops = [loop_of(ToolLoop, config, [f"grade {grade}"]) for grade in (1, 2, 3)]
-        broken = loop_of(ToolLoop, config, [])  # its engine has no answer
+        broken = loop_of(ToolLoop, config, [])  # its scripted engine has no answer
         outputs = await asyncio.gather(
             *(loop.run({"temperature": 1.0}, **given) for loop in [*loops, broken]), return_exceptions=True
         )

@@ -30,7 +30,7 @@ def sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def played(method: str, *script: Said | str) -> tuple[str, dict[str, Any]]:
-    """Text behind the prompt, and the extra fields, of one rollout."""
+    """Text after the prompt, and the extra fields, of one rollout."""
     loop = loop_of(ToolLoop, rollout_config(scripted_model(), method=method), script)
     output = await loop.run({}, **row("What is 6 times 7?"))
     return loop.tokenizer.decode(output.response_ids, skip_special_tokens=True), output.extra_fields

@@ -13,7 +13,7 @@ from verl_pivot.rollout.meeting import Meeting, MeetingError, MeetingFailure
 
 
 class Decider:
-    """Gives each item with its group's size, and keeps what it was asked."""
+    """Function that gives each item with its group's size, and keeps the items of each call."""
 
     def __init__(self, seconds: float = 0.0, error: Exception | None = None) -> None:
         self.asked: list[list[int]] = []
@@ -190,7 +190,7 @@ def test_however_members_end_nobody_hangs_and_the_results_are_those_of_whoever_c
     size = data.draw(st.integers(1, 6))
     ends = data.draw(st.lists(st.sampled_from(["comes", "fails", "cancelled", "absent"]), min_size=size, max_size=size))
     rng = random.Random(data.draw(st.integers(0, 1000)))
-    wait_seconds = 0.02 if "absent" in ends else 60.0  # nobody waits where all come, on a slow machine neither
+    wait_seconds = 0.02 if "absent" in ends else 60.0  # if all come, no wait may time out
 
     async def play() -> tuple[list[str | BaseException], int]:
         meeting = meeting_of(Decider(), wait_seconds=wait_seconds)

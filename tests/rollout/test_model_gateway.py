@@ -26,7 +26,7 @@ SCRIPT = [
 
 @asynccontextmanager
 async def conversation(script: Sequence[Said | str]) -> AsyncIterator[tuple[Any, DrivenTrajectory]]:
-    """OpenAI's client of a policy that says the script, and its trajectory."""
+    """OpenAI's client of a policy that says the script, and the policy's trajectory."""
     trajectory = DrivenTrajectory(make_loop(script)._parts, {"temperature": 1.0, "logprobs": True})
     async with (
         ModelGateway() as gateway,
@@ -55,7 +55,7 @@ async def streamed_completion(client: Any, **request: Any) -> dict[str, Any]:
 
 
 async def by_completions(ask: Callable[..., Awaitable[dict[str, Any]]], client: Any) -> str:
-    """The loop of tools in chat completions; the policy's answer."""
+    """Run the tool loop by chat completions, and return the policy's answer."""
     messages: list[dict[str, Any]] = [{"role": "system", "content": "Be brief."}]
     messages.append({"role": "user", "content": "Add 2 and 3."})
     while True:
@@ -73,7 +73,7 @@ async def whole_response(client: Any, **request: Any) -> Response:
 
 
 async def streamed_response(client: Any, **request: Any) -> Response:
-    """The response at the end of the events, which says what OpenAI's client puts together from those before it."""
+    """The response in the last event, after a check that the earlier events add up to the same texts."""
     async with client.responses.stream(model="policy", **request) as stream:
         events = [event async for event in stream]
         answer = await stream.get_final_response()
@@ -85,7 +85,7 @@ async def streamed_response(client: Any, **request: Any) -> Response:
 
 
 async def by_responses(ask: Callable[..., Awaitable[Response]], client: Any) -> str:
-    """The loop of tools in responses; the policy's answer."""
+    """Run the tool loop by responses, and return the policy's answer."""
     items: list[Any] = [{"role": "user", "content": [{"type": "input_text", "text": "Add 2 and 3."}]}]
     while True:
         tools = [{"type": "function", "strict": None, **ADD}]
@@ -211,7 +211,7 @@ async def test_ids_of_calls_may_have_any_shape() -> None:
 
 @pytest.mark.parametrize("form", ["completions", "streamed completions", "responses", "streamed responses"])
 async def test_half_of_a_surrogate_pair_in_a_call_is_a_question_mark(form: str) -> None:
-    """Otherwise a policy could end its rollout without a reward, since no body can hold it."""
+    """No HTTP body can hold such a half, so that a policy could end its rollout without a reward by it."""
     half = '<tool_call>\n{"name": "add\\ud800", "arguments": {"a": "\\udfff", "b": "\\ud83d\\ude00"}}\n</tool_call>'
     messages = [{"role": "user", "content": "Add."}]
     async with conversation([half, "One."]) as (client, _):

@@ -1,7 +1,7 @@
-"""Rollouts that an agent server of NeMo Gym drives, which finds the policy at the port of its own configuration.
+"""Rollouts driven by an agent server of NeMo Gym, which asks for the policy at the port in its configuration.
 
 NeMo Gym's simple agent, model server and counter run in the interpreter that the environment variable
-VERL_PIVOT_NEMO_GYM_PYTHON names; the other agents were written by hand.
+VERL_PIVOT_NEMO_GYM_PYTHON names; the other agents are written for these tests.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ async def test_a_policy_that_uses_up_its_turns_is_wrong(gym: Gym) -> None:
 
 
 async def test_an_agent_goes_on_with_other_rows_after_one_that_was_refused(gym: Gym) -> None:
-    """NeMo Gym's model server asks nothing any more once a key was refused as such."""
+    """NeMo Gym's model server would send no more requests if its key were refused with status 401."""
     await played(gym, SCRIPT, "pivot.rollout.max_turns=2")
     async with PolicyRelay(gym.policy_port) as relay, aiohttp.ClientSession() as http:
         await relay.start()

@@ -40,7 +40,7 @@ from verl_pivot.tools.workspace import Workspace
 
 @pytest.fixture(autouse=True)
 def fake_notebook(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Cells run in this process, and every notebook is closed at the end."""
+    """Run cells in this process, and check at the end that every notebook was closed."""
     monkeypatch.setattr(Workspace, "open_session", open_fake_notebook)
     FakeNotebook.opened = []
     yield
@@ -583,7 +583,7 @@ async def test_in_validation_and_without_advantages_of_steps_the_answer_alone_is
     (validated,) = await play(make_loop(script, tmp_path), is_validation=True)
     (by_group,) = await play(make_loop(script, tmp_path, "algorithm.adv_estimator=grpo"))
 
-    assert trained.step_returns == pytest.approx([0.1 + 0.95 * 0.9, 0.9])  # 0.1 + 0.1 for half of the steps, and 0.8
+    assert trained.step_returns == pytest.approx([0.1 + 0.95 * 0.9, 0.9])  # each: (0.1 + 0.1) / 2; last: 0.8 more
     assert validated.step_returns == by_group.step_returns == []
     validated.reward_score = 1.0
     assert validated.as_dict()["rm_scores"].nonzero().flatten().tolist() == [validated.turn_ends[-1] - 1]

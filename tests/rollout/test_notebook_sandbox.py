@@ -1,4 +1,4 @@
-"""The agent loop `pivot_notebook` with cells in the real sandbox: what the policy reads of a notebook it breaks."""
+"""The agent loop `pivot_notebook` with cells in the real sandbox: what the policy reads after it broke the notebook."""
 
 import asyncio
 from pathlib import Path

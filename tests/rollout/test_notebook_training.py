@@ -34,7 +34,7 @@ def add(a: int, b: int) -> int:
 
 
 def overrides(folder: Path, window: int, trim: str) -> list[str]:
-    """Settings of the notebook, also for the loop that shows the policy what it is to repeat."""
+    """Settings of the notebook, for the launch and for the scripted loop from which the policy is taught."""
     return [
         f"pivot.rollout.tools={folder}/tools.yaml",
         f"pivot.notebook.max_context_tokens={window}",
@@ -90,7 +90,7 @@ def write_questions(path: Path, number: int) -> Path:
 
 
 def check(metrics: dict[str, float], *, num_rows: int) -> None:
-    """What a step of four trajectories that go as they were taught reports."""
+    """Check the metrics of a step of four trajectories that all go as they were taught."""
     names = ("em", "f1", "has_answer", "format", "execution", "steps", "trims", "rows")
     assert {name: metrics[f"l0/{name}"] for name in names} == {
         "em": 1.0, "f1": 1.0, "has_answer": 1.0, "format": 1.0, "execution": 1.0, "steps": 4.0, "trims": 1.0,
@@ -113,9 +113,9 @@ def check(metrics: dict[str, float], *, num_rows: int) -> None:
 async def test_two_steps_of_the_stock_trainer_in_a_notebook_with_a_trim(
     rows: str, trim: str, num_rows: int, others: Sequence[str], tmp_path: Path
 ) -> None:
-    """Four trajectories of four steps in each step of the trainer; the fourth is sampled after a trim.
+    """Each step of the trainer has four trajectories of four steps, and a trim before the fourth step.
 
-    With keep_half, the default, half of the groups, whose answers are all right, are replaced.
+    With `keep_half`, the default, half of the groups are replaced, since all answers of a group are right.
     """
     model, window = await taught(tmp_path, trim)
     questions = write_questions(tmp_path / "questions.parquet", 64)
@@ -144,5 +144,5 @@ async def test_two_steps_of_the_stock_trainer_in_a_notebook_with_a_trim(
     returns = step_returns([StepFacts(has_form=True, ran=True)] * 4, AnswerScores(1.0, 1.0, True), StepRule())
     assert metrics[1]["critic/score/mean"] == pytest.approx(sum(returns) / (num_rows / 4), rel=1e-4)
     if rows == "context":
-        assert metrics[2]["val-core/made_up/reward/mean@1"] == 1.0  # the answer alone
+        assert metrics[2]["val-core/made_up/reward/mean@1"] == 1.0  # validation scores the answer alone
         assert metrics[2]["val-aux/made_up/em/mean@1"] == 1.0

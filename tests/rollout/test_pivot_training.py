@@ -88,7 +88,7 @@ def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path
     )
 
     assert output.returncode == 0, output.stdout[-3000:] + output.stderr
-    assert "do not say how they were profiled" not in output.stderr  # compared, and alike
+    assert "do not say how they were profiled" not in output.stderr  # the sampling was compared, and is alike
     metrics = step_metrics(output.stdout)
     assert sorted(metrics) == [0, 1, 2]
     printed = [line.split(" s  ")[-1] for line in output.stderr.splitlines() if " s  " in line]
@@ -110,7 +110,7 @@ def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path
     standard_error = (mean * (1 - mean) * (1 / len(scores) + 1 / 256)) ** 0.5
     assert 0.02 < mean < 0.98
     assert abs(metrics[1]["critic/score/mean"] - mean) < 4 * standard_error
-    assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bar
+    assert metrics[1]["training/rollout_probs_diff_mean"] < 0.005  # verl's own bound
     assert metrics[1]["pivot/undecided_rows"] == pytest.approx(
         256 * metrics[1]["verifier/sometimes_undecided/no_judge"]
     )
@@ -123,7 +123,7 @@ def test_the_mean_reward_of_the_first_step_is_that_of_the_profile(tmp_path: Path
 
 
 def check_dump(folder: Path, profile: Path, metrics: dict[str, float]) -> None:
-    """Every rollout of step 1 has a line with its verdict, and verl's dump has those that the update saw."""
+    """Check that each rollout of step 1 has a line with its verdict, and that verl's dump has what the update saw."""
     text = [each for each in read_lines(folder / "dump" / "1.jsonl") if not each["uid"].startswith("pad")]
     lines = read_lines(folder / "dump" / "pivot" / "1.jsonl")
     left_out = Counter(each["left_out"] for each in lines)

@@ -17,7 +17,7 @@ from verl_pivot.rollout.tool_loop import ToolLoop
 from verl_pivot.routing.client import is_only_turn, reports_end
 
 LONG = "x" * 60
-"""An answer of 60 tokens, since the tokenizer of these tests has one token for each byte, and an end token."""
+"""An answer of 60 tokens and an end token, since the tokenizer of these tests has one token for each byte."""
 
 
 def pivot(**columns: Any) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def pivot(**columns: Any) -> dict[str, Any]:
 
 
 def limits(loop: Any) -> list[int]:
-    """Most tokens that each request to the engine asked for."""
+    """Maximum number of tokens that each request to the engine asked for."""
     return [request["params"]["max_tokens"] for request in loop.server_manager.requests]
 
 

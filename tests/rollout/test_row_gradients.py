@@ -41,7 +41,7 @@ def stretch(generator: torch.Generator, num_steps: int, first_step: int) -> Stre
 
 
 def trajectories() -> list[list[Stretch]]:
-    """Trajectories without a trim, with two, and of one step."""
+    """Four trajectories: without a trim, with two trims, of one step, and with one trim."""
     generator = torch.Generator().manual_seed(0)
     splits = ([4], [3, 2, 1], [1], [2, 2])
     return [[stretch(generator, size, sum(sizes[:number])) for number, size in enumerate(sizes)] for sizes in splits]
@@ -73,12 +73,12 @@ def nested(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def noise(tokens: torch.Tensor, seed: int) -> torch.Tensor:
-    """A number for each token of a text that depends on it and on those before it in its step alone."""
+    """A number for each token of a text that depends on the token and the seed alone."""
     return 0.1 * torch.sin(tokens.double() * (seed + 1.7)).float()
 
 
 def gradients(model: Any, layout: RowLayout, *, num_padding: int) -> list[torch.Tensor]:
-    """Gradients of one update, as verl makes it of these rows: its loss over the rows, token by token."""
+    """Gradients of one update by verl's own loss over the rows of this layout and `num_padding` empty rows."""
     rows = [each.as_dict() for each in outputs(layout)]
     for _ in range(num_padding):  # as verl pads a batch
         empty = {"prompts": torch.zeros(7, dtype=torch.long), "responses": torch.zeros(1, dtype=torch.long)}
@@ -121,7 +121,7 @@ def gradients(model: Any, layout: RowLayout, *, num_padding: int) -> list[torch.
 
 
 def logprobs_of(model: Any, ids: torch.Tensor) -> torch.Tensor:
-    """[num_tokens] of each token's successor, as verl's engines give them; 0 behind the last one."""
+    """[num_tokens] log-prob of the token after each one, as verl's engines give it; 0 at the last token."""
     logits = model(input_ids=ids.unsqueeze(0)).logits[0, :-1].float()
     found = torch.log_softmax(logits, dim=-1).gather(-1, ids[1:].unsqueeze(-1)).squeeze(-1)
     return torch.cat([found, torch.zeros(1)])
@@ -137,7 +137,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 def test_rows_by_context_and_rows_by_step_have_the_same_gradients(model: Any) -> None:
-    """Also where the one is padded and the other is not."""
+    """The rows by context are padded, and the rows by step are not."""
     by_step = gradients(model, RowLayout.STEP, num_padding=0)
     by_context = gradients(model, RowLayout.CONTEXT, num_padding=3)
 

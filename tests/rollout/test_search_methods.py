@@ -26,7 +26,7 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> SearchIndex:
 
 
 def tools_file(method: str, folder: Path, url: str) -> Path:
-    """The method's own tools file with another address, under a name of its own, since each file is read once."""
+    """Copy of the method's tools file with another address; its name has the port, since each file is read once."""
     shipped = Path(rollout_config(scripted_model(), method=method).pivot.rollout.tools)
     tools = folder / f"tools-{url.rpartition(':')[2]}.yaml"
     tools.write_text(shipped.read_text().replace("http://127.0.0.1:8000", url) + "  retries: 0\n")
@@ -34,7 +34,7 @@ def tools_file(method: str, folder: Path, url: str) -> Path:
 
 
 async def played(method: str, tools: Path, *script: Said) -> tuple[str, dict[str, Any]]:
-    """Text behind the prompt, and the extra fields, of one rollout."""
+    """Text after the prompt, and the extra fields, of one rollout."""
     config = rollout_config(scripted_model(), f"pivot.rollout.tools={tools}", method=method)
     loop = loop_of(ToolLoop, config, script)
     output = await loop.run({}, **row("What is the capital of France?"))

@@ -492,7 +492,7 @@ async def test_a_call_that_verls_parser_fails_on_is_malformed_to_the_policy(tmp_
 
 
 class ParserThatFailsOnce:
-    """A parser of verl's that raises on the first turn and finds no call in later ones."""
+    """A stand-in for a parser of verl that raises on the first turn and finds no call in later turns."""
 
     def __init__(self) -> None:
         self.num_calls = 0
@@ -576,7 +576,7 @@ async def test_the_prefix_of_turns_is_added_where_the_chat_template_does_not_wri
 
 
 def test_the_template_of_rstar2_renders_what_rollouts_do_not_have_as_published(tmp_path: Path) -> None:
-    """A system prompt of the row's own, no tools, and recorded calls."""
+    """The messages have a system prompt of their own, no tools, and recorded calls."""
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(write_tokenizer(tmp_path))

@@ -85,7 +85,7 @@ async def model(folder: Path) -> Path:
 
 
 async def write_rstar2_model(folder: Path) -> Path:
-    """Write a model that was taught the same in the format of rStar2-Agent; its tokenizer knows the words of it."""
+    """Write a model that was taught the same in the format of rStar2-Agent, with a tokenizer made for its words."""
     from verl_pivot.rollout.tool_loop import ToolLoop
 
     script = [f"I add.</reason>\n{call('jupyter_code', code='1 + 2')}", "I see.</reason>\n<answer>It is 3.</answer>"]
@@ -137,7 +137,7 @@ def tool_training(
 async def test_undecided_batches_are_sampled_again_until_too_many_in_a_row_stop_the_run(
     folder: Path, model: Path, tmp_path: Path
 ) -> None:
-    """Rollouts go on after their pivots. Two batches of four rows are undecided, the third is step 1, later ones fail.
+    """Rollouts go on after their pivots. Two batches of four rows are undecided, the third is step 1, three more fail.
 
     The third batch is decided by programs in the sandbox, for which nothing is configured: reward workers and agent
     loops start a service by themselves.
@@ -187,10 +187,10 @@ async def test_undecided_batches_are_sampled_again_until_too_many_in_a_row_stop_
 
 
 async def test_two_stages_of_grpo_roc_in_the_format_of_rstar2(folder: Path, tmp_path: Path) -> None:
-    """Stage 1 with partial rollouts; stage 2 goes on with its optimizer, in mode sync.
+    """Stage 1 has partial rollouts; stage 2 goes on with the optimizer of stage 1, in mode sync.
 
-    Eight rollouts of each prompt, of which the update sees four. The policy is greedy and always right, and the
-    environment fails two rollouts of a problem, and none of some problems, whose groups have equal rewards.
+    Each prompt has eight rollouts, and the update sees four of them. The policy is greedy and always right, but the
+    environment fails two rollouts of some problems; groups of the other problems have equal rewards.
     """
     model = await write_rstar2_model(folder)
     tools = folder / "cells_and_environment.yaml"
@@ -230,7 +230,7 @@ async def test_two_stages_of_grpo_roc_in_the_format_of_rstar2(folder: Path, tmp_
 
 
 def check_second_stage(before: dict[int, dict[str, float]], output: CompletedProcess[str]) -> None:
-    """The schedule of the optimizer goes on, and the step after one with many dropped groups generates ahead."""
+    """Check that the optimizer's schedule goes on, and that the step after one with dropped groups generates ahead."""
     assert output.returncode == 0, output.stdout[-3000:] + output.stderr
     metrics = step_metrics(output.stdout)
     assert sorted(set(metrics) - {0}) == [1, 2]
@@ -250,7 +250,7 @@ def check_second_stage(before: dict[int, dict[str, float]], output: CompletedPro
 
 
 def check_first_stage(output: CompletedProcess[str], dump: Path) -> None:
-    """The update sees its share of the groups whose rewards differ, and rollouts are in the format of rStar2-Agent."""
+    """Check that the update sees half of each group whose rewards differ, and check the format of the rollouts."""
     assert output.returncode == 0, output.stdout[-3000:]
     metrics = step_metrics(output.stdout)
     assert sorted(set(metrics) - {0}) == [1, 2]

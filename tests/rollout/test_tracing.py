@@ -43,7 +43,7 @@ class Span:
         self.outputs = outputs
 
     def names(self) -> list[Any]:
-        """Name of the span, followed by those of its children."""
+        """Name of the span, followed by the names of its children."""
         return [self.name, *([each.names() for each in self.children])]
 
 
@@ -70,7 +70,7 @@ class FakeMlflow(ModuleType):
 
 @pytest.fixture
 def mlflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMlflow]:
-    """verl's trace configuration with the backend mlflow, which is the fake."""
+    """The fake of mlflow, chosen as the backend in verl's trace configuration."""
     fake = FakeMlflow()
     monkeypatch.setitem(sys.modules, "mlflow", fake)
     RolloutTraceConfig.reset()
@@ -81,7 +81,7 @@ def mlflow(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeMlflow]:
 
 
 class FakeWeave:
-    """The parts of weave that verl's traces call, client included; as there, the open call is the next one's parent."""
+    """The parts of weave that verl's traces call, with its client: the call that is open is the next one's parent."""
 
     def __init__(self) -> None:
         self.root = Span("root")
@@ -115,7 +115,7 @@ class FakeWeave:
 
 @pytest.fixture
 def weave(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeWeave]:
-    """verl's trace configuration with the backend weave, which is the fake."""
+    """The fake of weave, chosen as the backend in verl's trace configuration."""
     fake = FakeWeave()
     for name, module in fake.modules().items():
         monkeypatch.setitem(sys.modules, name, module)
@@ -134,7 +134,7 @@ def two_turns(folder: Path) -> ToolLoop:
 
 
 async def run_as_verl_does(loop: Any, **columns: Any) -> None:
-    """verl's default trainer turns tracing off around every agent loop."""
+    """Run an agent loop with tracing turned off around it, as verl's default trainer does."""
     with rollout_trace_attr(step=3, sample_index=7, rollout_n=0, trace=False):
         await loop.run({"temperature": 1.0}, **row(index=7, global_steps=3, session_id=0, **columns))
 

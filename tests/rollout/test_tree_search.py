@@ -22,7 +22,7 @@ SAMPLING = {"temperature": 1.0, "logprobs": True}
 
 
 class WrittenTree:
-    """A tree whose nodes are paths such as "ab"; those without children are finished. It records what is dropped."""
+    """A tree whose nodes are paths such as "ab"; leaves are finished. It counts how nodes grow and are dropped."""
 
     def __init__(self, scores: Mapping[str, float | None]) -> None:
         self.scores, self.dropped, self.grown = scores, Counter[str](), Counter[str]()
@@ -105,7 +105,7 @@ async def test_the_first_error_of_several_works_is_raised_as_it_is() -> None:
         await all_at_once([fail(), fail()])
 
 
-# The loop
+# The agent loop `pivot_tree_search`
 
 
 def make_search(
@@ -133,7 +133,7 @@ async def play(loop: Any, **columns: Any) -> TurnRewardOutput:
 
 BEAM_1, BEAM_2 = "pivot.tree_search.beam=1", "pivot.tree_search.beam=2"
 GREEDY = [tell(1), tell(2), "Give up.", tell(1), "Done.", "Stop."]
-"""Of the first two draws the second is nearer to 3, of the next two the second; then both end there."""
+"""Three pairs of draws: in the first two pairs the second draw is nearer to 3, in the third both end there."""
 
 
 @pytest.mark.parametrize("tally", ["Tally", "ForkingTally"])

@@ -1,4 +1,4 @@
-"""rollout.turn_parsers: verl's parsers on long turns, which are read beside the event loop."""
+"""rollout.turn_parsers: verl's parsers, which read long turns outside the event loop, and the parser of tags."""
 
 from collections.abc import Sequence
 from typing import Any

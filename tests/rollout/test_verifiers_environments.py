@@ -1,7 +1,8 @@
-"""Environments of verifiers: rows of their data sets, and rollouts that their process drives.
+"""Environments of the package verifiers: rows of their data sets, and rollouts that their process drives.
 
-The package is a stand-in at the seam of `load_environment` and `run_rollout`. The real ones run in the interpreters
-that the environment variables VERL_PIVOT_VERIFIERS_PYTHON (0.1.14) and VERL_PIVOT_VERIFIERS_V1_PYTHON (0.4) name.
+A stand-in takes the place of the package's `load_environment` and `run_rollout`. The real package runs in the
+interpreters that the environment variables VERL_PIVOT_VERIFIERS_PYTHON (0.1.14) and
+VERL_PIVOT_VERIFIERS_V1_PYTHON (0.4) name.
 """
 
 import asyncio
@@ -74,7 +75,7 @@ def row_of(example: JsonObject) -> dict[str, Any]:
 
 
 def play_all(script: Sequence[str], rows: Sequence[JsonObject], *overrides: str) -> list[list[TurnRewardOutput]]:
-    """The outputs of rollouts of these rows, all at once, in an event loop that ends with them."""
+    """Outputs of rollouts of these rows, played at the same time in an event loop of their own."""
 
     async def play() -> list[list[TurnRewardOutput]]:
         loop = make_loop(script, *overrides)
@@ -194,7 +195,7 @@ def tasksets(**arguments: Any) -> JsonObject:
 
 @pytest.fixture
 def task_set(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Name of a task set that verifiers finds."""
+    """Name of a task set that the package verifiers can import."""
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests/support"))
     return "verifiers_sums"
 

@@ -200,9 +200,9 @@ def test_a_models_workflow_keeps_its_variables_and_the_site_of_its_source() -> N
     [
         ([step("fill", element=4, text="{p}"), step("fill", element=9, text="For {name}, the {p}")], [0, 2]),
         ([step("fill", element=4, text="{p}"), step("fill", element=9, text="For {p}, the Ada")], None),  # two values
-        ([step("click", element=5), step("fill", element=4, text="Ada")], None),  # in another order
+        ([step("click", element=5), step("fill", element=4, text="Ada")], None),  # steps in another order
         ([step("click", element=6)], None),
-        ([step("click", element="5")], None),  # another type
+        ([step("click", element="5")], None),  # a value of another type
         ([step("click")], None),  # without its argument
         ([step("click", element="{n}"), step("click", element="{n}")], None),
         ([step("click", element="{n}"), step("click", element=12)], [1, 3]),
@@ -309,7 +309,7 @@ async def test_the_prompt_shows_workflows_whose_tools_the_row_has_and_the_record
     assert (record["workflow_version"], record["num_workflows"]) == (3, 1)
     assert output.extra_fields["workflow_task"] == {"goal": "Add.", "site": ""}
     plain = await rolled_out(loop_with(tmp_path, ["It is 5."]), columns())
-    assert plain.extra_fields["rollout"]["prompt_id"] == record["prompt_id"]  # of the row, whatever the prompt shows
+    assert plain.extra_fields["rollout"]["prompt_id"] == record["prompt_id"]  # the id of the row, with workflows or not
 
 
 async def test_special_tokens_of_a_workflow_are_text_in_the_prompt(tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ async def test_special_tokens_of_a_workflow_are_text_in_the_prompt(tmp_path: Pat
 
 
 async def rolled_out(loop: ToolLoop, columns: dict[str, Any]) -> TurnRewardOutput:
-    """The row of a rollout of "Add."."""
+    """Output of a rollout of the task "Add."."""
     output = await loop.run({}, **row("Add.", **columns))
     assert isinstance(output, TurnRewardOutput)
     return output
@@ -368,7 +368,7 @@ def training(folder: Path, **settings: Any) -> TrainingWorkflows:
 
 
 def seen(memory: TrainingWorkflows, until: int, begin: int = 1) -> list[bytes]:
-    """What the rollouts of each step see, as bytes, while every step has one success."""
+    """Workflows that the rollouts of each step see, as bytes; every step has one success."""
     shown = []
     for number in range(begin, until + 1):
         ranking = memory.ranking(number, is_validation=False)
@@ -385,15 +385,15 @@ def test_successes_join_every_two_steps_and_the_version_counts_up(tmp_path: Path
         memory.observe(number, [succeeded(f"Goal {number}.", called("add", OK, **{f"a{number}": 1}))])
     assert versions == [0, 0, 1, 1, 2, 2, 3]
     assert memory.num_known == 6
-    assert memory.ranking(7, is_validation=True).version == 3  # validation behind step 7
+    assert memory.ranking(7, is_validation=True).version == 3  # validation after step 7
     memory.observe(8, [])
-    assert memory.ranking(8, is_validation=True).version == 4  # the success of step 7
+    assert memory.ranking(8, is_validation=True).version == 4  # with the success of step 7
     assert memory.ranking(11, is_validation=False).version == 4  # steps without a success change nothing
 
 
 @pytest.mark.parametrize("killed_at", [1, 2, 3, 4, 5])
 def test_a_resumed_training_sees_the_same_to_the_byte(killed_at: int, tmp_path: Path) -> None:
-    """It goes on from the checkpoint of step 2, whatever steps it had done after it."""
+    """The training goes on from step 2, or 1 if it got no further, whatever steps it had done after that."""
     whole = seen(training(tmp_path / "whole"), 8)
     begin_launch(tmp_path / "killed", STATE, 0)
     checkpoint = min(2, killed_at)

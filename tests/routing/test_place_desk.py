@@ -1,4 +1,4 @@
-"""routing.place_desk and routing.router_handle: turns that wait for a server without a call of their own."""
+"""routing.place_desk and routing.router_handle: turns that wait for a server without an open call each."""
 
 import asyncio
 import pickle
@@ -17,14 +17,14 @@ from verl_pivot.routing.router_messages import ServerGiven, TurnAsked, TurnOver,
 
 @pytest.fixture(scope="module", autouse=True)
 def hurry() -> Iterator[None]:
-    """Calls of an actor follow each other at once."""
+    """Let calls of an actor follow each other without pauses."""
     with calls_without_pauses():
         yield
 
 
 @pytest.mark.parametrize("num_waiting", [1, 10, 2_000])
 async def test_no_number_of_waiting_turns_delays_a_release(num_waiting: int) -> None:
-    """Its effect is seen as many turns of the event loop later as with one waiting turn."""
+    """A release takes effect within five turns of the event loop, however many conversations wait."""
     desk = Desk()
     desk.ask("other", "first")
     desk.ask("w", *(f"{number}" for number in range(num_waiting)))
@@ -53,7 +53,7 @@ async def test_no_number_of_turns_that_are_asked_for_together_delays_a_release()
 
 
 async def test_a_call_with_many_messages_holds_up_no_other_call() -> None:
-    """It is taken 64 messages at a time: a release that another process sends meanwhile is in force at once."""
+    """A call is read 64 messages at a time: a release that another process sends meanwhile is in force at once."""
     desk = Desk(room=1_001)
     desk.ask("other", "first")
     await turns_until(lambda: desk.router.inflight["a"])
@@ -171,7 +171,7 @@ async def test_the_tokens_of_a_request_stay_in_its_process() -> None:
 
 @pytest.mark.parametrize("reports_end", [True, False])
 async def test_a_turn_that_is_cancelled_while_it_waits_leaves_the_others_waiting(reports_end: bool) -> None:
-    """Agent loops of verl do not report the end, so the cancelled wait itself ends the conversation."""
+    """verl's own agent loops do not report the end, so there the cancelled wait itself ends the conversation."""
     desk = Desk()
     handle = RouterHandle(Actor(desk.desk))
     names = [new_request_id() if reports_end else f"{number}" for number in range(3)]
@@ -254,7 +254,7 @@ async def test_a_handle_travels_with_its_actor_only_and_has_the_actors_other_met
 
 
 def test_an_event_loop_that_closes_waits_for_no_answer_of_the_router() -> None:
-    """Also where an agent loop reports the end of its conversation while it is cancelled."""
+    """The agent loops of this test report the end of their conversations while they are cancelled."""
 
     async def run() -> None:
         handle = RouterHandle(Actor(Desk().desk))
@@ -290,7 +290,7 @@ async def test_answers_that_are_known_at_once_need_no_call_of_their_own() -> Non
 
 
 class Shards:
-    """Two desks with one server each, whose actors one handle calls."""
+    """Two desks with one server each, and one handle that calls the actors of both."""
 
     def __init__(self, room: int = 1) -> None:
         self.desks = [Desk(room), Desk(room)]

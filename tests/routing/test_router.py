@@ -53,7 +53,7 @@ async def acquire(router: Router, name: str, context: int = 0, *, reports_end: b
 
 
 async def begin(coroutine: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
-    """A task of the coroutine, which has run until it waits for something."""
+    """Start a task of the coroutine, and let it run until it waits for something."""
     task = asyncio.create_task(coroutine)
     for _ in range(5):
         await asyncio.sleep(0)
@@ -161,7 +161,7 @@ async def test_a_request_that_is_cancelled_just_before_it_gets_a_server_gives_it
     cancelled = await begin(acquire(router, "x"))
     waiting = await begin(acquire(router, "y"))
 
-    cancelled.cancel()  # its coroutine learns of this in the next turn of the event loop
+    cancelled.cancel()  # the coroutine learns of this in the next turn of the event loop
     router.release("a", "w")
     router.end("w", 5)
     with pytest.raises(asyncio.CancelledError):
@@ -283,7 +283,7 @@ async def test_conversations_without_calls_are_forgotten_unless_a_request_runs()
 
 class CountingPolicy(LeastInflight):
     num_forgotten = 0
-    """Calls of `forget_prefixes`."""
+    """Number of calls of `forget_prefixes`."""
 
     def forget_prefixes(self) -> None:
         self.num_forgotten += 1

@@ -40,7 +40,7 @@ class Engines:
         self.names = [server.url.removeprefix("http://") for server in servers]
         self.handles = {name: f"the actor of {name}" for name in self.names}
         self.num_reads = 0
-        """Reads of their loads."""
+        """Number of times that the load of a server was read."""
 
 
 @contextmanager
@@ -60,7 +60,7 @@ def engines(num: int, capacity: object = 10_000, **others: object) -> Iterator[E
 
 
 def make_router(folder: Path, servers: dict[str, Any], **settings: object) -> Any:
-    """The handle of the router's actor, made by verl from a YAML."""
+    """The handle of the router's actor, made by verl from a YAML file."""
     from verl.workers.rollout.router import get_router_handle
 
     path = folder / "router.yaml"
@@ -98,7 +98,7 @@ async def end(router: Any, name: str) -> Any:
 
 
 async def until(router: Any, condition: Callable[[Any], object]) -> None:
-    """Wait until something is true of the router's status."""
+    """Wait until the condition is true of the router's status."""
     deadline = time.monotonic() + 60
     while not condition(await router.get_status.remote()):
         assert time.monotonic() < deadline
@@ -125,7 +125,7 @@ async def test_requests_wait_for_room_in_the_kv_cache_that_engines_report(tmp_pa
 
 
 async def test_conversations_that_wait_on_one_actor_begin_on_the_engines_of_another(tmp_path: Path) -> None:
-    """All rollouts of a prompt ask the first actor, whose two engines have room for one each."""
+    """All rollouts of a prompt ask the first actor, whose two engines have room for one rollout each."""
     with engines(4, capacity=1_100) as four, engines(1) as new:
         router = make_router(tmp_path, four.handles, policy="kv_admission", engines_per_shard=2)
 
@@ -262,7 +262,7 @@ def watch_event_loop(actor: Any) -> None:
 
 
 async def test_no_number_of_waiting_turns_keeps_a_small_actor_busy_for_10_ms(tmp_path: Path) -> None:
-    """The CPU time of a turn of its event loop is how long a release may have to wait there, on a machine of any load.
+    """A release waits for one turn of the actor's event loop at most; its CPU time does not depend on other load.
 
     The actor runs four calls at once. Meanwhile it polls its engines and publishes its gauges.
     """
@@ -290,7 +290,7 @@ async def test_no_number_of_waiting_turns_keeps_a_small_actor_busy_for_10_ms(tmp
 
 
 async def test_a_process_that_dies_while_its_turns_wait_gives_their_room_back(tmp_path: Path) -> None:
-    """The actor's clock is moved on by the minute that it would have to be silent."""
+    """The actor's clock is moved on by the minute of silence after which a process counts as dead."""
     import ray
 
     @ray.remote
@@ -355,7 +355,7 @@ async def test_a_router_whose_process_is_killed_during_a_step_is_restarted_with_
 
 
 async def test_an_actor_that_has_died_for_good_leaves_its_rollouts_and_engines_to_the_others(tmp_path: Path) -> None:
-    """Even where the first actor, which gives the engines to the others, is restarted at the same time."""
+    """This holds even if the first actor, which gives the engines to the others, restarts at the same time."""
     import ray
 
     with engines(3, capacity=1_100) as three:

@@ -18,13 +18,13 @@ from verl_pivot.routing.router_handle import RouterHandle
 
 @pytest.fixture(scope="module", autouse=True)
 def hurry() -> Iterator[None]:
-    """Calls of an actor follow each other at once."""
+    """Let calls of an actor follow each other without pauses."""
     with calls_without_pauses():
         yield
 
 
 async def test_messages_of_a_moment_travel_in_one_call() -> None:
-    """The end of a turn, whose answer nobody awaits, goes with the next turn of any conversation."""
+    """The end of a turn, whose answer nobody awaits, travels with the next turn that any conversation asks for."""
     desk = Desk(room=8)
     actor = Actor(desk.desk)
     actor.period_ms = 200

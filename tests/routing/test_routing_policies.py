@@ -128,7 +128,7 @@ def test_a_conversation_that_may_have_ended_takes_no_room_and_keeps_its_place(na
 
 
 def forecast(capacity: int = 1_500, *, servers: str = "ab", **options: float) -> RoutingPolicy:
-    """`kv_forecast` after a step of 1,000 tokens in each rollout; by default a server holds one and a half of them."""
+    """`kv_forecast` after a step of rollouts of 1,000 tokens; by default a server holds one and a half of these."""
     values = {"fill": 1.0, "deviations": 0.0, "block_size": 1, "light_block_size": 1, **options}
     options = ForecastOptions.model_validate(values)
     policy = KvForecast(budget=1_000, prior=[1_000] * 64, prior_returning=1.0, options=options)
@@ -150,7 +150,7 @@ def test_a_forecast_that_fits_no_server_goes_to_an_empty_one() -> None:
 
 @pytest.mark.parametrize(("running_share", "placed"), [(0.0, ""), (0.4, ""), (0.5, "x"), (0.75, "xy")])
 def test_where_tools_are_slow_more_conversations_are_admitted_than_fit(running_share: float, placed: str) -> None:
-    """Turns of 10 s, tools of 20 s: a third of the time is on engines, so 1.2, 1.5 and 2.25 times the KV is allowed."""
+    """Turns take 10 s and tools 20 s: shares of 0.4, 0.5 and 0.75 allow 1.2, 1.5 and 2.25 times the KV cache."""
     policy = forecast(servers="a", running_share=running_share)
     ask(policy, "w", group="w")
     release(policy, "w", "a", now=10.0)
@@ -203,7 +203,7 @@ def test_a_prefix_that_new_weights_invalidated_does_not_prevent_a_move() -> None
 
 
 def test_rollouts_of_one_turn_are_spread_one_by_one_and_fill_the_engines_queues() -> None:
-    """Blocks of four are for turns that come back; a server of 1,500 tokens takes rollouts for three times as many."""
+    """Blocks of four are only for turns that come back; without such turns a server of 1,500 tokens takes 4,500."""
     policy = forecast(block_size=4, light_block_size=4)
     requests = [
         TurnRequest(conversation=name, group="g", prompt_tokens=100, context_tokens=0, is_only_turn=True, now=0.0)
@@ -218,7 +218,7 @@ def test_rollouts_of_one_turn_are_spread_one_by_one_and_fill_the_engines_queues(
 def test_where_no_turn_came_back_the_next_step_spreads_its_rollouts() -> None:
     policy = with_servers(KvForecast(budget=1_000, options=ForecastOptions(light_block_size=8)))
     first = [ask(policy, f"0/{number}")[0].server for number in range(200)]
-    assert first[:4] == ["a"] * 4  # half a block while nothing is known
+    assert first[:4] == ["a"] * 4  # half of the block size while nothing is known
     for number, server in enumerate(first):
         end(policy, f"0/{number}", server)
     for number in range(2_000):
@@ -245,7 +245,7 @@ def test_no_server_gets_more_than_a_block_above_the_emptiest_when_lengths_turn_o
 
 
 def test_a_slow_server_counts_as_fuller() -> None:
-    """Turns of 500 tokens take 10 s on server a and 1 s on b, and so b is filled with 3 times as many rollouts."""
+    """Turns of 500 tokens take 10 s on server a and 1 s on b, so that b gets sqrt(10) times as many rollouts."""
     policy = forecast(capacity=1_000_000)
     for number in range(0, 400, 10):
         pair = [ask(policy, f"{number} {each}", group=f"{number} {each}", now=float(number))[0] for each in "xyzuvw"]
@@ -258,7 +258,7 @@ def test_a_slow_server_counts_as_fuller() -> None:
 
 
 def test_a_response_that_became_shorter_teaches_no_speed() -> None:
-    """Such as that of a conversation that began anew under its old id."""
+    """A response is shorter than before where a conversation begins anew under its old id."""
     policy = forecast()
     ask(policy, "w")
     release(policy, "w", "a")
@@ -291,7 +291,7 @@ def test_rollouts_of_a_prompt_begin_together_in_the_row_of_honesty() -> None:
 
 
 def test_the_next_step_knows_the_lengths_of_this_one() -> None:
-    """At first 1,000 tokens are possible; after a step of 100 tokens each, many more rollouts fit."""
+    """At first 1,000 tokens are possible; after a step of rollouts of 100 tokens, many more rollouts fit."""
     policy = with_servers(KvForecast(budget=1_000, options=ForecastOptions(deviations=0.0)), "a", 3_000)
 
     def placed_at_once(step: int) -> int:

@@ -63,7 +63,7 @@ def test_whatever_happens_a_conversation_is_where_it_was_put_last(calls: list[tu
 
 
 def test_a_process_remembers_a_bounded_number_of_conversations() -> None:
-    """Agent loops of verl do not report the end."""
+    """verl's own agent loops do not report the end of a conversation, so that the oldest ones are forgotten."""
     shards = ConversationShards(2, first=0)
 
     for number in range(100_010):

@@ -1,4 +1,4 @@
-"""runs.growing_lines: a file that is written meanwhile gives each whole line once, with its place."""
+"""runs.growing_lines: a file that is still being written gives each whole line once, with number and offset."""
 
 from itertools import pairwise
 from pathlib import Path

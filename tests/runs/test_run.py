@@ -1,4 +1,4 @@
-"""runs.run and runs.metrics: what lies in a run's folder is found, whatever parts of it there are."""
+"""runs.run and runs.metrics: the parts of a run's folder are found, whichever of them there are."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ def test_dumps_are_found_by_part_and_step(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", {10: [make_line()], 9: [make_line()]})
     write_run(tmp_path / "elsewhere", {4: [make_line()]})
     run = configure(folder, validation=str(tmp_path / "elsewhere" / "rollouts"))
-    (folder / "rollouts" / "10.jsonl").write_text("{}")  # verl's own beside ours
+    (folder / "rollouts" / "10.jsonl").write_text("{}")  # verl's own dump beside ours
     (folder / "rollouts" / "pivot" / "11.jsonl.unfinished").touch()
 
     found = [(dump.part, dump.step, dump.path.parent.name) for dump in run.dumps]

@@ -19,7 +19,7 @@ def called(error: ErrorKind | None = None) -> CallRecord:
 
 
 def write_steps(folder: Path, *steps: list[str]) -> Path:
-    """Write lines of dumps as steps 1, 2, and so on of a run, and give the run's folder."""
+    """Write lines of dumps as steps 1, 2, and so on of a run, and return the run's folder."""
     dumps = folder / "rollouts" / "pivot"
     dumps.mkdir(parents=True)
     for number, lines in enumerate(steps, start=1):

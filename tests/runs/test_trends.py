@@ -13,7 +13,7 @@ STEPS = [float(step) for step in range(1, 41)]
 
 
 def near(*values: float | None) -> Any:
-    """A tuple that equals one of nearly the same numbers."""
+    """A tuple that equals every tuple of nearly the same numbers."""
     return tuple(None if value is None else pytest.approx(value) for value in values)
 
 

@@ -19,7 +19,7 @@ def launch(folder: Path, text: str, **environment: str) -> tuple[str, ...]:
 
 
 def test_a_script_in_the_form_of_verls_examples_gives_its_overrides(tmp_path: Path) -> None:
-    """Arrays, variables with defaults, a line in several parts, and words behind the launch."""
+    """The script has arrays, variables with defaults, a line in several parts, and words after the launch."""
     script = r"""
 #!/usr/bin/env bash
 set -xeuo pipefail

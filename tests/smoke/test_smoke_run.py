@@ -1,4 +1,4 @@
-"""Cases of the methods, and what is said of the metrics that a launch logged."""
+"""Smoke runs: a case for each method, and what is reported about the metrics that a launch logged."""
 
 import math
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_complaint_names_what_the_system_got_wrong(changes: dict[str, float], 
 
 
 def test_what_failed_is_found_by_the_names_that_the_metrics_have() -> None:
-    """With any policy: also one with random weights, which is not asked to call a tool."""
+    """The policy may have random weights, and so a launch without tool calls is no failure."""
     metrics = rollout_metrics([make_record(stop_reason=StopReason.ENGINE_FAILURE), make_record()])
 
     assert failure_of([FINE, metrics]) == (

@@ -25,7 +25,7 @@ REFUND = {
 
 
 def write_input() -> None:
-    """Six trajectories of two turns, and one row that no import can use."""
+    """Write six trajectories of two turns, and one row that no import can use."""
     rows = []
     for number in range(NUM_TRAJECTORIES):
         call = {
@@ -45,7 +45,7 @@ def write_input() -> None:
 
 
 def import_interrupted() -> None:
-    """Kill an import after two commits; leave its files and what its journal's database holds as SQL."""
+    """Kill an import after two commits; keep its files, and the content of its journal's database as SQL."""
     from functools import partial
 
     from verl_pivot.formats.rows import ImportOptions
@@ -86,7 +86,7 @@ def verl_pivot(*arguments: object) -> None:
 
 
 class ByteRenderer:
-    """A token is a byte of the state's text; byte 0 ends a turn."""
+    """Renderer with a token for each byte of the state's text; byte 0 ends a turn."""
 
     def prompt_ids(self, turn):
         return list("".join(message.content for message in turn.state).encode())
@@ -121,7 +121,7 @@ def sampled_text(prompt: str, seed: int) -> str:
 
 
 def profile(name: str, *, num_turns: int | None = None, stages: tuple[int, ...] | None = None) -> None:
-    """Profile the trajectories; with `num_turns` only so many, with the beginning of another line behind them."""
+    """Profile the trajectories; `num_turns` profiles only so many turns, and cuts the end of the last line off."""
     from verl_pivot.rollout.engine import Sampling
 
     from verl_pivot.data.trajectories import read_trajectories
@@ -157,7 +157,7 @@ def profile(name: str, *, num_turns: int | None = None, stages: tuple[int, ...] 
 
 
 def curriculum() -> None:
-    """Train three steps, save verl's data.pt, and record what the next steps drew."""
+    """Train three steps, save verl's data.pt, and record the pivots that the next six steps drew."""
     import torch
     from tests.test_curriculum_training import Training, data_config
 
