@@ -12,10 +12,12 @@ from examples.study.measures_file import StudyMeasures
 from examples.study.measures_page import measures_lines
 from examples.study.outcomes import StudyResults, UnitEvaluation, accuracy
 from examples.study.paper_page import paper_lines
+from examples.study.plot import PLOT
 from examples.study.verdicts import JudgedClaim, JudgedPart, judge
 from verl_pivot.statistics import Interval
 
 _NOTHING = "-"
+_PLOTTED = "Tasks of the domains solved over the turns of training, and in the domains against outside of them"
 _NO_BOUND = UNBOUNDED / 10
 """Smallest logarithm of a ratio that is shown as unbounded, also for a mean over seeds; known ratios are far below."""
 
@@ -26,8 +28,10 @@ def page(design: Design, results: StudyResults, measures: StudyMeasures, outside
     claims = judge(design.claims, results, seeds, outside)
     return "\n".join(
         [
+            "# Verdicts of the study",
+            "",
             *_head(design, results, measures),
-            *_section("Claims", [*_claims_table(claims, len(seeds)), *_notes(claims)]),
+            *_section("Claims", [*_claims_table(claims, len(seeds)), *_notes(claims), "", f"![{_PLOTTED}]({PLOT})"]),
             *_section("The paper's figures beside ours", paper_lines(results, seeds, outside)),
             *_section("Measures without a verdict", measures_lines(design.claims, measures, seeds)),
             *_section("Percent of the held-out tasks solved after the last step", _accuracies(results, seeds, outside)),
