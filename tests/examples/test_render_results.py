@@ -1,0 +1,53 @@
+"""The results of render that are committed, and the tables of its README."""
+
+from pathlib import Path
+
+from examples.comparison import shown_difference
+from examples.contrasts import contrasted
+from examples.render import report
+from examples.results_file import RESULTS, merged
+
+_HERE = Path(report.__file__).parent
+_PERCENT = ("invalid first pages", "solved")
+"""Measures that the table shows in percent."""
+
+
+def lines(results: list[report.Result]) -> list[str]:
+    """Lines of the README's table, one for each unit."""
+    found = []
+    for row in report.REPORT.rows(results):
+        if len(row.seeds) > 1:
+            continue
+        values = [f"{100 * value:.0f} %" if name in _PERCENT else f"{value:.2f}" for name, value in row.values.items()]
+        found.append(cells(f"`{row.arm}`", str(row.seeds[0]), *values, shown_difference(row.over_baseline)))
+    return found
+
+
+def contrast_lines(results: list[report.Result]) -> list[str]:
+    """Lines of the README's contrasts: difference, values by seed, and interval over trainings."""
+    found = []
+    for each in contrasted(report.REPORT.contrasts, results):
+        measure, _, arms = each.name.partition(", ")
+        arm, _, over = arms.partition(" over ")
+        interval = each.over_trainings
+        found.append(
+            cells(
+                f"{measure}: `{arm}` over `{over}`",
+                shown_difference(each.difference),
+                ", ".join(f"{value:+.3f}" for value in each.by_seed),
+                "" if interval is None else f"[{interval.low:+.3f}, {interval.high:+.3f}]",
+            )
+        )
+    return found
+
+
+def cells(*values: str) -> str:
+    return "|" + "".join(f" {value} |" if value else " |" for value in values)
+
+
+def test_the_tables_of_the_readme_are_rebuilt_from_the_results() -> None:
+    kept = merged([_HERE / RESULTS], report.STUDY)
+    shown = (_HERE / "README.md").read_text().splitlines()
+
+    assert [line for line in shown if line.startswith("| `") and line.count("|") == 11] == lines(kept.results)
+    assert [line for line in shown if "` over `" in line and line.startswith("|")] == contrast_lines(kept.results)
