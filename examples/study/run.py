@@ -208,7 +208,7 @@ def _design_of(results: StudyResults, request: StudyRequest) -> Design:
 
 
 def _say_written(out: Path) -> None:
-    files = " and ".join((f"{out / OUTCOMES}, {out / MEASURES}, {out / 'page.md'}", f"{out / PLOT}"))
+    files = f"{out / OUTCOMES}, {out / MEASURES}, {out / 'page.md'} and {out / PLOT}"
     console.print(f"\nWrote {files}.", highlight=False, markup=False, soft_wrap=True)
 
 

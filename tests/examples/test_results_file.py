@@ -10,9 +10,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import typer
+from click.testing import Result
+from typer.testing import CliRunner
 
 from examples.evaluation_results import EvaluatedResult
-from examples.merge import main as merge
+from examples.merge import main
 from examples.quickstart.training import PROJECT
 from examples.results_file import (
     RESULTS,
@@ -227,12 +229,20 @@ def test_merging_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == []
 
 
+def merge(*arguments: str) -> Result:
+    app = typer.Typer()
+    app.command()(main)
+    return CliRunner().invoke(app, arguments)
+
+
 def test_merging_an_unknown_study_or_into_the_folder_of_another_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(typer.BadParameter, match="there is no study pqr"):
-        merge("pqr", [Path("results.parquet")], tmp_path)
+    unknown = merge("pqr", "results.parquet", "--out", str(tmp_path))
+    assert unknown.exit_code == 2
+    assert "there is no study pqr" in unknown.output
     assert [*tmp_path.iterdir()] == []
 
     (tmp_path / RESULTS).write_text("those of another run")
-    with pytest.raises(typer.BadParameter, match="which would be overwritten"):
-        merge("ppr", [tmp_path / "missing.parquet"], tmp_path)
+    taken = merge("ppr", str(tmp_path / "missing.parquet"), "--out", str(tmp_path))
+    assert taken.exit_code == 2
+    assert "which would be overwritten" in " ".join(taken.output.replace("│", " ").split())
     assert (tmp_path / RESULTS).read_text() == "those of another run"

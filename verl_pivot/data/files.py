@@ -160,7 +160,7 @@ _Peekable: TypeAlias = "io.BufferedReader[Any]"
 def _array_items(path: Path, file: _Peekable) -> Iterator[RawRow]:
     """Items of a JSON array. Of an item that is nested too deeply, only the levels that are allowed are built.
 
-    `ijson.items` would keep the path to each level as text, which is 25 GB for an item of 100,000 levels.
+    `ijson.items` would keep the path to each level as text, whose size grows with the square of the levels.
     """
     builder, number, depth, too_deep = ObjectBuilder(), 0, 0, False
     for event, value in ijson.basic_parse(file, use_float=True):
@@ -174,10 +174,8 @@ def _array_items(path: Path, file: _Peekable) -> Iterator[RawRow]:
         if depth == 1 and not is_of_array:
             number += 1
             place = Place(file=str(path), unit="item", number=number)
-            if too_deep:
-                yield RawRow(place=place, raw={}, problem="nested too deeply")
-            else:
-                yield RawRow(place=place, raw=builder.value)
+            problem = "nested too deeply" if too_deep else ""
+            yield RawRow(place=place, raw={} if problem else builder.value, problem=problem)
             builder, too_deep = ObjectBuilder(), False
 
 
