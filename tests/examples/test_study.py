@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from examples.study.claims import FOLDER, Claims, read_design
+from examples.study.claims import FOLDER, TUNED, Claims, read_design
 from examples.study.digests import MEASUREMENT_SOURCES, OUTCOME_SOURCES, PROJECT, source_files
 from examples.study.measures_file import StudyMeasures
 from examples.study.outcomes import Solved, StudyResults, UnitEvaluation, read_results, write_results
@@ -340,7 +340,7 @@ def test_a_file_that_is_missing_or_broken_is_refused(tmp_path: Path, content: by
 
 
 def changed_design(tmp_path: Path, name: str, change: Callable[[str], str]) -> Path:
-    for each in ("claims.yaml", "arms.yaml"):
+    for each in ("claims.yaml", "arms.yaml", TUNED):
         shutil.copy(FOLDER / each, tmp_path / each)
     (tmp_path / name).write_text(change((tmp_path / name).read_text()))
     return tmp_path
