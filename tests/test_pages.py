@@ -67,7 +67,7 @@ def test_every_form_for_issues_has_a_name_a_description_and_fields_with_their_ow
     assert all(field["attributes"]["label"] for field in form["body"])
 
 
-PAGES = sorted({*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/README.md"), *ROOT.glob("[CR]*.md")})
+PAGES = sorted({*(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/*.md"), *ROOT.glob("[CR]*.md")})
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -20,7 +20,7 @@ from verl_pivot.smoke.shortening import shortened
 from verl_pivot.verifiers.registry import known_verifiers, verifier_options
 
 DOCS = ROOT / "docs"
-PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").glob("*/README.md")))
+PAGES = (ROOT / "README.md", *sorted(DOCS.glob("*.md")), *sorted((ROOT / "examples").glob("*/*.md")))
 GENERATED = {
     "cli": "cli_reference",
     "compatibility": "compatibility_reference",

@@ -36,7 +36,7 @@ def _launches(commands: dict[str, tuple[str, ...]]) -> list[str]:
     common = [each for each in next(iter(commands.values())) if all(each in command for command in commands.values())]
     lines = ["All launches, in the folder OUT and with the seed SEED, have in common:", "", *_block([shell(common)])]
     for name, command in commands.items():
-        lines += ["", f"`{name}` has beside it:", "", *_block([each for each in command if each not in common])]
+        lines += ["", f"`{name}` adds:", "", *_block([each for each in command if each not in common])]
     return lines
 
 

@@ -35,7 +35,7 @@ def page(design: Design, results: StudyResults, measures: StudyMeasures, outside
             *_section("The paper's figures beside ours", paper_lines(results, seeds, outside)),
             *_section("Measures without a verdict", measures_lines(design.claims, measures, seeds)),
             *_section("Percent of the held-out tasks solved after the last step", _accuracies(results, seeds, outside)),
-            *_section("Percent of each family", _families(results, seeds)),
+            *_section("Share solved of each family's tasks", _families(results, seeds)),
             *_section("Over training", _curves(results, seeds, outside)),
             *_section("Gaps", _gaps(design, results)),
             *_section("How it was made", commands_lines(results)),
@@ -79,7 +79,7 @@ def _claims_table(claims: Sequence[JudgedClaim], num_seeds: int) -> list[str]:
             f"| {judged.claim.text} | {judged.claim.paper} | | | | | {judged.adjusted_p:.2g} | **{judged.verdict}** |"
         )
         lines += [_part_row(part, num_seeds, "") for part in judged.parts]
-        lines += [_part_row(part, num_seeds, ", without a say") for part in judged.shown]
+        lines += [_part_row(part, num_seeds, ", no part of the verdict") for part in judged.shown]
     return lines
 
 
@@ -145,7 +145,7 @@ def _accuracies(results: StudyResults, seeds: Sequence[int], outside: Collection
     """Percent of the tasks solved after the last step, for each arm and seed; units that were not run show `-`."""
     groups = sorted({group for each in results.evaluations for group in each.solved}, key=lambda g: (g in outside, g))
     names = [f"{group}, outside" if group in outside else group for group in groups]
-    lines = [f"| arm | seed | {' | '.join(names)} | not known |", f"|---|---|{'---|' * len(groups)}---|"]
+    lines = [f"| arm | seed | {' | '.join(names)} | unknown |", f"|---|---|{'---|' * len(groups)}---|"]
     for arm in dict.fromkeys(each.arm for each in results.evaluations):
         for seed in seeds:
             final = results.final(arm, seed)
@@ -155,7 +155,7 @@ def _accuracies(results: StudyResults, seeds: Sequence[int], outside: Collection
 
 
 def _families(results: StudyResults, seeds: Sequence[int]) -> list[str]:
-    """Percent of the tasks of each family that an arm solves after its last step, over all seeds together."""
+    """Share of the tasks of each family that an arm solves after its last step, over all seeds together."""
     arms = list(dict.fromkeys(each.arm for each in results.evaluations))
     solved: dict[tuple[str, str], dict[str, list[bool]]] = {}
     for final in filter(None, (results.final(arm, seed) for arm in arms for seed in seeds)):
@@ -166,7 +166,7 @@ def _families(results: StudyResults, seeds: Sequence[int]) -> list[str]:
     lines = [f"| | family | {' | '.join(f'`{arm}`' for arm in arms)} |", f"|---|---|{'---|' * len(arms)}"]
     for (group, family), by_arm in sorted(solved.items()):
         known = (by_arm.get(arm) for arm in arms)
-        cells = (f"{100 * fmean(each):.0f} of {len(each)}" if each else _NOTHING for each in known)
+        cells = (f"{100 * fmean(each):.0f} % of {len(each)}" if each else _NOTHING for each in known)
         lines.append(f"| {group} | {family} | {' | '.join(cells)} |")
     return lines
 

@@ -6,9 +6,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from examples.study.outcomes import StudyResults, UnitEvaluation, accuracy
+from examples.study.verdicts import BASE
 
 PLOT = "study.png"
 """Name of the file in a study's folder."""
+_LEAST_SPAN = 20.0
+"""Smallest span of an axis of the last accuracies, in percentage points."""
 
 
 def plot(results: StudyResults, seeds: Sequence[int], outside: Collection[str]) -> Figure:
@@ -24,20 +27,28 @@ def plot(results: StudyResults, seeds: Sequence[int], outside: Collection[str]) 
     for number, arm in enumerate(dict.fromkeys(each.arm for each in results.evaluations)):
         curves = [results.curve(arm, seed) for seed in seeds]
         colour = f"C{number}"
-        if max(map(len, curves)) > 1:
-            for label, curve in _labelled(arm, curves):
-                percents = [_percent(each, outside) for each in curve]
-                over_training.plot([each.turns for each in curve], percents, ".-", color=colour, label=label)
         for label, curve in _labelled(arm, curves):
-            final = curve[-1]
-            finals.plot(
-                [_percent(final, outside)], [_percent(final, outside, inside=False)], "o", color=colour, label=label
-            )
+            base = results.final(BASE, curve[0].seed)
+            _draw_training(over_training, curve, base, outside, color=colour, label=label)
+            inside, out = (_percent(curve[-1], outside, inside=each) for each in (True, False))
+            finals.plot([inside], [out], "o", color=colour, label=label)
     over_training.set(xlabel="turns sampled in training", ylabel="tasks of the domains solved, %")
     finals.set(xlabel="tasks of the domains solved at the end, %", ylabel="tasks outside solved at the end, %")
+    _widen(finals)
     _legend(over_training)
     _legend(finals)
     return figure
+
+
+def _draw_training(
+    panel: Axes, curve: Sequence[UnitEvaluation], base: UnitEvaluation | None, outside: Collection[str], **style: str
+) -> None:
+    """Draw a training as a line that begins with the base policy, and an arm that samples no turns as a dashed line."""
+    if len(curve) > 1:
+        points = [*([] if base is None else [base]), *curve]
+        panel.plot([each.turns for each in points], [_percent(each, outside) for each in points], ".-", **style)
+    elif curve[-1].turns == 0 and curve[-1].arm != BASE:
+        panel.axhline(_percent(curve[-1], outside), linestyle="--", **style)
 
 
 def _labelled(arm: str, curves: Iterable[list[UnitEvaluation]]) -> Iterable[tuple[str, list[UnitEvaluation]]]:
@@ -50,6 +61,13 @@ def _percent(evaluation: UnitEvaluation, outside: Collection[str], *, inside: bo
     """Percent of the tasks solved; NaN, which is not drawn, if it is not known."""
     share = accuracy(evaluation, sorted(group for group in evaluation.solved if (group not in outside) is inside))
     return float("nan") if share is None else 100 * share
+
+
+def _widen(panel: Axes) -> None:
+    """Widen both axes to `_LEAST_SPAN`, so that differences of a few tasks do not look large."""
+    for (low, high), setting in ((panel.get_xlim(), panel.set_xlim), (panel.get_ylim(), panel.set_ylim)):
+        added = max(0.0, _LEAST_SPAN - (high - low)) / 2
+        setting(low - added, high + added)
 
 
 def _legend(panel: Axes) -> None:

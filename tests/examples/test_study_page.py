@@ -93,19 +93,24 @@ def test_the_page_is_made_again_from_the_two_files_alone(tmp_path: Path) -> None
 
 
 def test_the_plot_has_a_line_of_each_curve_and_a_point_of_each_unit_that_was_run() -> None:
+    """A line begins with the base policy of its seed; SFT, which samples no turns, has a dashed one over all turns."""
     whole = make_results()
-    kept = [each for each in whole.evaluations if (each.arm, each.seed) != ("end_to_end", 2)]
+    lacking = (("end_to_end", 2), ("base", 3))
+    kept = [each for each in whole.evaluations if (each.arm, each.seed) not in lacking]
 
     over_training, finals = plot(dataclasses.replace(whole, evaluations=kept), SEEDS, OUTSIDE).axes
 
+    base, pivotrl = [0, pytest.approx(40)], [[1280, pytest.approx(60)], [2560, pytest.approx(80)]]
+    whole_tasks = [[4000, 50], [8000, pytest.approx(70)], [12000, 85], [16000, 80]]
     assert [line.get_xydata().tolist() for line in over_training.lines] == [
-        *[[[1280, pytest.approx(60)], [2560, pytest.approx(80)]]] * 3,
-        *[[[4000, 50], [8000, pytest.approx(70)], [12000, 85], [16000, 80]]] * 2,
-    ]
-    assert over_training.get_legend_handles_labels()[1] == ["pivotrl", "end_to_end"]
+        *[[[0, pytest.approx(60)], [1, pytest.approx(60)]]] * 3,
+        *[[base, *pivotrl]] * 2, pivotrl,
+        [base, *whole_tasks], whole_tasks,
+    ]  # fmt: skip
+    assert over_training.get_legend_handles_labels()[1] == ["sft", "pivotrl", "end_to_end"]
     points = [tuple(line.get_xydata()[0]) for line in finals.lines]
-    assert len(points) == 6 * 3 - 1
-    assert points[:4] == [pytest.approx((40, 95))] * 3 + [pytest.approx((60, 80))]
+    assert len(points) == 6 * 3 - 2
+    assert points[:3] == [pytest.approx((40, 95))] * 2 + [pytest.approx((60, 80))]
     assert finals.get_legend_handles_labels()[1][:2] == ["base", "sft"]
 
 
