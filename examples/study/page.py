@@ -194,11 +194,14 @@ def _curves(results: StudyResults, seeds: Sequence[int], outside: Collection[str
 
 
 def _gaps(design: Design, results: StudyResults) -> list[str]:
-    missing = [
-        f"- `{arm.name}`, seed {seed}: not run"
+    missing = {
+        arm.name: [seed for seed in design.study.seeds if results.final(arm.name, seed) is None]
         for arm in design.study.arms
-        for seed in design.study.seeds
-        if results.final(arm.name, seed) is None
+    }
+    lines = [
+        f"- `{arm}`, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, seeds))}: not run"
+        for arm, seeds in missing.items()
+        if seeds
     ]
     notes = [f"- {note}" for note in results.about.notes]
-    return [*(["Gaps:", "", *missing] if missing else ["All units were run."]), *(["", *notes] if notes else [])]
+    return [*(lines or ["All units were run."]), *(["", *notes] if notes else [])]

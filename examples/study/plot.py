@@ -1,6 +1,7 @@
 """Outcomes of the study -> a plot: accuracy over the turns of training, and accuracy in the domains and outside."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -29,7 +30,7 @@ def plot(results: StudyResults, seeds: Sequence[int], outside: Collection[str]) 
         colour = f"C{number}"
         for label, curve in _labelled(arm, curves):
             base = results.final(BASE, curve[0].seed)
-            _draw_training(over_training, curve, base, outside, color=colour, label=label)
+            _draw_training(over_training, curve, base, outside, {"color": colour, "label": label})
             inside, out = (_percent(curve[-1], outside, inside=each) for each in (True, False))
             finals.plot([inside], [out], "o", color=colour, label=label)
     over_training.set(xlabel="turns sampled in training", ylabel="tasks of the domains solved, %")
@@ -41,7 +42,11 @@ def plot(results: StudyResults, seeds: Sequence[int], outside: Collection[str]) 
 
 
 def _draw_training(
-    panel: Axes, curve: Sequence[UnitEvaluation], base: UnitEvaluation | None, outside: Collection[str], **style: str
+    panel: Axes,
+    curve: Sequence[UnitEvaluation],
+    base: UnitEvaluation | None,
+    outside: Collection[str],
+    style: Mapping[str, Any],
 ) -> None:
     """Draw a training as a line that begins with the base policy, and an arm that samples no turns as a dashed line."""
     if len(curve) > 1:
