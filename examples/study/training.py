@@ -14,6 +14,7 @@ from examples.study.arms import ArmKind, Recipe
 from examples.study.outcomes import UnitEvaluation
 from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
 from verl_pivot.errors import DataError
+from verl_pivot.sandbox.lane.interpreters import KILL_REASONS
 
 _RECIPES: Mapping[Recipe, tuple[str, ...]] = {
     Recipe.PAPER: (  # the KL term of +method=pivotrl, also for whole tasks, which verl trains without one
@@ -28,6 +29,8 @@ _RECIPES: Mapping[Recipe, tuple[str, ...]] = {
     ),
 }
 """{recipe: overrides in which an arm differs from others of its kind}"""
+_TIME_LIMITS = ("it did not end within its time limit", KILL_REASONS["timeout"])
+"""What the policy reads of a command that ran into its time limit."""
 _SAVED_EVERY = 6
 """Largest number of steps between two checkpoints, from which an interrupted training continues."""
 
@@ -181,6 +184,20 @@ def _solved(dump: Path) -> dict[str, dict[str, bool | None]]:
 
 
 def _outcome(rollout: DumpedRollout) -> bool | None:
-    """Whether the task was solved; None if the system failed."""
+    """Whether the task was solved; None if the system failed.
+
+    A task that is not solved after a command that ran into its time limit counts as a failure of the system: the
+    commands of these tasks take milliseconds, and only a machine that is too busy makes them take seconds.
+    """
     is_masked = rollout.record is not None and rollout.record.is_masked
-    return None if is_masked or rollout.score is None else rollout.score == 1.0
+    if is_masked or rollout.score is None:
+        return None
+    if rollout.score == 1.0:
+        return True
+    return None if _ran_out_of_time(rollout) else False
+
+
+def _ran_out_of_time(rollout: DumpedRollout) -> bool:
+    """Whether the policy was told that a command ran into its time limit."""
+    told = (text for turn in rollout.turns for text in turn.observations)
+    return any(limit in text for text in told for limit in _TIME_LIMITS)

@@ -36,6 +36,9 @@ from examples.study.units import StudySeed  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
 from tests.support.composing import checked_config  # noqa: E402
 from verl_pivot.errors import ConfigError, DataError  # noqa: E402
+from verl_pivot.sandbox.execution import Result, Status  # noqa: E402
+from verl_pivot.sandbox.lane.interpreters import KILL_REASONS  # noqa: E402
+from verl_pivot.tools.tool_response import render_tool_response  # noqa: E402
 
 DESIGN = read_design()
 
@@ -260,6 +263,26 @@ def test_outcomes_of_a_dump_are_those_of_tasks_and_failures_of_the_system_are_no
     dump.write_text(dump_line("a", 1.0) + dump_line("b", 0.0) + dump_line("c", None))
 
     assert _solved(dump) == {"shop": {"a": True, "b": False, "c": None}}
+
+
+@pytest.mark.parametrize(
+    ("result", "is_known"),
+    [
+        (Result(status=Status.TIMEOUT), False),
+        (Result(status=Status.SESSION_KILLED, error=KILL_REASONS["timeout"]), False),
+        (Result(status=Status.SESSION_KILLED, error=KILL_REASONS["memory_limit"]), True),
+        (Result(status=Status.ERROR, exit_code=1), True),
+    ],
+)
+def test_an_outcome_after_a_command_that_ran_out_of_time_is_not_known(
+    result: Result, is_known: bool, tmp_path: Path
+) -> None:
+    """A machine that is too busy made commands of milliseconds end at their limit; a solved task stays solved."""
+    dump = tmp_path / "10.jsonl"
+    turns = [{"text": "", "num_tokens": 1, "ended": True, "observations": [render_tool_response(result)]}]
+    dump.write_text(dump_line("a", 1.0, turns=turns) + dump_line("b", 0.0, turns=turns))
+
+    assert _solved(dump) == {"shop": {"a": True, "b": False if is_known else None}}
 
 
 def test_an_outcome_without_a_task_is_refused(tmp_path: Path) -> None:
