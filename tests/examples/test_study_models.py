@@ -21,14 +21,14 @@ from verl_pivot.errors import ConfigError  # noqa: E402
 from verl_pivot.local.environment import has_accelerator  # noqa: E402
 from verl_pivot.smoke.tiny_model import write_tokenizer  # noqa: E402
 
-STUDY = read_design().study
+DESIGN = read_design()
+STUDY = DESIGN.study
 MUST_DIFFER = {
     "+local", "pivot.trial_steps",  # set on the CPU only
     "trainer.nnodes", "trainer.n_gpus_per_node", "actor_rollout_ref.rollout.name",
     "actor_rollout_ref.rollout.tensor_model_parallel_size", "actor_rollout_ref.rollout.gpu_memory_utilization",
     "actor_rollout_ref.rollout.enforce_eager", "actor_rollout_ref.model.use_remove_padding",
     "+actor_rollout_ref.model.override_config.attn_implementation",
-    "actor_rollout_ref.actor.optim.lr",  # tuned.yaml has rates of the tiny policy alone
 }  # fmt: skip
 """Keys in which a launch on a GPU may differ from one on the CPU."""
 OF_A_MODEL = {
@@ -69,7 +69,10 @@ def test_a_launch_on_a_gpu_differs_from_the_cpus_only_as_it_must(arm: Arm, tmp_p
 
     assert "+local=cpu" in cpu
     assert not [each for each in (*gpu, *given) if each.startswith("+local")]
-    assert {"+local", "trainer.n_gpus_per_node"} <= keys_that_differ(cpu, gpu) <= MUST_DIFFER
+    # tuned.yaml has rates of the tiny policy alone.
+    best = None if DESIGN.tuned is None else DESIGN.tuned.best(arm.name)
+    rate = {"actor_rollout_ref.actor.optim.lr"} if best and best.learning_rate != arm.learning_rate else set()
+    assert {"+local", "trainer.n_gpus_per_node", *rate} <= keys_that_differ(cpu, gpu) <= MUST_DIFFER | rate
     assert keys_that_differ(gpu, given) <= OF_A_MODEL
 
 
