@@ -69,10 +69,10 @@ def _percent(evaluation: UnitEvaluation, outside: Collection[str], *, inside: bo
 
 
 def _widen(panel: Axes) -> None:
-    """Widen both axes to `_LEAST_SPAN`, so that differences of a few tasks do not look large."""
+    """Widen both axes to `_LEAST_SPAN`, so that differences of a few tasks do not look large; no axis exceeds 100 %."""
     for (low, high), setting in ((panel.get_xlim(), panel.set_xlim), (panel.get_ylim(), panel.set_ylim)):
-        added = max(0.0, _LEAST_SPAN - (high - low)) / 2
-        setting(low - added, high + added)
+        high = min(100.0, high + max(0.0, _LEAST_SPAN - (high - low)) / 2)
+        setting(min(low, high - _LEAST_SPAN), high)
 
 
 def _legend(panel: Axes) -> None:
