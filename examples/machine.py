@@ -7,9 +7,10 @@ from verl_pivot.smoke.composing import this_machine
 
 @cache
 def machine_overrides() -> tuple[str, ...]:
-    """Overrides of a launch with one worker.
+    """Overrides of a launch with one worker; like one with `+local=cpu`, it logs to the console alone.
 
     Raises:
         ConfigError: If no rollout engine is installed.
     """
-    return tuple(this_machine(num_workers=1).overrides)
+    overrides = tuple(this_machine(num_workers=1).overrides)
+    return overrides if "+local=cpu" in overrides else (*overrides, "trainer.logger=[console]")

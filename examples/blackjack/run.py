@@ -17,7 +17,6 @@ from examples.dumps import step_dumps  # noqa: E402
 from examples.evaluated_training import EvaluatedTraining  # noqa: E402
 from examples.options import Out, Seeds, Steps  # noqa: E402
 from examples.success import Result, read_dump  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 
 def main(out: Out = Path("outputs/blackjack"), seeds: Seeds = 3, steps: Steps = 40) -> None:
@@ -53,5 +52,5 @@ def _result(arm: EvaluatedTraining) -> Result:
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

@@ -19,7 +19,6 @@ from examples.options import Out, Seeds, all_of, chosen_names, names_option  # n
 from examples.quickstart.run import phase, train_shown  # noqa: E402
 from examples.quickstart.training import kept_steps  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 console = Console()
 
@@ -79,5 +78,5 @@ def make_arm(name: str, policy: Path, folder: Path, seed: int, num_steps: int) -
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

@@ -21,7 +21,6 @@ from examples.l0.training import ARMS, Arm  # noqa: E402
 from examples.options import Out, Seeds, Steps, all_of, chosen_names, names_option  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
 console = Console()
@@ -85,5 +84,5 @@ def _settings(arm: Arm, num_held_out: int) -> JsonObject:
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

@@ -20,7 +20,6 @@ from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
 from examples.quickstart.run import FIRST_EXPERT_SEED  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
 from examples.success import Result, draw, read_dump, show, success_rows, write  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 NUM_TASKS = 2000
 NUM_HELD_OUT = 300
@@ -103,5 +102,5 @@ def _train(arm: ToolArm, wrong_share: float) -> None:
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

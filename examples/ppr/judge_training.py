@@ -1,4 +1,4 @@
-"""Trained judges of the study: `python -m examples.ppr.judge_training --help`."""
+"""Trained judges of the study, for `python -m examples.ppr.judge`."""
 
 import shlex
 import subprocess
@@ -32,7 +32,6 @@ from examples.quickstart.run import phase, run  # noqa: E402
 from examples.quickstart.training import Training, shell, train  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
 from verl_pivot.data.rollout_dumps import FOLDER  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
 console = Console()
@@ -80,7 +79,7 @@ def main(
 
     Run the command again to continue.
 
-    Example: python -m examples.ppr.judge_training --out outputs/ppr-1 --steps 10
+    Example: python -m examples.ppr.judge --out outputs/ppr-1 --steps 10
     """
     chosen = chosen_names(judges, _KINDS, kind="judge")
     source = source_of(out, seed)
@@ -254,5 +253,6 @@ class TaughtJudge:
         (judge / _BENCH).write_text(done.stdout)
 
 
-if __name__ == "__main__":
-    run_supervised(lambda: typer.run(main))
+def start() -> None:
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

@@ -25,7 +25,6 @@ from examples.ppr.training import ARMS, Arm  # noqa: E402
 from examples.quickstart.run import phase  # noqa: E402
 from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, unplayed, without_seeds  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
 console = Console()
@@ -159,5 +158,5 @@ def _result(arm: Arm, corpus: Corpus) -> report.Result:
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

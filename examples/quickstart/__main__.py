@@ -1,8 +1,6 @@
-"""`python -m examples.quickstart --help`; Ctrl-C gives one line and exit code 130 from the first import on."""
+"""`python -m examples.quickstart --help`; Ctrl-C ends it with all of its processes, even during imports."""
 
-from verl_pivot.interrupts import ended_by_interrupt
+from examples.entry import run_example
 
 if __name__ == "__main__":
-    with ended_by_interrupt("quickstart"):
-        from examples.quickstart.run import start
-    start()
+    run_example("quickstart")

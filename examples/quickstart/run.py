@@ -29,7 +29,6 @@ from examples.quickstart.training import Training, read_steps, shell, train  # n
 from verl_pivot.engines.engine import Sampling  # noqa: E402
 from verl_pivot.engines.server import sglang_server  # noqa: E402
 from verl_pivot.engines.sglang_engine import SGLangEngine  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 FIRST_EXPERT_SEED = 100_000
 """First seed of the expert's tasks, which the policy's SFT never saw; held-out tasks have other names and numbers."""
@@ -159,5 +158,5 @@ def measure(url: str, policy: Path, num_tasks: int) -> Evaluation:
 
 
 def start() -> None:
-    """Run `main` with the arguments of this process; however it is killed, it leaves no process behind."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

@@ -99,8 +99,8 @@ class Training:
 
     @property
     def log(self) -> Path:
-        """The full log of the launch."""
-        return self.folder / LOG_NAME
+        """The full log of the launch; on a GPU, that is what it prints."""
+        return self.folder / LOG_NAME if "+local=cpu" in self.command else self.printed
 
     @property
     def printed(self) -> Path:

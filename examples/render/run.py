@@ -20,7 +20,6 @@ from examples.render import report  # noqa: E402
 from examples.render.policy import make_policy, sft_config  # noqa: E402
 from examples.render.training import ARMS, hidden_settings, make_arm  # noqa: E402
 from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, unplayed, without_seeds  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 
 def main(
@@ -77,5 +76,5 @@ def _unit(arm: ToolArm, out: Path) -> KeptUnit[report.Design]:
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

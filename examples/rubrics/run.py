@@ -18,7 +18,6 @@ from examples.rubrics.corpus import make_corpus  # noqa: E402
 from examples.rubrics.policy import make_policy, sft_config  # noqa: E402
 from examples.rubrics.training import ARMS, make_arm, with_judge  # noqa: E402
 from examples.scripted_judge import served  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 
 def main(
@@ -63,5 +62,5 @@ def _train(arm: ToolArm) -> None:
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

@@ -18,7 +18,6 @@ from examples.search.measures import read_dump, read_training  # noqa: E402
 from examples.search.policy import make_policy, sft_config  # noqa: E402
 from examples.search.questions import Corpus, make_corpus  # noqa: E402
 from examples.search.training import ARMS, Arm  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 
 def main(
@@ -78,5 +77,5 @@ def _result(arm: EvaluatedTraining) -> report.Result:
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

@@ -1,8 +1,6 @@
-"""`python -m examples.study --help`; Ctrl-C gives one line and exit code 130 from the first import on."""
+"""`python -m examples.study --help`; Ctrl-C ends it with all of its processes, even during imports."""
 
-from verl_pivot.interrupts import ended_by_interrupt
+from examples.entry import run_example
 
 if __name__ == "__main__":
-    with ended_by_interrupt("study"):
-        from examples.study.run import start
-    start()
+    run_example("study")

@@ -25,7 +25,6 @@ from examples.study.study import Study, write_study  # noqa: E402
 from examples.study.tuned import tuning_lines, write_tuned  # noqa: E402
 from examples.study.tuning import tuning_outcome  # noqa: E402
 from verl_pivot.errors import PivotError  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 console = Console()
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -224,13 +223,13 @@ def _print_plan(study: Study, request: StudyRequest) -> None:
 
 
 def start() -> None:
-    """Run the study's command; however it is killed, it leaves no process behind.
+    """Run the study's command.
 
     Raises:
         SystemExit: With one sentence, after a mistake of the user, or if files cannot be written.
     """
     try:
-        run_supervised(app)
+        app()
     except PivotError as error:
         raise SystemExit(str(error)) from error
     except OSError as error:

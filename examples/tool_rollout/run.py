@@ -16,7 +16,6 @@ from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
 from examples.quickstart.run import FIRST_EXPERT_SEED, measure_checkpoint, phase, train_shown  # noqa: E402
 from examples.quickstart.training import read_steps  # noqa: E402
 from examples.tool_rollout.training import ToolTraining, write_tasks  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 console = Console()
 
@@ -66,5 +65,5 @@ def main(
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

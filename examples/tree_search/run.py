@@ -17,7 +17,6 @@ from examples.success import Result, read_dump  # noqa: E402
 from examples.tree_search.measures import read_evaluations, read_steps  # noqa: E402
 from examples.tree_search.report import Trained, show_all, write  # noqa: E402
 from examples.tree_search.training import ARMS, BASE, PLAIN, SEARCH, make_arm  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 
 def main(
@@ -58,5 +57,5 @@ def main(
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

@@ -17,7 +17,6 @@ from examples.quickstart.policy import SftConfig, make_policy  # noqa: E402
 from examples.success import Result, SuccessRow, read_dump, show, success_rows, write  # noqa: E402
 from examples.turn_cost.training import ARMS, OUTCOME, make_arm  # noqa: E402
 from verl_pivot.data.rollout_dumps import DumpedOutcome  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 
 def main(
@@ -71,5 +70,5 @@ def draw(rows: list[SuccessRow], path: Path) -> None:
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

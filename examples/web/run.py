@@ -30,7 +30,6 @@ from examples.web.training import ARMS, Arm  # noqa: E402
 from verl_pivot.browser.settings import find_browser  # noqa: E402
 from verl_pivot.environments.miniwob import pages_folder  # noqa: E402
 from verl_pivot.errors import ConfigError  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
 console = Console()
@@ -169,5 +168,5 @@ def _result(arm: Arm) -> report.Result:
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

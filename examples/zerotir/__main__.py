@@ -1,8 +1,6 @@
-"""`python -m examples.zerotir --help`; Ctrl-C prints one line and exits with code 130, even during imports."""
+"""`python -m examples.zerotir --help`; Ctrl-C ends it with all of its processes, even during imports."""
 
-from verl_pivot.interrupts import ended_by_interrupt
+from examples.entry import run_example
 
 if __name__ == "__main__":
-    with ended_by_interrupt("zerotir"):
-        from examples.zerotir.run import start
-    start()
+    run_example("zerotir")

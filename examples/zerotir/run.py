@@ -18,7 +18,6 @@ from examples.quickstart.run import phase, run, train_shown  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
 from examples.zerotir.policy import make_policy, sft_config  # noqa: E402
 from examples.zerotir.training import ZeroTIRTraining  # noqa: E402
-from verl_pivot.local.supervision import run_supervised  # noqa: E402
 
 console = Console()
 BLOCK_STEPS = 10
@@ -70,5 +69,5 @@ def make_training(policy: Path, folder: Path, seed: int, num_steps: int) -> Zero
 
 
 def start() -> None:
-    """Run `main` with the command line's arguments; however it is killed, all of its processes end with it."""
-    run_supervised(lambda: typer.run(main))
+    """Run `main` with the command line's arguments."""
+    typer.run(main)

@@ -9,10 +9,12 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
+import examples.machine  # noqa: E402
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS  # noqa: E402
 from examples.quickstart.training import Training, keep_steps, kept_steps, read_steps, train  # noqa: E402
 from tests.support.composing import checked_config  # noqa: E402
 from verl_pivot.launch_checks.sampling import sampling_of  # noqa: E402
+from verl_pivot.smoke.composing import SmokeMachine  # noqa: E402
 
 LINE = (
     "\x1b[36m(TaskRunnerV1 pid=1)\x1b[0m step:{step} - pivot/undecided_rows:0.0 - verifier/state/solved:0.25 - "
@@ -46,6 +48,24 @@ def test_steps_are_read_from_verls_console_log(tmp_path: Path) -> None:
     assert steps[0]["actor/lr"] == 5e-4
     assert steps[0]["num_turns/min"] == 2.0
     assert steps[0]["verifier/state/solved"] == 0.25
+
+
+def test_a_launch_on_a_gpu_logs_to_the_console_and_its_steps_are_read_from_what_it_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gpu = SmokeMachine(has_accelerator=True, num_workers=1, engine="sglang")
+    monkeypatch.setattr(examples.machine, "this_machine", lambda num_workers: gpu)
+    examples.machine.machine_overrides.cache_clear()
+    try:
+        training = make_training(tmp_path)
+        command, log = training.command, training.log
+    finally:
+        examples.machine.machine_overrides.cache_clear()
+
+    assert "+local=cpu" not in command
+    assert "trainer.logger=[console]" in command
+    assert log == training.printed
+    assert make_training(tmp_path).log.name == "launch.log"  # of this machine, which has no GPU
 
 
 def test_steps_of_a_launch_that_was_killed_are_kept_and_one_taken_twice_counts_once(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from verl_pivot.data.pivots import AGENT_NAME, SCHEMA
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config, own_sentence
+from verl_pivot.launch_checks import checks
 from verl_pivot.launch_checks.agent_loops import LOOPS_WITHOUT_OUR_TOOLS
 from verl_pivot.launch_checks.checks import check_launch, remember_run
 from verl_pivot.launch_checks.engine import check_engine, check_model
@@ -286,6 +287,20 @@ def test_sequences_split_over_gpus_without_flash_attention_are_refused_wherever_
         "ulysses_sequence_parallel_size=2 splits sequences over GPUs"
     )
     check(size)
+
+
+def test_a_critic_without_flash_attention_is_refused_on_a_machine_with_a_gpu(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tasks(folder / "qa.parquet")
+    here = ("pivot.process.mode=outcome", "data.train_files=qa.parquet", "data.val_files=qa.parquet",
+            "data.train_batch_size=64", "trainer.default_local_dir=run")  # fmt: skip
+    check(*here, method="ppr")
+
+    monkeypatch.setattr(checks, "has_accelerator", lambda: True)
+
+    assert refusal(*here, method="ppr").startswith("verl loads the critic of critic.strategy=fsdp with flash attention")
+    check(*here, "algorithm.adv_estimator=rloo", "actor_rollout_ref.rollout.n=2", method="ppr")
 
 
 def test_a_checkpoint_that_is_named_and_not_there_is_refused(folder: Path) -> None:

@@ -7,7 +7,7 @@ from hydra import compose, initialize_config_module
 from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.launch_checks.engine import check_sequence_parallel, check_served_adapter
+from verl_pivot.launch_checks.engine import check_critic_attention, check_sequence_parallel, check_served_adapter
 from verl_pivot.launch_checks.gpus import check_engine_size, check_gpus
 from verl_pivot.launch_checks.resuming import check_num_gpus
 from verl_pivot.launch_checks.separate_trainer import check_separate_trainer
@@ -176,3 +176,11 @@ def test_an_adapter_that_sglang_does_not_take_is_refused_and_one_that_is_merged_
         ConfigError, match=r"lora_rank=4: SGLang 0\.5\.12 .* set actor_rollout_ref\.model\.lora\.merge=True"
     ):
         check_served_adapter("sglang", 4, is_merged=False)
+
+
+def test_a_critic_of_fsdp_needs_flash_attention() -> None:
+    check_critic_attention("fsdp2", has_flash_attention=True)
+    check_critic_attention("megatron", has_flash_attention=False)
+    for strategy in ("fsdp", "fsdp2"):
+        with pytest.raises(ConfigError, match=rf"^verl loads the critic of critic\.strategy={strategy} with flash att"):
+            check_critic_attention(strategy, has_flash_attention=False)

@@ -1,5 +1,6 @@
 """Smoke runs: a case for each method, and what is reported about the metrics that a launch logged."""
 
+import importlib.util
 import math
 from pathlib import Path
 
@@ -107,3 +108,17 @@ def test_paths_with_spaces_reach_hydra_whole(tmp_path: Path) -> None:
     assert values["actor_rollout_ref.model.path"] == str(folder / "model")
     assert values["pivot.ruler.base_url"] == "http://127.0.0.1:1/v1"
     assert (values["data.train_batch_size"], values["actor_rollout_ref.rollout.n"]) == (4, 4)
+
+
+@pytest.mark.parametrize(("engine", "installed", "backends"), [
+    ("sglang", None, ["fa3", "pytorch"]),
+    ("sglang", object(), []),
+    ("vllm", None, []),
+])  # fmt: skip
+def test_on_a_gpu_without_compiled_flashinfer_kernels_sglang_takes_its_own(
+    engine: str, installed: object, backends: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: installed)
+    machine = SmokeMachine(has_accelerator=True, num_workers=1, engine=engine)
+
+    assert [word.partition("=")[2] for word in machine.overrides if "engine_kwargs" in word] == backends

@@ -24,8 +24,11 @@ CPU_FLAGS = (
     "--sleep-on-idle",  # otherwise the scheduler of an idle server keeps one core busy
 )
 
-GPU_FLAGS = ("--dtype", "bfloat16")
-"""The default precision of verl's `rollout.dtype`; without it, SGLang serves a float32 checkpoint in float16."""
+GPU_FLAGS = ("--dtype", "bfloat16", "--disable-piecewise-cuda-graph")
+"""The default precision of verl's `rollout.dtype`; without it, SGLang serves a float32 checkpoint in float16.
+
+SGLang 0.5.12 did not start with a policy of a million parameters unless its piecewise CUDA graphs were disabled.
+"""
 
 # Asks Linux to send SIGKILL (9) to the new process when its parent ends (PR_SET_PDEATHSIG, 1), then runs the module.
 _TIE_AND_RUN = """

@@ -1,5 +1,6 @@
 """A launch's config -> nothing, or one sentence about what would fail or do nothing once Ray is up."""
 
+import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from verl_pivot.launch_checks.agent_loops import check_agent_loops
 from verl_pivot.launch_checks.engine import (
     check_adapter,
     check_context,
+    check_critic_attention,
     check_engine,
     check_model,
     check_sequence_parallel,
@@ -41,6 +43,7 @@ from verl_pivot.launch_checks.training_files import (
 )
 from verl_pivot.launch_checks.values import check_loggers, check_mini_batch, check_values
 from verl_pivot.launch_checks.verl_names import check_verl_names
+from verl_pivot.local.environment import has_accelerator
 from verl_pivot.resampling.settings import check_batch, parse_resampling
 from verl_pivot.rollout import rubric_rewards, workflow_settings
 from verl_pivot.rollout.settings import parse_settings
@@ -88,6 +91,7 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
         check_same_run(Path(config.trainer.default_local_dir), step, _run_record(config, chosen))
     if not config.trainer.get("val_only"):
         _check_resume(config, step, steps_per_epoch)
+        _check_critic_attention(config)
     check_loggers(config.trainer.logger)
     check_folders({f"trainer.{key}": config.trainer.get(key) for key in _written(config)})
 
@@ -231,6 +235,12 @@ def _check_sequence_parallel(config: DictConfig) -> None:
     engine = actor.get("fsdp_config", {})  # verl reads it if the actor's own key is left at 1
     sizes = (each.get("ulysses_sequence_parallel_size", 1) for each in (actor, engine))
     check_sequence_parallel(max(map(int, sizes)), model.get("override_config", {}).get("attn_implementation"))
+
+
+def _check_critic_attention(config: DictConfig) -> None:
+    if needs_critic(config) and has_accelerator():  # the machine that starts a launch may have no GPU of its own
+        is_installed = importlib.util.find_spec("flash_attn") is not None
+        check_critic_attention(str(config.critic.strategy), has_flash_attention=is_installed)
 
 
 def _resumed_step(config: DictConfig) -> int:

@@ -17,6 +17,7 @@ _MODULES = {
 _SGLANG_WITHOUT_ADAPTERS = "0.5.12"
 """Version of SGLang whose `LoadLoRAAdapterFromTensorsReqInput` does not take the tensors of verl 0.9.1."""
 _UNSPLIT_ATTENTIONS = ("eager", "flex_attention", "sdpa")
+_FSDP = ("fsdp", "fsdp2")
 
 
 def check_engine(name: str) -> None:
@@ -139,6 +140,26 @@ def check_sequence_parallel(num_gpus: int, attention: str | None) -> None:
             f"ulysses_sequence_parallel_size={num_gpus} splits sequences over GPUs, which verl supports only with "
             f"flash attention: with attn_implementation={attention} each GPU would read its own part only; install "
             "flash-attn and leave the setting out, or set actor_rollout_ref.actor.ulysses_sequence_parallel_size=1"
+        )
+
+
+def check_critic_attention(strategy: str, *, has_flash_attention: bool) -> None:
+    """Refuse to train a critic without flash attention, which verl would only find out after all models are up.
+
+    verl loads the critic of FSDP with it, whatever the config says (`load_valuehead_model` in `verl/utils/model.py`).
+
+    Args:
+        strategy: `critic.strategy`.
+        has_flash_attention: Whether the package is installed.
+
+    Raises:
+        ConfigError: Saying what to install.
+    """
+    if strategy in _FSDP and not has_flash_attention:
+        raise ConfigError(
+            f"verl loads the critic of critic.strategy={strategy} with flash attention, which is not installed: pip "
+            "install --no-build-isolation flash-attn==2.8.3, or choose an estimator without a critic, such as "
+            "algorithm.adv_estimator=grpo"
         )
 
 

@@ -53,6 +53,7 @@ class SmokeMachine:
             "actor_rollout_ref.rollout.gpu_memory_utilization=0.3",
             "actor_rollout_ref.rollout.enforce_eager=True",
             *self._attention,
+            *self._engine_kernels,
         ]
 
     @property
@@ -63,6 +64,14 @@ class SmokeMachine:
             "actor_rollout_ref.model.use_remove_padding=False",
             "+actor_rollout_ref.model.override_config.attn_implementation=sdpa",
         ]
+
+    @property
+    def _engine_kernels(self) -> list[str]:
+        """SGLang's kernels for Hopper, unless `flashinfer-cubin` is there: FlashInfer would compile for minutes."""
+        if self.engine != "sglang" or importlib.util.find_spec("flashinfer_cubin") is not None:
+            return []
+        kwargs = "+actor_rollout_ref.rollout.engine_kwargs.sglang"
+        return [f"{kwargs}.attention_backend=fa3", f"{kwargs}.sampling_backend=pytorch"]
 
 
 def compose(

@@ -1,6 +1,7 @@
 """Texts, or the folder of a checkpoint -> a checkpoint with few, small layers and random weights."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -142,17 +143,31 @@ def write_writing_model(folder: Path, *, turns: Sequence[str], corpus: Sequence[
         torch.nn.init.zeros_(layer.self_attn.o_proj.weight.requires_grad_(False))
     generator = torch.Generator().manual_seed(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    for _ in range(_NUM_LESSONS):
-        read = torch.randint(len(tokenizer), (8, _LESSON_TOKENS // 8), generator=generator)
-        read[:, ::8] = _drawn(written, read[:, ::8], generator)
-        wanted = _drawn(written, read, generator)
-        wanted[torch.isin(read, written)] = tokenizer.eos_token_id
-        loss = torch.nn.functional.cross_entropy(model(input_ids=read).logits.flatten(0, 1), wanted.flatten())
-        optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
-        optimizer.step()
+    with one_thread():
+        for _ in range(_NUM_LESSONS):
+            read = torch.randint(len(tokenizer), (8, _LESSON_TOKENS // 8), generator=generator)
+            read[:, ::8] = _drawn(written, read[:, ::8], generator)
+            wanted = _drawn(written, read, generator)
+            wanted[torch.isin(read, written)] = tokenizer.eos_token_id
+            loss = torch.nn.functional.cross_entropy(model(input_ids=read).logits.flatten(0, 1), wanted.flatten())
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]  # torch gives it no types
+            optimizer.step()
     model.save_pretrained(folder)
     return folder
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let torch compute with one thread: at this size, more threads would wait for each other most of the time."""
+    import torch
+
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _drawn(choices: Any, like: Any, generator: Any) -> Any:
