@@ -165,7 +165,7 @@ def test_a_server_with_an_accelerator_gets_no_flags_for_the_cpu() -> None:
     assert flags[:8] == ("--model-path", "policy", "--host", "127.0.0.1", "--port", "80", "--random-seed", "3")
     assert flags[-3:] == ("--dtype", "bfloat16", "--disable-piecewise-cuda-graph")  # precision of verl's rollout.dtype
     assert "--device" not in flags
-    assert server_flags("policy", port=80, seed=3, on_cpu=True)[len(flags) - 2 :][:2] == ("--device", "cpu")
+    assert server_flags("policy", port=80, seed=3, on_cpu=True)[len(flags) - 3 :][:2] == ("--device", "cpu")
 
 
 def test_looking_for_an_accelerator_opens_none(monkeypatch: pytest.MonkeyPatch) -> None:

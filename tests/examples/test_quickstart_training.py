@@ -9,7 +9,8 @@ from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which looks for torchvision
 
-import examples.machine  # noqa: E402
+from examples import machine  # noqa: E402
+from examples.quickstart import training  # noqa: E402
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS  # noqa: E402
 from examples.quickstart.training import Training, keep_steps, kept_steps, read_steps, train  # noqa: E402
 from tests.support.composing import checked_config  # noqa: E402
@@ -54,18 +55,20 @@ def test_a_launch_on_a_gpu_logs_to_the_console_and_its_steps_are_read_from_what_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gpu = SmokeMachine(has_accelerator=True, num_workers=1, engine="sglang")
-    monkeypatch.setattr(examples.machine, "this_machine", lambda num_workers: gpu)
-    examples.machine.machine_overrides.cache_clear()
-    try:
-        training = make_training(tmp_path)
-        command, log = training.command, training.log
-    finally:
-        examples.machine.machine_overrides.cache_clear()
+    monkeypatch.setattr(machine, "this_machine", lambda num_workers: gpu)
+    monkeypatch.setattr(training, "machine_overrides", machine.machine_overrides.__wrapped__)  # without its cache
+    there = make_training(tmp_path)
 
-    assert "+local=cpu" not in command
-    assert "trainer.logger=[console]" in command
-    assert log == training.printed
-    assert make_training(tmp_path).log.name == "launch.log"  # of this machine, which has no GPU
+    assert "+local=cpu" not in there.command
+    assert "trainer.logger=[console]" in there.command
+    assert there.log == there.printed
+
+
+def test_a_launch_without_a_gpu_writes_a_log_of_its_own(tmp_path: Path) -> None:
+    here = make_training(tmp_path)
+
+    assert "trainer.logger=[console]" not in here.command
+    assert here.log == here.folder / "launch.log"
 
 
 def test_steps_of_a_launch_that_was_killed_are_kept_and_one_taken_twice_counts_once(tmp_path: Path) -> None:
