@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.hostile.test_sandbox_sessions import in_session
 from tests.support.sandbox_services import Kind, service
 from verl_pivot.sandbox.execution import Limits, Program, Result, Status
-from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting, family
+from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting, family, lacked_core
 from verl_pivot.sandbox.session import Session
 
 pytestmark = pytest.mark.heavy
@@ -191,6 +191,21 @@ def test_a_process_that_has_a_core_is_found_out_at_the_second_look() -> None:
     waiting.look({7: CoreTime(used_seconds=1.0625, waited_seconds=0.0)}, is_ready=True, now=10.0625)
 
     assert (waiting.seconds(60.0), waiting.is_undecided) == (0.0, False)
+
+
+@pytest.mark.parametrize(("waited", "used", "lacked"), [
+    (0.0, 0.1, False),  # it slept
+    (4.9, 0.1, False),
+    (5.0, 0.1, True),  # the waits that are known are half of its limit, those of ended processes are not known
+    (5.0, 4.9, True),
+    (5.0, 5.0, False),  # it computed for as long as it waited
+    (50.0, 10.0, False),  # all of its waiting was granted, and it used up its limit
+    (50.1, 10.0, True),  # it waited for longer than five times its limit
+])  # fmt: skip
+def test_a_program_that_waited_for_half_of_its_limit_and_computed_for_less_lacked_a_core(
+    waited: float, used: float, lacked: bool
+) -> None:
+    assert lacked_core(waited, used, wall_seconds=10.0) is lacked
 
 
 CELL_BUSY = "end = time.process_time() + 0.25\nwhile time.process_time() < end: pass"

@@ -300,8 +300,8 @@ class Result:
     peak_memory_bytes: int | None = None
     """Most memory of all processes at once; None if the backend cannot tell."""
     had_no_core: bool = False
-    """Whether the program was ended at its wall limit before it had used that time, because it waited for a free core
-    for too long. False if the backend cannot tell."""
+    """Whether the program was ended at its wall limit for lack of a free core, which says nothing of the program. False
+    if the backend cannot tell."""
     session: SessionState | None = None
     """State of the session; None for a program."""
     tier: str = ""

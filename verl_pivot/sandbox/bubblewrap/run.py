@@ -15,7 +15,14 @@ from verl_pivot.sandbox.bubblewrap.drain import Drain
 from verl_pivot.sandbox.bubblewrap.process_tree import be_ended_first, child_pids, num_tmp_files, usage_below
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, MIB, Limits, Status
 from verl_pivot.sandbox.lane.control_groups import PodGroup
-from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, MANY_PROCESSES, Waiting, granted_seconds, look_at
+from verl_pivot.sandbox.lane.core_time import (
+    LOOK_AGAIN_SECONDS,
+    MANY_PROCESSES,
+    Waiting,
+    granted_seconds,
+    lacked_core,
+    look_at,
+)
 from verl_pivot.sandbox.lane.networks import buffer_bytes, num_sockets_of
 
 START_SECONDS = 60.0
@@ -35,7 +42,7 @@ class StepEnd:
     reason: Status | None = None
     """Limit for which the step was ended; None if it ended by itself."""
     had_no_core: bool = False
-    """Whether it was ended for its wall limit although it waited for a core longer than the granted time."""
+    """Whether it was ended for its wall limit for lack of a core."""
     wait_status: int = 0
     """Status as wait4 gives it."""
     exec_error: str = ""
@@ -251,7 +258,7 @@ class BwrapRun:
                 continue
             missing = LOOK_AGAIN_SECONDS
             if has_many or not waiting.is_undecided:
-                self._had_no_core = waited > granted
+                self._had_no_core = lacked_core(waited, waiting.used_seconds, limits.wall_seconds)
                 self.kill(Status.TIMEOUT)
 
     async def _next(self) -> str | None:

@@ -79,10 +79,14 @@ class Waiting:
 
     def seconds(self, elapsed_seconds: float) -> float:
         """Seconds, out of `elapsed_seconds`, that the program had waited for a core by the latest look."""
-        used = self._total.used_seconds - self._before.used_seconds
         stalled = self._looked_at - self._stalled_since if self._is_ready else 0.0
         waited = self._total.waited_seconds - self._before.waited_seconds + stalled
-        return max(0.0, min(waited, elapsed_seconds - used))
+        return max(0.0, min(waited, elapsed_seconds - self.used_seconds))
+
+    @property
+    def used_seconds(self) -> float:
+        """CPU seconds that the program had used by the latest look."""
+        return self._total.used_seconds - self._before.used_seconds
 
 
 def _sum(times: Collection[CoreTime]) -> CoreTime:
@@ -103,6 +107,21 @@ def note_crowd(waiting: Waiting, processes: Sequence[ProcessStat]) -> None:
 def granted_seconds(waited_seconds: float, wall_seconds: float) -> float:
     """Seconds that a program gets on top of its wall limit because it waited for a core."""
     return min(waited_seconds, max(_MAX_WAITS * wall_seconds, _MAX_WAITED_SECONDS))
+
+
+def lacked_core(waited_seconds: float, used_seconds: float, wall_seconds: float) -> bool:
+    """Whether a program that ran into its wall limit did so for lack of a core, which says nothing of the program.
+
+    It waited longer than what is granted, or it waited for half of its limit or more and computed for less than that.
+    In the second case the rest of its time is sleep, or waits of processes that started and ended between two looks.
+
+    Args:
+        waited_seconds: Time in which it was ready to run and had no core.
+        used_seconds: CPU time of its processes.
+        wall_seconds: Its wall limit.
+    """
+    is_beyond = waited_seconds > granted_seconds(waited_seconds, wall_seconds)
+    return is_beyond or used_seconds < wall_seconds / 2 <= waited_seconds
 
 
 def family(pid: int, shim_pid: int | None = None) -> list[ProcessStat]:

@@ -16,6 +16,7 @@ from verl_pivot.sandbox.lane.core_time import (
     cpu_seconds_of_process,
     family,
     granted_seconds,
+    lacked_core,
     look_at,
 )
 from verl_pivot.sandbox.lane.event_loop import EventLoop
@@ -32,6 +33,8 @@ _GRACE_SECONDS = 0.5
 """Seconds after the interrupt of a cell at which its interpreter is killed, if the cell has not ended."""
 _CHECK_SECONDS = 0.05
 """Minimum seconds between two looks at the CPU time of a cell."""
+_NUM_LOOKS = 8
+"""Minimum number of looks before the wall limit: a process that ends between two looks takes its waits with it."""
 _TICK_SECONDS = 1 / os.sysconf("SC_CLK_TCK")
 _NUM_CORES = os.cpu_count() or 1
 
@@ -70,7 +73,7 @@ class RunningCell:
         self.killed_by: str | None = None
         """Limit or reason for which it was interrupted, or its interpreter killed."""
         self.had_no_core = False
-        """Whether it was interrupted for its wall limit although it waited for a core longer than the granted time."""
+        """Whether it was interrupted for its wall limit for lack of a core."""
         self.calls = calls
         self._started_at = time.monotonic()
         self._began_at = time.clock_gettime(time.CLOCK_BOOTTIME) - _TICK_SECONDS
@@ -90,7 +93,8 @@ class RunningCell:
         self._waiting = Waiting(before)
         self._socket = AnswerSocket(num_fields=2, max_bytes=max_bytes, max_total_bytes=2 * max_bytes)
         loop.on_readable(self._socket.fileno(), self._on_readable)
-        self._timer = loop.after(min(wall_seconds, cpu_seconds / _NUM_CORES), self._check_limits)
+        self._look_seconds = wall_seconds / _NUM_LOOKS
+        self._timer = loop.after(min(self._look_seconds, cpu_seconds / _NUM_CORES), self._check_limits)
 
     def send(self, number: int, code: str) -> None:
         """Ask the interpreter to run the code.
@@ -150,13 +154,13 @@ class RunningCell:
         if missing_wall <= 0.001 and self._waiting.is_undecided:
             self._timer = self._loop.after(LOOK_AGAIN_SECONDS, self._check_limits)
         elif missing_wall <= 0.001:
-            self.had_no_core = waited > granted
+            self.had_no_core = lacked_core(waited, self._waiting.used_seconds, self._wall_seconds)
             self._interrupt("timeout")
         elif missing_cpu <= 0.0:
             self._interrupt("cpu_limit")
         else:
             wait = max(_CHECK_SECONDS, missing_cpu / _NUM_CORES)
-            self._timer = self._loop.after(min(missing_wall, wait), self._check_limits)
+            self._timer = self._loop.after(min(missing_wall, wait, self._look_seconds), self._check_limits)
 
     def _processes(self) -> list[ProcessStat]:
         """The interpreter and all processes that its cells have left running; empty without /proc."""

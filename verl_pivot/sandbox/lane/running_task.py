@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from verl_pivot.sandbox.lane.capture import Capture
-from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, Waiting, family, granted_seconds, look_at
+from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, Waiting, family, granted_seconds, lacked_core, look_at
 from verl_pivot.sandbox.lane.event_loop import EventLoop, Timer
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.procfs import MemoryKills, has_ended
@@ -32,7 +32,7 @@ class Ending:
     killed_by: str | None = None
     """Limit for which the process was killed; None if it ended by itself, even if that was shortly before the kill."""
     had_no_core: bool = False
-    """Whether it was killed for its wall limit although it waited for a core longer than the granted time."""
+    """Whether it was killed for its wall limit for lack of a core."""
     pod_ended_for: str | None = None
     """Limit for which the pod was ended, with the files in it, before the end of the process was known."""
     status: int = 0
@@ -168,14 +168,15 @@ class RunningTask:
     def _on_wall(self) -> None:
         """Kill the process for its wall limit, unless time in which it waited for a core is still to be granted.
 
-        A process that waited longer than the granted time has not used up its limit: `Ending.had_no_core` says so.
+        `Ending.had_no_core` says whether the limit was reached for lack of a core.
         """
         if self._paused_at is not None:
             self.resume()
             self.pause()
         now = time.monotonic()
         elapsed = now - self._forked_at
-        waited = self._starved_seconds(elapsed, now) + self._paused_seconds
+        starved = self._starved_seconds(elapsed, now)
+        waited = starved + self._paused_seconds
         granted = granted_seconds(waited, self._wall_seconds)
         missing = self._wall_seconds + granted - elapsed
         if missing > 0.001:
@@ -185,7 +186,8 @@ class RunningTask:
         elif self.pid is not None and has_ended(self.pid):  # in time; on a busy machine the report comes late
             self._timer = self._loop.after(ANSWER_SECONDS, self.process.zygote.replace)
         else:
-            self._had_no_core = waited > granted
+            is_starved = lacked_core(starved, self.waiting.used_seconds, self._wall_seconds)
+            self._had_no_core = is_starved or waited > granted
             self.kill("timeout")
 
     def _failure_of_machine(self, was_killed: bool) -> str | None:
