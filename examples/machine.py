@@ -2,15 +2,19 @@
 
 from functools import cache
 
-from verl_pivot.smoke.composing import this_machine
+from verl_pivot.smoke.composing import SmokeMachine, this_machine
 
 
 @cache
 def machine_overrides() -> tuple[str, ...]:
-    """Overrides of a launch with one worker; like one with `+local=cpu`, it logs to the console alone.
+    """Overrides of a launch with one worker on this machine.
 
     Raises:
         ConfigError: If no rollout engine is installed.
     """
-    overrides = tuple(this_machine(num_workers=1).overrides)
-    return overrides if "+local=cpu" in overrides else (*overrides, "trainer.logger=[console]")
+    return overrides_on(this_machine(num_workers=1))
+
+
+def overrides_on(machine: SmokeMachine) -> tuple[str, ...]:
+    """Overrides of a launch on a machine; on a GPU it logs to the console alone, as one with `+local=cpu` does."""
+    return (*machine.overrides, *(("trainer.logger=[console]",) if machine.has_accelerator else ()))

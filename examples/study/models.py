@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from examples.arms import Lengths
-from examples.machine import machine_overrides
+from examples.machine import machine_overrides, overrides_on
 from examples.quickstart.policy import SftConfig
 from examples.study.policy import (
     MAX_PROMPT_TOKENS,
@@ -85,7 +85,7 @@ def gpu_overrides() -> tuple[str, ...]:
     engine = installed_engine()
     if engine is None:
         raise ConfigError("--gpu: neither SGLang nor vLLM is installed")
-    return tuple(SmokeMachine(has_accelerator=True, num_workers=1, engine=engine).overrides)
+    return overrides_on(SmokeMachine(has_accelerator=True, num_workers=1, engine=engine))
 
 
 def study_model(folder: Path | None, *, on_gpu: bool) -> StudyModel:

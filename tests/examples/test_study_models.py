@@ -28,7 +28,9 @@ MUST_DIFFER = {
     "trainer.nnodes", "trainer.n_gpus_per_node", "actor_rollout_ref.rollout.name",
     "actor_rollout_ref.rollout.tensor_model_parallel_size", "actor_rollout_ref.rollout.gpu_memory_utilization",
     "actor_rollout_ref.rollout.enforce_eager", "actor_rollout_ref.model.use_remove_padding",
-    "+actor_rollout_ref.model.override_config.attn_implementation",
+    "+actor_rollout_ref.model.override_config.attn_implementation", "trainer.logger",
+    "+actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend",
+    "+actor_rollout_ref.rollout.engine_kwargs.sglang.sampling_backend",
 }  # fmt: skip
 """Keys in which a launch on a GPU may differ from one on the CPU."""
 OF_A_MODEL = {
