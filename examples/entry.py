@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from verl_pivot.interrupts import ended_by_interrupt
+from verl_pivot.interrupts import INTERRUPTED, ended_by_interrupt, stop
 
 
 def run_example(name: str, module: str = "run") -> None:
@@ -16,8 +16,11 @@ def run_example(name: str, module: str = "run") -> None:
         module: Module of this package.
 
     Raises:
-        SystemExit: With the exit code of the example.
+        SystemExit: With the exit code of the example; after Ctrl-C, once its processes have ended, 130.
     """
     with ended_by_interrupt(name):
         from verl_pivot.local.supervision import run_supervised
-    run_supervised(lambda: import_module(f"examples.{name}.{module}").start())
+    try:
+        run_supervised(lambda: import_module(f"examples.{name}.{module}").start())
+    except SystemExit as ended:
+        raise SystemExit(stop(name) if ended.code == INTERRUPTED else ended.code) from ended

@@ -14,7 +14,8 @@ _RESUMED = (
 """Commands and examples that resume where they were stopped."""
 _RESUMED_WITH_OUT = ("route",)
 """Commands that resume only if they are given `--out`."""
-_INTERRUPTED = 130
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C stopped."""
 
 
 def stop(command: str | None) -> int:
@@ -23,7 +24,7 @@ def stop(command: str | None) -> int:
     is_resumed = command in _RESUMED or (has_out and command in _RESUMED_WITH_OUT)
     how = "continues where it stopped" if is_resumed else "begins again from the start"
     print(f"Stopped. The same command {how} when it is run again.", file=sys.stderr, flush=True)
-    return _INTERRUPTED
+    return INTERRUPTED
 
 
 @contextmanager
