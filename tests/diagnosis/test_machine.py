@@ -1,6 +1,7 @@
 """What `verl-pivot doctor` says of GPUs, memory, limits and addresses of a machine."""
 
 import resource
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +10,7 @@ from verl_pivot.diagnosis.machine import (
     MIN_SHARED_BYTES,
     check_addresses,
     check_open_files,
+    compute_capability,
     diagnose_gpus,
     diagnose_shared_memory,
 )
@@ -40,6 +42,26 @@ def test_a_gpu_whose_memory_the_driver_does_not_tell_is_listed_without_it() -> N
     found = diagnose_gpus("NVIDIA GB10, [N/A], [N/A], 580.95.05\n", seen_by_torch=True)
 
     assert (found.passed, found.detail) == (True, "1 x NVIDIA GB10, driver 580.95.05")
+
+
+@pytest.mark.parametrize(
+    ("printed", "capability"), [("9.0\n9.0\n", 9.0), ("12.1\n", 12.1), ("[N/A]\n", None), ("", None)]
+)
+def test_the_compute_capability_is_that_of_the_first_gpu_that_nvidia_smi_lists(
+    printed: str, capability: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvidia_smi = tmp_path / "nvidia-smi"
+    nvidia_smi.write_text(f"#!/bin/sh\nprintf '{printed}'\n")
+    nvidia_smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    assert compute_capability() == capability
+
+
+def test_a_machine_without_nvidia_smi_has_no_compute_capability(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+
+    assert compute_capability() is None
 
 
 @pytest.mark.parametrize(

@@ -122,3 +122,19 @@ def test_on_a_gpu_without_compiled_flashinfer_kernels_sglang_takes_its_own(
     machine = SmokeMachine(has_accelerator=True, num_workers=1, engine=engine)
 
     assert [word.partition("=")[2] for word in machine.overrides if "engine_kwargs" in word] == backends
+
+
+@pytest.mark.parametrize(("capability", "backends"), [
+    (7.5, []),
+    (8.0, ["fa3", "pytorch"]),
+    (9.0, ["fa3", "pytorch"]),
+    (10.0, []),
+    (None, ["fa3", "pytorch"]),
+])  # fmt: skip
+def test_sglang_takes_its_own_kernels_only_on_gpus_on_which_it_runs_them(
+    capability: float | None, backends: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    machine = SmokeMachine(has_accelerator=True, num_workers=1, engine="sglang", compute_capability=capability)
+
+    assert [word.partition("=")[2] for word in machine.overrides if "engine_kwargs" in word] == backends

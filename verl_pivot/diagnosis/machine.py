@@ -2,6 +2,7 @@
 
 import asyncio
 import importlib.util
+import re
 import resource
 import shutil
 import socket
@@ -22,18 +23,30 @@ MIN_OPEN_FILES = 16_384
 MIN_SHARED_BYTES = 8 * 1024**3
 """Bytes of /dev/shm that Ray's object store and the transfer of weights to the engine need, on a machine with GPUs."""
 _GIB = 1024**3
-_QUERY = "--query-gpu=name,memory.total,memory.free,driver_version"
+_VERSION = re.compile(r"\d+\.\d+")
 
 
 def check_accelerator() -> Diagnosis:
     """Check the GPUs and their memory; a machine without a GPU passes too, since +local=cpu runs there."""
-    if shutil.which("nvidia-smi"):
-        command = ["nvidia-smi", _QUERY, "--format=csv,noheader,nounits"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode == 0 and done.stdout.strip():
-            return diagnose_gpus(done.stdout, seen_by_torch=has_accelerator())
+    if listing := _list_gpus("name,memory.total,memory.free,driver_version"):
+        return diagnose_gpus(listing, seen_by_torch=has_accelerator())
     found = "found" if has_accelerator() else "none: add +local=cpu to a launch command to try it here"
     return Diagnosis(name="accelerator", passed=True, detail=found)
+
+
+def compute_capability() -> float | None:
+    """Compute capability of this machine's first GPU, such as 9.0 for Hopper; None if nvidia-smi does not tell it."""
+    first = _list_gpus("compute_cap").partition("\n")[0].strip()
+    return float(first) if _VERSION.fullmatch(first) else None
+
+
+def _list_gpus(fields: str) -> str:
+    """These fields of each GPU, one line per GPU, as nvidia-smi lists them; "" if it lists none."""
+    if shutil.which("nvidia-smi") is None:
+        return ""
+    command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def diagnose_gpus(listing: str, *, seen_by_torch: bool) -> Diagnosis:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_pivot.configuration import configs_dir
+from verl_pivot.diagnosis.machine import compute_capability
 from verl_pivot.engines.installed import installed_engine
 from verl_pivot.errors import ConfigError
 from verl_pivot.local.environment import num_accelerators
@@ -17,6 +18,8 @@ from verl_pivot.smoke.trial_launch import NUM_STEPS, nothing_saved, training
 
 _MAX_PROMPT_TOKENS = 2048
 _MAX_RESPONSE_TOKENS = 512
+_AMPERE, _HOPPER = 8.0, 9.0
+"""Compute capabilities of the first and the last GPUs on which SGLang's kernels `fa3` run."""
 _DEFAULT_SERVICE = re.compile(r"http://127\.0\.0\.1:8000\b")
 
 
@@ -31,6 +34,8 @@ class SmokeMachine:
     """`actor_rollout_ref.rollout.name`"""
     num_rollouts: int = 16
     """Rollouts of a step for each worker."""
+    compute_capability: float | None = None
+    """Compute capability of its GPUs, such as 9.0 for Hopper; None if it is not known."""
 
     def batch_size(self, group_size: int) -> int:
         """Number of prompts in a step."""
@@ -67,8 +72,13 @@ class SmokeMachine:
 
     @property
     def _engine_kernels(self) -> list[str]:
-        """SGLang's kernels for Hopper, unless `flashinfer-cubin` is there: FlashInfer would compile for minutes."""
+        """SGLang's own kernels, unless `flashinfer-cubin` is there: FlashInfer would compile for minutes.
+
+        SGLang refuses these kernels on GPUs before Ampere and after Hopper, whose launches therefore compile.
+        """
         if self.engine != "sglang" or importlib.util.find_spec("flashinfer_cubin") is not None:
+            return []
+        if self.compute_capability is not None and not _AMPERE <= self.compute_capability <= _HOPPER:
             return []
         kwargs = "+actor_rollout_ref.rollout.engine_kwargs.sglang"
         return [f"{kwargs}.attention_backend=fa3", f"{kwargs}.sampling_backend=pytorch"]
@@ -152,5 +162,9 @@ def this_machine(num_workers: int, num_rollouts: int = 16) -> SmokeMachine:
     if engine is None or (engine != "sglang" and not num_found):
         raise ConfigError("SGLang is not installed: pip install --no-deps -r requirements/sglang.txt")
     return SmokeMachine(
-        has_accelerator=num_found > 0, num_workers=num_workers, engine=engine, num_rollouts=num_rollouts
+        has_accelerator=num_found > 0,
+        num_workers=num_workers,
+        engine=engine,
+        num_rollouts=num_rollouts,
+        compute_capability=compute_capability() if num_found else None,
     )
