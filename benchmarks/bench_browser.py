@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from verl_pivot.browser.shared import shared_browser
+from verl_pivot.commands.tables import table_console
 from verl_pivot.environments.web_environment import WebEnvironment
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.toolset import RolloutTools, Toolset
@@ -47,7 +47,7 @@ def main(
     after = left_behind()
     table.add_row("before: processes, browser folders in /tmp, file descriptors", str(before))
     table.add_row("after: the same", str(after))
-    Console().print(table)
+    table_console().print(table)
     raise typer.Exit(0 if after[:2] == before[:2] and after[2] <= before[2] else 1)
 
 

@@ -24,6 +24,7 @@ from scipy.optimize import nnls  # type: ignore[import-untyped]
 from benchmarks.bench_engines import MODEL, empty_cache
 from benchmarks.conversations import prompt_of, tokens
 from tests.support.tiny_model import write_model
+from verl_pivot.commands.tables import table_console
 from verl_pivot.engines.server import sglang_server
 from verl_pivot.routing.baselines import Static
 from verl_pivot.routing.simulator.engine import EngineRates
@@ -46,7 +47,7 @@ def main(
     """Print the measured rates, and seconds of whole steps on the server beside those in the simulator."""
     if capacity < 2 * budget:
         raise typer.BadParameter(f"--capacity must be at least twice --budget, which is {budget}; got {capacity}")
-    console = Console()
+    console = table_console()
     os.environ["OMP_NUM_THREADS"] = "1"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.synthetic_trajectories import NUM_TURNS, profile_header, profile_lines_of, rows_text
+from verl_pivot.commands.tables import table_console
 from verl_pivot.data.files import in_chunks, read_rows
 from verl_pivot.data.parallel import map_in_order, num_cores
 
@@ -93,7 +94,7 @@ def main(
     ] = None,
 ) -> None:
     """Print minutes, trajectories per second and peak memory of import and select."""
-    console = Console()
+    console = table_console()
     with tempfile.TemporaryDirectory(dir=folder) as name:
         place = Path(name)
         inside = partial(Path, place)

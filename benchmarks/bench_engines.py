@@ -28,6 +28,7 @@ from rich.table import Table
 
 from benchmarks.conversations import play
 from tests.support.tiny_model import write_model
+from verl_pivot.commands.tables import table_console
 from verl_pivot.engines.server import sglang_server
 from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation, draw_conversations, shrink
 
@@ -89,7 +90,7 @@ def main(
     out: Annotated[Path | None, typer.Option(help="JSON file for the costs of every round.")] = None,
 ) -> None:
     """Print seconds, retractions, recomputed tokens and cache hits of each routing policy."""
-    console = Console()
+    console = table_console()
     scenario = step_scenario(prompts, budget)
     chosen = policy or list(ROUTING_POLICIES)
     os.environ["OMP_NUM_THREADS"] = "1"  # with more threads, the two servers starve each other

@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Sequence
 from typing import Annotated, NamedTuple
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tests.support.factories import make_turn
+from verl_pivot.commands.tables import table_console
 from verl_pivot.sandbox.execution import Program
 from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.types import JsonObject, Message, Role, Verdict
@@ -54,7 +54,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 5,
 ) -> None:
     """Print verdicts per second of each verifier, and their ratio to the rate of its programs alone."""
-    console = Console()
+    console = table_console()
     with console.status("measuring takes a few minutes"):
         table = asyncio.run(measure(verdicts, rounds))
     console.print(table)

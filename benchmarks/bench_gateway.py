@@ -11,10 +11,10 @@ from typing import Annotated, Any
 
 import aiohttp
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tests.support.scripted_engine import make_loop, row
+from verl_pivot.commands.tables import table_console
 from verl_pivot.rollout.driven_trajectory import DrivenTrajectory
 from verl_pivot.rollout.model_gateway import ModelGateway
 
@@ -33,7 +33,7 @@ def main(
     alone = [asyncio.run(seconds_per_request(1, turns)) for _ in range(rounds + 1)][1:]  # the first one warms up
     table.add_row("1", f"{1000 * statistics.median(alone):.2f} (median of {rounds})")
     table.add_row(str(conversations), f"{1000 * asyncio.run(seconds_per_request(conversations, turns)):.2f}")
-    Console().print(table)
+    table_console().print(table)
 
 
 async def seconds_per_request(number: int, turns: int) -> float:

@@ -8,9 +8,9 @@ import asyncio
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from tests.support.sandbox_services import IS_ROOT, Kind, start_service
+from verl_pivot.commands.tables import table_console
 from verl_pivot.sandbox.bench.rates import BARE, SCIENCE, http_rate
 from verl_pivot.sandbox.bench.report import BenchRow, at_least, median, median_ratio, number, table
 from verl_pivot.sandbox.client import Sandbox
@@ -30,7 +30,7 @@ def main(
     num_rounds: Annotated[int, typer.Option(min=1, help="Rounds, each with both services in turn.")] = 5,
 ) -> None:
     """Compare the rates of a service with control groups and of one without."""
-    console = Console(width=None if Console().is_terminal else 140)
+    console = table_console()
     if not IS_ROOT:
         console.print("groups: not measured, since only root can start a service with control groups on this machine")
         return

@@ -26,11 +26,11 @@ from typing import Annotated, Any
 import httpx
 import psutil
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tests.support.browser import chromium
 from tests.support.dumped_runs import make_line, write_run
+from verl_pivot.commands.tables import table_console
 from verl_pivot.sandbox.bench.processes import status_bytes
 
 WORDS = ("search", "brewery", "founded", "year", "town", "born", "answer", "tool", "call", "result", "the", "of", "is")
@@ -74,7 +74,7 @@ def main(
                 table.add_row(*scrolled(url, keys))
         for what, measured in in_terminal(folder, repeats):
             table.add_row(what, measured)
-    Console().print(table)
+    table_console().print(table)
 
 
 def in_terminal(folder: Path, repeats: int) -> list[tuple[str, str]]:

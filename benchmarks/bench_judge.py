@@ -17,10 +17,10 @@ from functools import cache
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tests.support.scripted_engine import scripted_model
+from verl_pivot.commands.tables import table_console
 from verl_pivot.configuration import configs_dir
 from verl_pivot.engines.text_cut import Tokenizer
 from verl_pivot.rewards.principles import ShownTurn
@@ -56,7 +56,7 @@ def main(
     without, judged = (statistics.median(each) for each in zip(*steps, strict=True))
     table.add_row(f"{name}, without a judge", f"{without:.2f}", "1.00")
     table.add_row(f"{name}, judged", f"{judged:.2f}", f"{judged / without:.2f}")
-    Console().print(table)
+    table_console().print(table)
 
 
 def told(name: str, rounds: int) -> Iterator[int]:

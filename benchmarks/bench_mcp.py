@@ -22,6 +22,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 from tests.support.paths import ROOT
+from verl_pivot.commands.tables import table_console
 from verl_pivot.tools.toolset import RolloutTools, Toolset
 from verl_pivot.types import Json, ToolCall
 
@@ -36,7 +37,7 @@ def main(
     trajectories: Annotated[int, typer.Option(min=1, help="Trajectories, each with its own server.")] = 2000,
 ) -> None:
     """Print times of a call and of trajectories' first calls, and what many trajectories leave behind."""
-    console = Console()
+    console = table_console()
     console.print(asyncio.run(call_costs(calls, rounds)))
     console.print(asyncio.run(first_calls(warm)))
     console.print(asyncio.run(leftovers(trajectories, console)))

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
 
-from rich.console import Console  # noqa: E402
 from rich.table import Table  # noqa: E402
 
 from examples.l0.agent import CARELESS  # noqa: E402
@@ -44,7 +44,7 @@ def main() -> None:
             counts = (NUM_QUESTIONS, len(stretches), sum(map(len, ends)), by_context, by_step)
             ratio = by_context / by_step
             table.add_row(name, *map(str, counts), f"{ratio:.2f}", f"{MOST_OF_STEP:.2f} at most")
-    Console().print(table)
+    table_console().print(table)
 
 
 def step_ends(labels: list[int]) -> Iterator[int]:

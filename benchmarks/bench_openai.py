@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench_profile import TARGET_SHARE, Workload, make_workload
+from verl_pivot.commands.tables import table_console
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.engines.openai_engine import OpenAIEngine, completion_body
 from verl_pivot.engines.pool import EnginePool
@@ -166,7 +167,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 3,
 ) -> None:
     """Print turns/s of the profile and of a bare loop, with one fake endpoint of limited speed."""
-    console = Console()
+    console = table_console()
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     endpoint = context.Process(target=serve, args=(requests_per_second, new_tokens, theirs), daemon=True)

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tests.support.tiny_model import write_model
+from verl_pivot.commands.tables import table_console
 from verl_pivot.data.turns import turns
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.engines.pool import EnginePool
@@ -224,7 +225,7 @@ def main(
     server_flags: Annotated[str, typer.Option(help="Flags of SGLang, such as '--max-total-tokens 4096'.")] = "",
 ) -> None:
     """Print tokens/s of the profile and of SGLang's own benchmark, on one server."""
-    console = Console()
+    console = table_console()
     with tempfile.TemporaryDirectory() as name, console.status("making the model") as status:
         folder, sampling = Path(name), Sampling(max_new_tokens=new_tokens)
         work = make_workload(

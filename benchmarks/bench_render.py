@@ -9,9 +9,9 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.types import JsonObject, Message, Role, Turn
 from verl_pivot.verifiers.registry import get_verifier
 from verl_pivot.verifiers.render import RenderVerifier
@@ -42,7 +42,7 @@ def main(
     for column in ("pages at a time", "p50 ms", "p95 ms", "pages per second"):
         table.add_column(column)
     medians = [asyncio.run(_round(pages, number, table)) for number in (1, 8, at_once)]
-    Console().print(table)
+    table_console().print(table)
     typer.echo(f"target: at most {TARGET_MS:.0f} ms p50, one page at a time")
     raise typer.Exit(0 if medians[0] <= TARGET_MS else 1)
 

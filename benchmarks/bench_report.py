@@ -16,11 +16,11 @@ from typing import Annotated, Any
 
 import psutil
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench_inspect import generate
 from tests.support.dumped_runs import write_run
+from verl_pivot.commands.tables import table_console
 
 NUM_METRICS = 60
 """Metrics of each step; verl logs about as many."""
@@ -41,7 +41,7 @@ def main(
         table.add_row("dumps", f"{size / 1e6:,.0f} MB")
         for what, measured in reported(folder, out):
             table.add_row(what, measured)
-    Console().print(table)
+    table_console().print(table)
 
 
 def metrics(steps: int) -> list[dict[str, Any]]:

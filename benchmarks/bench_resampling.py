@@ -26,7 +26,6 @@ from statistics import median
 from typing import Annotated, NamedTuple
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tests.support.rollout_queue import (
@@ -38,6 +37,7 @@ from tests.support.rollout_queue import (
     trainer_config,
     transfer_queue,
 )
+from verl_pivot.commands.tables import table_console
 from verl_pivot.data.rollout_dumps import DumpedTurn, RecordedTexts, encode_prompt
 
 PROMPT = "What is 1 + 2? " * 130
@@ -109,7 +109,7 @@ def main(
                 found.setdefault(case, []).append(measured)
     num_rounds = min(map(len, found.values()))
     title = f"{prompts} prompts x {rollouts} -> {keep} rollouts, {num_rounds} rounds, pivot.record={record}"
-    console = Console()
+    console = table_console()
     console.print(table(title, found, spread_seconds))
     seconds = encode_seconds(characters, record)
     share = seconds * prompts * rollouts / spread_seconds if spread_seconds else 0.0

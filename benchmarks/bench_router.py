@@ -22,6 +22,7 @@ from aiohttp import web
 from rich.console import Console
 from rich.table import Table
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.routing.client import REPORTS_END
 from verl_pivot.routing.routing_policy import ConversationEnd, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.settings import make_routing_policy, parse_router
@@ -41,7 +42,7 @@ def main(
     turns: Annotated[int, typer.Option(min=1, help="Turns for which each policy is timed.")] = 20_000,
 ) -> None:
     """Print milliseconds of the calls of each policy, and of releases while all acquires wait."""
-    console = Console()
+    console = table_console()
     table = Table(title=f"{engines} engines, {conversations} conversations: milliseconds", title_justify="left")
     for column in ("policy", "acquire median", "99 %", "release median", "99 %", "end median", "99 %"):
         table.add_column(column, justify="right" if column != "policy" else "left")

@@ -19,6 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench_router import BUDGET, PROMPT_TOKENS, quantiles, running_router
+from verl_pivot.commands.tables import table_console
 from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.routing.client import REPORTS_END
 from verl_pivot.routing.router_messages import Answer, Message, TurnAsked
@@ -59,7 +60,7 @@ def main(
     """
     import ray
 
-    console, num_each = Console(), rollouts // processes
+    console, num_each = table_console(), rollouts // processes
     with running_router(engines, _CAPACITY, "kv_forecast", engines_per_shard) as router:
 
         def of_actors(function: Callable[[Any], Any]) -> list[Any]:

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tests.support.fake_judge import judging
 from tests.support.scripted_engine import scripted_model
+from verl_pivot.commands.tables import table_console
 from verl_pivot.engines.text_cut import Tokenizer
 from verl_pivot.rewards.rubric_group import QueryReport, RubricGroup
 from verl_pivot.rewards.rubric_judge import JudgedReport, RubricJudge
@@ -50,7 +50,7 @@ def main(
         table.add_column(column, justify="right" if column else "left")
     table.add_row(f"median of {rounds}", f"{took:.3f}", f"{took / ideal:.2f}")
     table.add_row("best", f"{min(measured):.3f}", f"{min(measured) / ideal:.2f}")
-    Console().print(table)
+    table_console().print(table)
 
 
 async def _scored(url: str, num_reports: int, num_criteria: int, at_once: int) -> float:

@@ -19,9 +19,9 @@ from typing import Annotated
 import aiohttp
 import numpy as np
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.tools.search_files import SearchKind
 from verl_pivot.tools.search_index import SearchIndex
 from verl_pivot.tools.search_writing import write_index
@@ -59,7 +59,7 @@ def main(
             reached = "" if target is None else f"{target}{'' if rate >= target else ', missed'}"
             row = (f"{rate:.0f}", reached, f"{statistics.median(served):.0f}", f"{share:.0%}")
             table.add_row(kind, *row, "reached" if share >= SHARE else "missed")
-    Console().print(table)
+    table_console().print(table)
 
 
 def _write(folder: Path, num_documents: int, num_queries: int) -> list[str]:

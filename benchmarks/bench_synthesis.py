@@ -17,9 +17,9 @@ from typing import Annotated, NamedTuple
 
 import typer
 from aiohttp import web
-from rich.console import Console
 from rich.table import Table
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.engines.retries import Retries
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.drafts import Draft
@@ -114,7 +114,7 @@ def main(
     cost = measured(ProgramWriter("__main__:at_once"), drafts // 10, 10, concurrency)
     rate = f"{drafts / cost.cpu_seconds:.0f}"
     table.add_row(f"{drafts:,} drafts by a program", *_times(cost), rate, f"{cost.peak_mib:.0f}", "<= 300 MiB")
-    Console().print(table)
+    table_console().print(table)
 
 
 def _times(cost: Cost) -> tuple[str, str]:

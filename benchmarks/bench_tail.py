@@ -16,9 +16,9 @@ from typing import Annotated, NamedTuple
 
 import typer
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
 from rich.table import Table
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.routing.simulator.engine import RATES
 from verl_pivot.routing.simulator.training import TAIL_RULES, SimulatedTraining, simulate_training
 from verl_pivot.routing.simulator.workload import all_scenarios
@@ -63,7 +63,7 @@ def main(
                     file.write(json.dumps({**job._asdict(), **asdict(training)}) + "\n")
     for scenario in scenarios.split(","):
         rows = {rule: [found[Job(scenario, seed, rule, steps)] for seed in range(seeds)] for rule in names}
-        Console().print(table(scenario, rows))
+        table_console().print(table(scenario, rows))
 
 
 def read_trainings(path: Path) -> dict[Job, SimulatedTraining]:

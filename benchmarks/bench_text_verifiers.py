@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tests.support.factories import make_turn
+from verl_pivot.commands.tables import table_console
 from verl_pivot.types import JsonObject, Message, Role, ToolCall
 from verl_pivot.verifiers.registry import get_verifier
 
@@ -132,7 +132,7 @@ def main(
     for name, comparison in COMPARISONS.items():
         rate = statistics.median(asyncio.run(measure(comparison, verdicts)) for _ in range(rounds))
         table.add_row(name, f"{rate:,.0f}", _target(rate, comparison.target))
-    Console().print(table)
+    table_console().print(table)
 
 
 def _target(rate: float, target: int | None) -> str:

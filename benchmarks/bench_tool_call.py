@@ -12,10 +12,10 @@ import time
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tests.support.tool_call_attacks import ARGUMENTS, ATTACKS, RIGHT, turn_of
+from verl_pivot.commands.tables import table_console
 from verl_pivot.data.actions import parse_action
 from verl_pivot.types import Message
 from verl_pivot.verifiers.scoring import score_completion
@@ -38,7 +38,7 @@ def main(
         table.add_row(f"verdicts, {mode}", f"{rate:,.0f}", f">= {TARGET_PER_SECOND:,}: {is_reached}")
     rate = statistics.median(measure_json(verdicts) for _ in range(rounds))
     table.add_row("json.loads of the arguments", f"{rate:,.0f}", "")
-    Console().print(table)
+    table_console().print(table)
 
 
 async def measure(mode: str, num_verdicts: int) -> float:

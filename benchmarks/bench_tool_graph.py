@@ -12,10 +12,10 @@ from string import ascii_lowercase
 from typing import Annotated, TypeVar
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tests.support.linked_tools import make_tool, refund_of, shapes
+from verl_pivot.commands.tables import table_console
 from verl_pivot.synthesis.data_flow import mined_edges
 from verl_pivot.synthesis.return_schemas import schema_edges
 from verl_pivot.synthesis.tool_graph import ToolGraph
@@ -62,7 +62,7 @@ def main(
     )
     recorded = [refund_of(f"cus_{number}", f"ord_{number}") for number in range(recordings)]
     timed("data flow of recordings", lambda: mined_edges(recorded), lambda made: f"{len(made)} edges between fields")
-    Console().print(table)
+    table_console().print(table)
 
 
 def made_up_tools(num: int, rng: random.Random) -> list[JsonObject]:

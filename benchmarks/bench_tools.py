@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from tests.support.scripted_engine import call, make_loop, row
+from verl_pivot.commands.tables import table_console
 
 TOOLS = {"sleep": "async", "block": "blocks a thread"}
 """{function of tests/support/tool_functions.py: its name in the table}."""
@@ -38,7 +38,7 @@ def main(
             one = statistics.median(measure(tool, tools, 1, seconds) for _ in range(rounds))
             many = statistics.median(measure(tool, tools, trajectories, seconds) for _ in range(rounds))
             table.add_row(kind, f"{one:.2f}", f"{many:.2f}", f"{many / one:.2f}", f"{one * trajectories:.0f}")
-    Console().print(table)
+    table_console().print(table)
 
 
 def measure(tool: str, tools: Path, num_trajectories: int, seconds: float) -> float:

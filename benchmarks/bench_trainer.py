@@ -28,6 +28,7 @@ from benchmarks.bench_engines import MODEL, OURS, STOCK, step_scenario
 from benchmarks.conversations import to_json
 from tests.support.launching import step_metrics, training
 from tests.support.tiny_model import write_model
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.trial_report import LOG_NAME
 from verl_pivot.routing.simulator.workload import Scenario, SimulatedConversation, draw_conversations
 
@@ -72,7 +73,7 @@ def main(
 
 def compare(model: Path, scenario: Scenario, capacity: int, steps: int, rounds: int, seed: int, folder: Path) -> None:
     """Train with each router in turn, and print the table."""
-    console = Console()
+    console = table_console()
     folder.mkdir(parents=True, exist_ok=True)
     conversations = draw_conversations(scenario, seed)
     rows = write_rows(folder / "rows.parquet", conversations)

@@ -14,12 +14,12 @@ from typing import Annotated
 import aiohttp
 import msgspec
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.bench_profile import NEVER_END
 from benchmarks.bench_synthesis import measured
 from tests.support.tiny_model import write_model
+from verl_pivot.commands.tables import table_console
 from verl_pivot.engines.retries import Retries
 from verl_pivot.engines.server import sglang_server
 from verl_pivot.synthesis.writer import EndpointWriter
@@ -66,7 +66,7 @@ def main(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds; medians over them are shown.")] = 3,
 ) -> None:
     """Print output tokens/s of `synthesize` and of a bare loop, on one SGLang server."""
-    console = Console()
+    console = table_console()
     bare, ours = [], []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -6,19 +6,18 @@ from functools import partial
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from rich.console import Console
-
 from examples.evaluated_training import EvaluatedTraining, train_and_evaluate
 from examples.machine import machine_overrides
 from examples.quickstart.policy import MAX_NEW_TOKENS, MAX_PROMPT_TOKENS, SftConfig
 from examples.quickstart.run import FIRST_EXPERT_SEED
 from examples.tool_rollout.training import MAX_RESPONSE_TOKENS, MAX_TURNS, TOOLS, write_tasks
 from examples.units import Unit, finish, gaps
+from verl_pivot.commands.tables import table_console
 from verl_pivot.types import JsonObject
 
 _NUM_TASKS = 2000
 """Number of training tasks for each seed."""
-console = Console()
+console = table_console()
 
 
 class Lengths(NamedTuple):

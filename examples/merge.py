@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -22,7 +22,7 @@ _STUDIES: dict[str, StudyReport[Any]] = {
     "render": examples.render.report.STUDY,
     "web": examples.web.report.STUDY,
 }
-console = Console()
+console = table_console()
 
 
 def main(

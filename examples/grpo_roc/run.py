@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -20,7 +20,7 @@ from examples.quickstart.run import phase, train_shown  # noqa: E402
 from examples.quickstart.training import kept_steps  # noqa: E402
 from examples.units import Unit, finish  # noqa: E402
 
-console = Console()
+console = table_console()
 
 
 def main(

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -23,7 +23,7 @@ from examples.quickstart.run import phase  # noqa: E402
 from examples.units import Unit, finish, gaps  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
-console = Console()
+console = table_console()
 
 
 def main(

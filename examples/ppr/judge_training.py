@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
-from rich.console import Console
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -34,7 +34,7 @@ from examples.units import Unit, finish  # noqa: E402
 from verl_pivot.data.rollout_dumps import FOLDER  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
-console = Console()
+console = table_console()
 _KINDS = {"pprm": PRINCIPLES, "pprm_one_question": ONE_QUESTION}
 """{name of the judge: file of its principles}"""
 _BENCH = "bench.json"

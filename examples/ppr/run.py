@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -27,7 +27,7 @@ from examples.results_file import RESULTS, Kept, KeptUnit, policy_digest, unplay
 from examples.units import Unit, finish, gaps  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
-console = Console()
+console = table_console()
 _MODEL_OPTIONS = {"pprm": "--pprm", "pprm_one_question": "--one-question-judge"}
 _DEFAULT_ARMS = [name for name, kind in ARMS.items() if kind.judge not in _MODEL_OPTIONS]
 

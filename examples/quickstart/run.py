@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -38,7 +38,7 @@ LESSONS = SftConfig(num_careful_steps=1000, head_size=32)
 """SFT of the base policy. With half as many heads and 600 steps, some policies copied no items and told no count from a
 sum: which ones depends on the machine, since it rounds sums of floats in its own way."""
 
-console = Console()
+console = table_console()
 
 
 def main(

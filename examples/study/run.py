@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -26,7 +26,7 @@ from examples.study.tuned import tuning_lines, write_tuned  # noqa: E402
 from examples.study.tuning import tuning_outcome  # noqa: E402
 from verl_pivot.errors import PivotError  # noqa: E402
 
-console = Console()
+console = table_console()
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 Out = Annotated[Path, typer.Option(help="Folder for all output.")]
 Arms = Annotated[str | None, typer.Option(help="Arms to run, with commas. By default those of `arms` in arms.yaml.")]

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -24,7 +24,7 @@ from verl_pivot.statistics import paired_difference  # noqa: E402
 from verl_pivot.types import Trajectory  # noqa: E402
 
 ARMS = {" + ".join(METHODS[:number]): METHODS[:number] for number in range(1, len(METHODS) + 1)}
-console = Console()
+console = table_console()
 
 
 def main(

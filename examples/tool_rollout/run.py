@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -17,7 +17,7 @@ from examples.quickstart.run import FIRST_EXPERT_SEED, measure_checkpoint, phase
 from examples.quickstart.training import read_steps  # noqa: E402
 from examples.tool_rollout.training import ToolTraining, write_tasks  # noqa: E402
 
-console = Console()
+console = table_console()
 
 
 def main(

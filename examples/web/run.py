@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -32,7 +32,7 @@ from verl_pivot.environments.miniwob import pages_folder  # noqa: E402
 from verl_pivot.errors import ConfigError  # noqa: E402
 from verl_pivot.types import JsonObject  # noqa: E402
 
-console = Console()
+console = table_console()
 _MOST_UNDECIDED = 0.05
 """Largest share of a unit's trajectories that the system may leave undecided; long tasks are undecided more often."""
 _SOURCES = ("agent.py", "demonstrations.py", "episodes.py", "judge.py", "page.py", "rows.py", "tasks.py", "tools.yaml")

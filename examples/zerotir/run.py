@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.local.environment import activate_shims
 
 activate_shims()  # before transformers, which imports torchvision
@@ -19,7 +19,7 @@ from examples.units import Unit, finish  # noqa: E402
 from examples.zerotir.policy import make_policy, sft_config  # noqa: E402
 from examples.zerotir.training import ZeroTIRTraining  # noqa: E402
 
-console = Console()
+console = table_console()
 BLOCK_STEPS = 10
 """Number of steps in one block of the report."""
 

@@ -10,7 +10,7 @@ import typer
 
 from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions, checklist_judge_of
 from verl_pivot.commands.progress import progress_bar
-from verl_pivot.commands.tables import printable
+from verl_pivot.commands.tables import printable, table_console
 from verl_pivot.rewards.choice_bench import ActionChoice, ChoiceReport, bench_choices, read_choices
 
 if TYPE_CHECKING:
@@ -60,7 +60,6 @@ async def _ask(
 
 
 def _print(report: ChoiceReport, model: str) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=f"{model} on {report.num_choices} choices", title_justify="left", show_header=False)
@@ -72,7 +71,7 @@ def _print(report: ChoiceReport, model: str) -> None:
     table.add_row("right action first", _shown(report.accuracy), tied)
     table.add_row("reciprocal rank", _shown(report.mean_reciprocal_rank), "mean; the right action ranks last in a tie")
     table.add_row("whole trajectories", _shown(report.trajectory_accuracy), "with every choice right")
-    Console().print(table)
+    table_console().print(table)
     for reason, number in list(report.invalid.items())[:5]:
         typer.echo(f"{number} x {printable(reason)}")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.options import refuse_overwriting
-from verl_pivot.commands.tables import counts_table
+from verl_pivot.commands.tables import counts_table, table_console
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -68,8 +68,6 @@ def _rows_with_progress(path: Path) -> "Iterator[RawRow]":
 
 
 def _print_export(report: "ExportReport", out: Path) -> None:
-    from rich.console import Console
-
     table = counts_table(f"{report.num_written} rows in {out}")
     notes = {
         "trajectories that failed": (
@@ -92,6 +90,6 @@ def _print_export(report: "ExportReport", out: Path) -> None:
     for what, count in report.lost_fields.most_common():
         table.add_row(f"lost: {what}", str(count), "kept in the column verl_pivot, which `verl-pivot import` reads")
     if table.row_count:
-        Console().print(table)
+        table_console().print(table)
     else:
         typer.echo(f"Wrote {report.num_written} rows to {out}; nothing was lost.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
-from verl_pivot.commands.tables import counts_table
+from verl_pivot.commands.tables import counts_table, table_console
 
 if TYPE_CHECKING:
     from verl_pivot.selection.hard_set import HardSet
@@ -57,11 +57,9 @@ def hard_set_command(
 
 
 def _print_counts(hard_set: "HardSet") -> None:
-    from rich.console import Console
-
     table = counts_table(f"{len(hard_set.judged)} problems")
     for standing, count in hard_set.num_by_standing.items():
         table.add_row(standing.value, str(count), hard_set.note(standing))
     table.add_section()
     table.add_row("kept", str(hard_set.num_kept), "")
-    Console().print(table)
+    table_console().print(table)

@@ -8,7 +8,7 @@ import typer
 
 from verl_pivot.commands.next_steps import message_turns_remark, next_command
 from verl_pivot.commands.options import json_object, out_of_json_lines, refuse_overwriting
-from verl_pivot.commands.tables import counts_table, printable
+from verl_pivot.commands.tables import counts_table, printable, table_console
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -99,7 +99,6 @@ def import_command(
 
 
 def _print_check(out: Path, options: "ImportOptions", workers: int) -> None:
-    from rich.console import Console
     from rich.text import Text
 
     from verl_pivot.commands.progress import progress_bar
@@ -111,7 +110,7 @@ def _print_check(out: Path, options: "ImportOptions", workers: int) -> None:
     table.add_row("accepted", str(report.num_accepted), "")
     for (reason, kind), count in report.others.most_common():
         table.add_row(f"{kind}: {reason}", str(count), Text(printable(report.examples[reason, kind])))
-    Console().print(table)
+    table_console().print(table)
 
 
 def _read_tools(path: Path | None) -> "tuple[JsonObject, ...]":
@@ -139,10 +138,9 @@ def _progress(files: list[Path]) -> "Iterator[Callable[[int], None]]":
 
 
 def _print_import(report: "ImportReport", out: Path, options: "ImportOptions") -> None:
-    from rich.console import Console
     from rich.text import Text
 
-    console = Console()
+    console = table_console()
     table = counts_table(f"{report.num_rows} rows")
     for name, count in report.formats.most_common():
         table.add_row(f"read as {name}", str(count), "")

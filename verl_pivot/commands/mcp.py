@@ -168,9 +168,7 @@ def _asker(
 
 
 def _print_draw(drawn: "ScenarioDraw") -> None:
-    from rich.console import Console
-
-    from verl_pivot.commands.tables import counts_table, printable
+    from verl_pivot.commands.tables import counts_table, printable, table_console
 
     table = counts_table(f"{drawn.num_questions} questions")
     for reason, count in drawn.refused.most_common():
@@ -178,7 +176,7 @@ def _print_draw(drawn: "ScenarioDraw") -> None:
     table.add_section()
     for difficulty, count in drawn.difficulties.items():
         table.add_row("written", str(count), f"difficulty {difficulty}")
-    Console().print(table)
+    table_console().print(table)
 
 
 def _read(tools: Path, *, meets_frozen: bool, on_server: "Callable[[McpServer], None]") -> None:

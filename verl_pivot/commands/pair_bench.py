@@ -10,7 +10,7 @@ import typer
 
 from verl_pivot.commands.options import option_name
 from verl_pivot.commands.progress import progress_bar
-from verl_pivot.commands.tables import printable
+from verl_pivot.commands.tables import printable, table_console
 from verl_pivot.rewards.pair_bench import BothOrders, PairJudge, PairReport, bench_pairs, read_pairs
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ async def _ask(
 
 
 def _print(report: PairReport, model: str) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     title = f"{model} on {report.num_pairs} pairs of turns, each in both orders"
@@ -80,7 +79,7 @@ def _print(report: PairReport, model: str) -> None:
     table.add_row("seconds", _shown(report.seconds_per_answer), cached)
     tokens = report.prompt_tokens_per_answer + report.completion_tokens_per_answer
     table.add_row("tokens", f"{tokens:.0f}", f"per answer, {report.completion_tokens_per_answer:.0f} of them generated")
-    Console().print(table)
+    table_console().print(table)
     for reason, number in list(report.invalid.items())[:5]:
         typer.echo(f"{number} x {printable(reason)}")
 

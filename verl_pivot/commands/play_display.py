@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rich.console import Console
 from rich.text import Text
 
-from verl_pivot.commands.tables import counts_table, printable
+from verl_pivot.commands.tables import counts_table, printable, table_console
 from verl_pivot.playing.conversation import OnMessage
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.problems import Problem
@@ -107,4 +107,4 @@ def print_totals(totals: PlayedTotals) -> None:
         prompt, response = totals.max_prompt_tokens, totals.max_response_tokens
         table.add_row("longest prompt", str(prompt), "tokens; data.max_prompt_length must not be less")
         table.add_row("longest response", str(response), "tokens; data.max_response_length should not be less")
-    Console().print(table)
+    table_console().print(table)

@@ -102,10 +102,9 @@ _IN_ROWS = ("form", "principles", "max_added_principles", "max_question_tokens",
 
 
 def _print(report: "JudgeReport", model: str) -> None:
-    from rich.console import Console
     from rich.table import Table
 
-    from verl_pivot.commands.tables import printable
+    from verl_pivot.commands.tables import printable, table_console
 
     table = Table(title=f"{model} on {report.num_turns} turns", title_justify="left", show_header=False)
     table.add_column("", no_wrap=True)
@@ -120,7 +119,7 @@ def _print(report: "JudgeReport", model: str) -> None:
     table.add_row("seconds", _shown(report.seconds_per_turn), f"per turn; {report.num_cached} answers from the cache")
     tokens = report.prompt_tokens_per_turn + report.completion_tokens_per_turn
     table.add_row("tokens", f"{tokens:.0f}", f"per turn, {report.completion_tokens_per_turn:.0f} of them generated")
-    console = Console()
+    console = table_console()
     console.print(table)
     for reason, number in list(report.invalid.items())[:5]:
         typer.echo(f"{number} x {printable(reason)}")

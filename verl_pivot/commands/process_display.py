@@ -3,9 +3,7 @@
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-from verl_pivot.commands.tables import counts_table, printable
+from verl_pivot.commands.tables import counts_table, printable, table_console
 
 if TYPE_CHECKING:
     from verl_pivot.rewards.dumped_turns import DumpCounts
@@ -36,4 +34,4 @@ def print_counts(labels: "Labels", counts: "DumpCounts") -> None:
         table.add_row("invalid", str(labels.invalid.total()), "")
         for reason, number in labels.invalid.most_common(5):
             table.add_row("", str(number), printable(reason))
-    Console().print(table)
+    table_console().print(table)

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from verl_pivot.commands.next_steps import message_turns_remark
+from verl_pivot.commands.tables import table_console
 from verl_pivot.profiling.job import TurnCounts
 from verl_pivot.profiling.profiler import Totals
 from verl_pivot.profiling.running import FinishedProfile
@@ -73,5 +74,5 @@ def print_summary(finished: FinishedProfile, totals: Totals, *, out: Path) -> No
         table.add_row("speed of this run", rates(totals, finished.seconds))
     if totals.num_cached_tokens:
         table.add_row("prefix cache", f"{totals.num_cached_tokens / totals.num_prompt_tokens:.1%} of prompt tokens")
-    console = Console(width=None if Console().is_terminal else 100)
+    console = table_console()
     console.print(table)

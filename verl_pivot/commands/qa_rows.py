@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
-from verl_pivot.commands.tables import counts_table
+from verl_pivot.commands.tables import counts_table, table_console
 
 if TYPE_CHECKING:
     from verl_pivot.exports.qa_rows import QuestionCounts
@@ -76,8 +76,6 @@ def qa_rows_command(
 
 
 def _print_counts(counts: "QuestionCounts") -> None:
-    from rich.console import Console
-
     table = counts_table(f"{counts.num_read} rows")
     for reason, number in counts.refused.most_common():
         table.add_row(reason, str(number), counts.first_refused[reason])
@@ -88,6 +86,6 @@ def _print_counts(counts: "QuestionCounts") -> None:
     table.add_section()
     for data_source, number in counts.written.most_common():
         table.add_row("written", str(number), data_source)
-    Console().print(table)
+    table_console().print(table)
     if counts.num_answers_left_out:
         typer.echo(f"{counts.num_answers_left_out} accepted answers were left out: normalisation leaves no letters.")

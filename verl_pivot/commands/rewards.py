@@ -89,11 +89,10 @@ def _explained(rollout: "DumpedRollout", path: Path) -> ExplainedRollout:
 
 
 def _print(rollouts: list[ExplainedRollout]) -> None:
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from verl_pivot.commands.tables import printable
+    from verl_pivot.commands.tables import printable, table_console
 
     table = Table(title=f"{len(rollouts)} trajectories", title_justify="left")
     for name in ("trajectory", "term"):
@@ -115,4 +114,4 @@ def _print(rollouts: list[ExplainedRollout]) -> None:
             criterion = f"{each['text'][:200]}{age}, weight {each['weight']:g}"
             table.add_row("", Text(printable(f"  criterion {each['id']}")), points, "", Text(printable(criterion)))
         table.add_section()
-    Console().print(table)
+    table_console().print(table)

@@ -245,8 +245,9 @@ def _simulated(
 
 def _print_rows(name: str, table_rows: "list[ComparisonRow]", results: "list[SeedResult]") -> None:
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+
+    from verl_pivot.commands.tables import table_console
 
     bound = sum(result.bound_seconds for result in results) / len(results)
     title = f"{name}: means of {len(results)} steps, lower bound {bound:.0f} s"
@@ -267,4 +268,4 @@ def _print_rows(name: str, table_rows: "list[ComparisonRow]", results: "list[See
             f"{row.retracted_share:.2%}",
             f"{row.num_moves:.0f}",
         )
-    Console().print(table)
+    table_console().print(table)

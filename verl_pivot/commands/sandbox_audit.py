@@ -48,9 +48,10 @@ def audit_command(
 
 
 def _print(report: "AuditReport") -> None:
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
+
+    from verl_pivot.commands.tables import table_console
 
     title = f"Attacks on the backend {report.backend} at tier {report.tier}"
     table = Table(title=title, title_justify="left")
@@ -67,4 +68,4 @@ def _print(report: "AuditReport") -> None:
             finding.attack.layer,
             escape("\n".join(told)),
         )
-    Console(width=None if Console().is_terminal else 160, highlight=False).print(table)
+    table_console().print(table, highlight=False)

@@ -78,9 +78,8 @@ def _opened(path: Path) -> int:
 
 
 def _print(report: "BenchReport") -> None:
-    from rich.console import Console
-
+    from verl_pivot.commands.tables import table_console
     from verl_pivot.sandbox.bench.report import table
 
-    console = Console(width=None if Console().is_terminal else 160)
+    console = table_console()
     console.print(table(report.rows, report.title))

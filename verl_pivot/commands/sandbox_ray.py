@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from verl_pivot.commands.tables import table_console
 from verl_pivot.errors import SandboxError
 from verl_pivot.sandbox.cluster import ray_supervisor
 from verl_pivot.sandbox.cluster.placement import Phase, ServicePlace
@@ -84,7 +85,7 @@ def _show(places: Sequence[ServicePlace]) -> None:
         table.add_column(header, justify="right")
     for place in sorted(places, key=lambda place: (place.address, place.node_id)):
         table.add_row(*_row(place))
-    Console().print(table)
+    table_console().print(table)
     for place in places:
         if place.problem:
             problem = " ".join(place.problem.split())

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterator
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from verl_pivot.commands.tables import printable
+from verl_pivot.commands.tables import printable, table_console
 from verl_pivot.profiling.rescoring import RescoredTurn, RescoringReport
 from verl_pivot.profiling.summary import TurnOutcome
 from verl_pivot.types import JsonObject, Turn, Verdict
@@ -17,7 +16,7 @@ _MAX_CHARACTERS = 80
 
 def print_report(report: RescoringReport, *, is_early_stopped: bool) -> None:
     """Print the changed verdicts, the counts per reason, and the changes of the turns' outcomes."""
-    console = _console()
+    console = table_console()
     if report.num_samples:
         if report.changed:
             console.print(_changed_table(report))
@@ -36,12 +35,12 @@ def print_turn(rescored: RescoredTurn) -> None:
         table.add_row(
             str(number), _verdict(old.verdict), _verdict(new.verdict), _short(new.verdict.detail), _short(new.text)
         )
-    _console().print(table)
+    table_console().print(table)
 
 
 def print_verdict(turn: Turn, verdict: Verdict) -> None:
     """Print the verdict of one action."""
-    console = _console()
+    console = table_console()
     lines = [_title(turn), f"score   {_score(verdict)}", f"reason  {verdict.reason}"]
     for line in (*lines, *([f"detail  {verdict.detail}"] if verdict.detail else [])):
         console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
@@ -175,7 +174,3 @@ def _short(text: str) -> str:
     """The text in one line, shortened if it is long."""
     line = printable(" ".join(text.split()))
     return escape(line if len(line) <= _MAX_CHARACTERS else f"{line[: _MAX_CHARACTERS - 4]} ...")
-
-
-def _console() -> Console:
-    return Console(width=None if Console().is_terminal else 120)

@@ -7,7 +7,7 @@ import typer
 
 from verl_pivot.commands.next_steps import launch_command
 from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
-from verl_pivot.commands.tables import counts_table
+from verl_pivot.commands.tables import counts_table, table_console
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -130,9 +130,7 @@ def _check_options(rule: "SelectionRule", profile: Path | None, *, counts_prompt
 
 
 def _print_selection(report: "SelectionReport") -> None:
-    from rich.console import Console
-
-    console = Console()
+    console = table_console()
     table = counts_table(f"{report.num_candidates} pivot candidates")
     if any(report.num_by_outcome.values()):
         for outcome, count in report.num_by_outcome.items():

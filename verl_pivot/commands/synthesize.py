@@ -264,9 +264,7 @@ def _print_training(training: "TrainingBetween") -> None:
 
 
 def _print_report(job: "SynthesisJob", report: "SynthesisReport") -> None:
-    from rich.console import Console
-
-    from verl_pivot.commands.tables import counts_table
+    from verl_pivot.commands.tables import counts_table, table_console
 
     table = counts_table(f"{report.num_items} items, {report.num_drafts} drafts")
     for step, reasons in report.rejected.items():
@@ -275,7 +273,7 @@ def _print_report(job: "SynthesisJob", report: "SynthesisReport") -> None:
             table.add_row(f"  {reason.replace('_', ' ')}", str(count), report.examples[reason])
     table.add_section()
     table.add_row("kept", str(report.num_kept), _asked(report))
-    Console().print(table)
+    table_console().print(table)
     typer.echo(
         f"Wrote {job.out}: {report.num_trajectories} trajectories, {report.num_tasks} tasks, {report.num_pairs} pairs; "
         f"{report.num_rejected} drafts in rejected.jsonl."

@@ -1,9 +1,22 @@
-"""Table of counts that commands print when they have finished, and text of models that is safe to print."""
+"""Tables that commands print when they have finished, and text of models that is safe to print."""
 
+import os
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.table import Table
+
+_WIDTH_OF_FILES = 160
+"""Characters in a line of a table in a file or a pipe, where rich would take 80."""
+
+
+def table_console() -> "Console":
+    """Console for tables: as wide as the terminal or as COLUMNS says, and 160 characters in a file or a pipe."""
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_WIDTH_OF_FILES)
 
 
 def counts_table(title: str) -> "Table":

@@ -6,10 +6,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
-from verl_pivot.commands.tables import printable
+from verl_pivot.commands.tables import printable, table_console
 from verl_pivot.runs.tool_trends import PairTrend, pair_ranges, pair_trends
 from verl_pivot.runs.tool_use import StepToolUse
 from verl_pivot.runs.trends import MIN_POINTS, SeedRange, Trend
@@ -39,7 +38,7 @@ class ToolReport:
 
 def print_report(report: ToolReport) -> None:
     """Print the steps of each run by blocks, the trends of each run, and their ranges over runs."""
-    console = Console()
+    console = table_console()
     for number, (name, steps) in enumerate(report.runs.items(), start=1):
         console.print(printable(f"run {number}: {name}"), highlight=False, soft_wrap=True, markup=False)
         console.print(_blocks(steps, report.block_size))

@@ -118,13 +118,12 @@ def _by_model(
 
 
 def _print_counts(num_rollouts: int, left_out: "Counter[str]", num_found: int, num_kept: int) -> None:
-    from rich.console import Console
 
-    from verl_pivot.commands.tables import counts_table, printable
+    from verl_pivot.commands.tables import counts_table, printable, table_console
 
     table = counts_table(f"{num_rollouts} rollouts")
     for reason, count in left_out.most_common():
         table.add_row("left out", str(count), printable(reason))
     table.add_row("found", str(num_found), "workflows")
     table.add_row("kept", str(num_kept), "after dropping repeated goals and templates")
-    Console().print(table)
+    table_console().print(table)
