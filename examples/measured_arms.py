@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from pathlib import Path
 from typing import Generic
 
@@ -24,6 +25,9 @@ from examples.contrasts import Contrast, contrast_table, contrasted
 from examples.evaluation_results import grouped
 from verl_pivot.statistics import PairedDifference
 from verl_pivot.types import Json
+
+_MAX_COLUMNS = 4
+"""Most panels of a plot side by side."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +102,15 @@ class ArmReport(Generic[AnsweredT]):
         trained = trained_arms(results)
         if not trained:
             return
-        figure, panels = plt.subplots(
-            1, len(self.measures), figsize=(4 * len(self.measures) + 1, 4), layout="constrained"
+        columns = min(len(self.measures), _MAX_COLUMNS)
+        rows = ceil(len(self.measures) / columns)
+        figure, grid = plt.subplots(
+            rows, columns, figsize=(4 * columns + 1, 4 * rows), layout="constrained", squeeze=False
         )
-        for panel, (name, measure) in zip(panels, self.measures.items(), strict=True):
+        panels = list(grid.flat)
+        for unused in panels[len(self.measures) :]:
+            unused.remove()
+        for panel, (name, measure) in zip(panels, self.measures.items(), strict=False):
             for arm, units in trained.items():
                 seeds = f"{len(units)} seed{'' if len(units) == 1 else 's'}"
                 draw_curve(panel, measure, f"{arm} ({seeds})", [each.training for each in units])

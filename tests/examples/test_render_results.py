@@ -13,13 +13,11 @@ _PERCENT = ("invalid first pages", "solved")
 
 
 def lines(results: list[report.Result]) -> list[str]:
-    """Lines of the README's table, one for each unit."""
+    """Lines of the README's table, one for each unit, and one for each arm over all seeds."""
     found = []
     for row in report.REPORT.rows(results):
-        if len(row.seeds) > 1:
-            continue
         values = [f"{100 * value:.0f} %" if name in _PERCENT else f"{value:.2f}" for name, value in row.values.items()]
-        found.append(cells(f"`{row.arm}`", str(row.seeds[0]), *values, shown_difference(row.over_baseline)))
+        found.append(cells(f"`{row.arm}`", ", ".join(map(str, row.seeds)), *values, shown_difference(row.over_baseline)))
     return found
 
 
