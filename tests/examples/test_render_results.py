@@ -17,7 +17,9 @@ def lines(results: list[report.Result]) -> list[str]:
     found = []
     for row in report.REPORT.rows(results):
         values = [f"{100 * value:.0f} %" if name in _PERCENT else f"{value:.2f}" for name, value in row.values.items()]
-        found.append(cells(f"`{row.arm}`", ", ".join(map(str, row.seeds)), *values, shown_difference(row.over_baseline)))
+        found.append(
+            cells(f"`{row.arm}`", ", ".join(map(str, row.seeds)), *values, shown_difference(row.over_baseline))
+        )
     return found
 
 
