@@ -107,10 +107,10 @@ class ArmReport(Generic[AnsweredT]):
         figure, grid = plt.subplots(
             rows, columns, figsize=(4 * columns + 1, 4 * rows), layout="constrained", squeeze=False
         )
-        panels = list(grid.flat)
-        for unused in panels[len(self.measures) :]:
-            unused.remove()
-        for panel, (name, measure) in zip(panels, self.measures.items(), strict=False):
+        panels, unused = grid.flat[: len(self.measures)], grid.flat[len(self.measures) :]
+        for panel in unused:
+            panel.remove()
+        for panel, (name, measure) in zip(panels, self.measures.items(), strict=True):
             for arm, units in trained.items():
                 seeds = f"{len(units)} seed{'' if len(units) == 1 else 's'}"
                 draw_curve(panel, measure, f"{arm} ({seeds})", [each.training for each in units])

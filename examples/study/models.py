@@ -15,6 +15,7 @@ from examples.study.policy import (
     make_policy,
     sft_config,
 )
+from verl_pivot.diagnosis.machine import compute_capability
 from verl_pivot.engines.installed import installed_engine
 from verl_pivot.engines.model_check import check_model
 from verl_pivot.engines.model_identity import template_digest, weights_digest
@@ -85,7 +86,9 @@ def gpu_overrides() -> tuple[str, ...]:
     engine = installed_engine()
     if engine is None:
         raise ConfigError("--gpu: neither SGLang nor vLLM is installed")
-    return overrides_on(SmokeMachine(has_accelerator=True, num_workers=1, engine=engine))
+    return overrides_on(
+        SmokeMachine(has_accelerator=True, num_workers=1, engine=engine, compute_capability=compute_capability())
+    )
 
 
 def study_model(folder: Path | None, *, on_gpu: bool) -> StudyModel:
