@@ -38,13 +38,21 @@ class Contrast(Generic[AnsweredT]):
 class Contrasted:
     """Result of a contrast."""
 
-    name: str
+    measure: str
+    """Name of the value that was compared."""
+    arm: str
+    over: str
+    """The other arm, whose value was subtracted."""
     seeds: tuple[int, ...]
     """Seeds that both arms have, with questions in common."""
     difference: PairedDifference
     """Difference of the means per question over these seeds; its interval resamples questions, not trainings."""
     by_seed: tuple[float, ...]
     """[num_seeds] difference for each seed alone."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.measure}, {self.arm} over {self.over}"
 
     @property
     def over_trainings(self) -> Interval | None:
@@ -75,7 +83,9 @@ def contrasted(contrasts: Iterable[Contrast[AnsweredT]], results: Iterable[HeldO
             continue
         found.append(
             Contrasted(
-                name=f"{each.measure}, {each.arm} over {each.over}",
+                measure=each.measure,
+                arm=each.arm,
+                over=each.over,
                 seeds=tuple(seed for seed, difference in by_seed.items() if difference is not None),
                 difference=whole,
                 by_seed=tuple(difference.value for difference in by_seed.values() if difference is not None),

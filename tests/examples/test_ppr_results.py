@@ -1,12 +1,12 @@
-"""The results of ppr that are committed, and the table of its README."""
+"""The results of ppr that are committed, and the tables of its README."""
 
 from pathlib import Path
 
 from examples.comparison import shown_difference
-from examples.evaluation_results import EARLIER
 from examples.ppr import report
 from examples.ppr.measures import EM, MEASURES, TOKENS, TURNS, VALID_SEARCHES
 from examples.results_file import RESULTS, merged
+from tests.support.readme_tables import cells, contrast_line, shown_arms
 
 _HERE = Path(report.__file__).parent
 _STEPS = (10, 20)
@@ -21,42 +21,27 @@ def lines(results: list[report.Result]) -> list[str]:
             continue
         (result,) = (each for each in results if (each.arm, each.seed) == (row.arm, row.seeds[0]))
         before = [f"{MEASURES[EM](result.evaluations[step]):.3f}" if result.training else "" for step in _STEPS]
-        values = [
-            f"`{row.arm}`",
-            str(row.seeds[0]),
-            *before,
-            f"{row.em:.3f} [{row.interval.low:.3f}, {row.interval.high:.3f}]",
-            shown_difference(row.over_outcome),
-            f"{row.measures[TURNS]:.2f}",
-            f"{row.measures[TOKENS]:.0f}",
-            f"{row.measures[VALID_SEARCHES]:.2f}",
-            f"{row.unseen:.2f}",
-        ]
-        found.append("|" + "".join(f" {value} |" if value else " |" for value in values))
+        found.append(
+            cells(
+                f"`{row.arm}`",
+                str(row.seeds[0]),
+                *before,
+                f"{row.em:.3f} [{row.interval.low:.3f}, {row.interval.high:.3f}]",
+                shown_difference(row.over_outcome),
+                f"{row.measures[TURNS]:.2f}",
+                f"{row.measures[TOKENS]:.0f}",
+                f"{row.measures[VALID_SEARCHES]:.2f}",
+                f"{row.unseen:.2f}",
+            )
+        )
     return found
 
 
 def contrast_lines(results: list[report.Result]) -> list[str]:
-    """Lines of the README's contrasts: difference, values by seed, and interval over trainings."""
-    found = []
-    for each in report.contrasts(results):
-        measure, _, arms = each.name.partition(", ")
-        arm, _, over = arms.partition(" over ")
-        earlier = arm.removesuffix(EARLIER.format(""))
-        name = f"`{arm}` over `{over}`"
-        if earlier != arm:
-            name = f"`{earlier}` at two thirds of its steps over `{over}` at its end"
-        if measure == "EM in training":
-            name += ", all rollouts of training"
-        interval = each.over_trainings
-        values = (
-            name,
-            shown_difference(each.difference),
-            ", ".join(f"{value:+.3f}" for value in each.by_seed),
-            "" if interval is None else f"[{interval.low:+.3f}, {interval.high:+.3f}]",
-        )
-        found.append("|" + "".join(f" {value} |" if value else " |" for value in values))
-    return found
+    """Lines of the README's contrasts."""
+    rollouts = {"EM in training": ", all rollouts of training"}
+    found = report.contrasts(results)
+    return [contrast_line(shown_arms(each) + rollouts.get(each.measure, ""), each) for each in found]
 
 
 def test_the_tables_of_the_readme_are_rebuilt_from_the_results() -> None:

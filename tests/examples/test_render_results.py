@@ -6,6 +6,7 @@ from examples.comparison import shown_difference
 from examples.contrasts import contrasted
 from examples.render import report
 from examples.results_file import RESULTS, merged
+from tests.support.readme_tables import cells, contrast_line, shown_arms
 
 _HERE = Path(report.__file__).parent
 _PERCENT = ("invalid first pages", "solved")
@@ -24,25 +25,9 @@ def lines(results: list[report.Result]) -> list[str]:
 
 
 def contrast_lines(results: list[report.Result]) -> list[str]:
-    """Lines of the README's contrasts: difference, values by seed, and interval over trainings."""
-    found = []
-    for each in contrasted(report.REPORT.contrasts, results):
-        measure, _, arms = each.name.partition(", ")
-        arm, _, over = arms.partition(" over ")
-        interval = each.over_trainings
-        found.append(
-            cells(
-                f"{measure}: `{arm}` over `{over}`",
-                shown_difference(each.difference),
-                ", ".join(f"{value:+.3f}" for value in each.by_seed),
-                "" if interval is None else f"[{interval.low:+.3f}, {interval.high:+.3f}]",
-            )
-        )
-    return found
-
-
-def cells(*values: str) -> str:
-    return "|" + "".join(f" {value} |" if value else " |" for value in values)
+    """Lines of the README's contrasts."""
+    found = contrasted(report.REPORT.contrasts, results)
+    return [contrast_line(f"{each.measure}: {shown_arms(each)}", each) for each in found]
 
 
 def test_the_tables_of_the_readme_are_rebuilt_from_the_results() -> None:
