@@ -91,6 +91,18 @@ async def test_in_validation_the_criteria_of_the_row_alone_count(tmp_path: Path)
     assert "give it a column criteria" in bare[0].extra_fields[RUBRIC_FIELD]["detail"]
 
 
+async def test_a_schedule_of_strictness_does_not_change_what_a_score_means_in_validation(tmp_path: Path) -> None:
+    half = {"points": [{"number": 1, "points": 1}]}
+    async with judging(lambda outside, inside: half) as judge:
+        config = config_of(tmp_path, judge, "pivot.rubrics.evolve=False", "pivot.rubrics.strictness=[1,3]")
+        given = {"criteria": CRITERIA, "is_validation": True}
+        validated = [await play(config, ["a"], global_steps=step, **given) for step in (1, 3)]
+        trained = [await play(config, ["a"], global_steps=step, criteria=CRITERIA) for step in (1, 3)]
+
+    assert [scores(outputs) for outputs in validated] == [[0.5], [0.5]]
+    assert [scores(outputs) for outputs in trained] == [[1.0], [0.0]]
+
+
 async def test_criteria_that_contradict_are_the_rows_fault(tmp_path: Path) -> None:
     wrong = [{"text": "a", "weight": 1}, {"text": "a", "weight": -1}]
     async with judging(answering) as judge:

@@ -40,6 +40,11 @@ class RubricSettings(JudgeSettings):
                 "evolve needs points for each criterion, which scale overall does not give: set evolve=False, or "
                 "scale=dr_tulu"
             )
+        if self.scale == "binary" and self.evolve:
+            raise ValueError(
+                "evolve adds criteria of weight -1, with which the sum of all weights, by which scale binary divides, "
+                "may be 0 or below: set evolve=False, or scale=dr_tulu"
+            )
         if self.strictness is not None and self.scale != "dr_tulu":
             raise ValueError(
                 f"strictness does nothing with scale {self.scale}, which has no partial points: set scale=dr_tulu"

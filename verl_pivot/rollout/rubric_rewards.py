@@ -34,8 +34,8 @@ STATE = "rubrics"
 class RubricRewards:
     """Scores rollouts by criteria; made once for an event loop.
 
-    A rollout that the system failed is left out. In validation only the row's own criteria count, so that scores of
-    different steps can be compared.
+    A rollout that the system failed is left out. In validation only the row's own criteria count, without a schedule of
+    strictness, so that scores of different steps can be compared.
     """
 
     def __init__(
@@ -49,9 +49,10 @@ class RubricRewards:
         self._settings, self._sizes = settings, sizes
         self._judge = RubricJudge(settings, tokenizer, num_workers=num_workers)
         self._state = StepState(state_path(local_dir, STATE)) if settings.evolve else None
-        self._fixed = RubricGroup(settings, self._judge, None)
-        evolving = RubricGroup(settings, self._judge, self._state)
-        self._meeting: Meeting[QueryReport, ScoredReport] = Meeting(evolving.scored, wait_seconds=settings.wait_seconds)
+        training = RubricGroup(settings, self._judge, self._state)
+        lasting = settings.model_copy(update={"strictness": None})  # a schedule would change what a score means
+        self._in_training, self._in_validation = training, RubricGroup(lasting, self._judge, None)
+        self._meeting: Meeting[QueryReport, ScoredReport] = Meeting(training.scored, wait_seconds=settings.wait_seconds)
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,11 +70,13 @@ class RubricRewards:
         Raises:
             ConfigError: If nothing says whether the row is for validation.
         """
-        if is_for_validation(row, "pivot.rubrics", "rubrics") or not self._settings.evolve:
+        is_validation = is_for_validation(row, "pivot.rubrics", "rubrics")
+        if is_validation or not self._settings.evolve:
             finished = await play()
             if isinstance(finished.output, list) or is_undecided(finished.output.extra_fields.get(VERDICT_FIELD)):
                 return finished.output
-            return await _with_verdict(finished.output, row, lambda: self._scored_alone(row, finished))
+            alone = self._in_validation if is_validation else self._in_training
+            return await _with_verdict(finished.output, row, lambda: self._scored_alone(alone, row, finished))
         async with self._meeting.joined(str(row["uid"]), self._sizes.training, min_items=1) as member:
             finished = await play()
             if isinstance(finished.output, list) or is_undecided(finished.output.extra_fields.get(VERDICT_FIELD)):
@@ -84,14 +87,16 @@ class RubricRewards:
 
             return await _with_verdict(finished.output, row, scored)
 
-    async def _scored_alone(self, row: Mapping[str, Any], finished: FinishedRollout) -> ScoredReport:
+    async def _scored_alone(
+        self, group: RubricGroup, row: Mapping[str, Any], finished: FinishedRollout
+    ) -> ScoredReport:
         item = self._report(row, finished)
         if not item.fixed:
             raise DataError(
                 "the row has no criteria, which validation and pivot.rubrics.evolve=False need to score it: "
                 "give it a column criteria, a list of objects with text and weight"
             )
-        (scored,) = await self._fixed.scored([item])
+        (scored,) = await group.scored([item])
         return scored
 
     def _report(self, row: Mapping[str, Any], finished: FinishedRollout) -> QueryReport:
