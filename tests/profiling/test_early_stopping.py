@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import product
+from typing import Literal
 
 import pytest
 from hypothesis import given, settings
@@ -170,3 +171,18 @@ def test_without_a_decided_sample_there_is_no_estimate() -> None:
 def test_impossible_plans_are_refused(stages: tuple[int, ...], lambda_diff: float, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         EarlyStop(filter="pivots", stages=stages, lambda_diff=lambda_diff)
+
+
+@pytest.mark.parametrize(
+    ("plan", "keep", "lambda_diff"),
+    [("pivots", "pivots", 0.5), ("unsolved", "pivots", 1.0), ("pivots", "unsolved", 1.0)],
+)
+def test_a_profile_that_stopped_early_decides_its_own_rule_alone(
+    plan: Literal["pivots", "unsolved"], keep: str, lambda_diff: float
+) -> None:
+    early_stop = EarlyStop(filter=plan, stages=(4, 8))
+
+    with pytest.raises(ConfigError, match=f"stopped sampling a turn once --keep {plan}.*does not decide --keep {keep}"):
+        early_stop.check_decides(keep, lambda_diff)
+    early_stop.check_decides(plan, 1.0)
+    early_stop.check_decides("all", lambda_diff)

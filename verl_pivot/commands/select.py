@@ -80,6 +80,8 @@ def select_command(
     measured = None if profile is None or is_published(profile) else read_settings(profile)
     counts_prompts = measured is None
     _check_options(rule, profile, counts_prompts=counts_prompts, model=model)
+    if measured is not None and measured.early_stop is not None:
+        measured.early_stop.check_decides(rule.keep, rule.lambda_diff)
     job = SelectionJob(
         trajectories=trajectories,
         profile=profile,

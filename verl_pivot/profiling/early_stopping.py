@@ -81,6 +81,26 @@ class EarlyStop:
                 return cls(filter=name, stages=sizes, lambda_diff=lambda_diff)
         raise ConfigError(f"a plan needs filter, stages and lambda_diff, got {obj}")
 
+    def check_decides(self, keep: str, lambda_diff: float) -> None:
+        """Refuse a selection by another filter, for which turns may have been stopped too early.
+
+        Args:
+            keep: The selection's filter; "all" goes by no score.
+            lambda_diff: Exclusive upper bound of the mean score of a pivot.
+
+        Raises:
+            ConfigError: If turns were not sampled until this filter's decision was certain.
+        """
+        is_bounded = self.filter == "pivots"
+        if keep == "all" or (keep == self.filter and (not is_bounded or lambda_diff == self.lambda_diff)):
+            return
+        wanted = f"--keep {self.filter}" + f" --lambda-diff {self.lambda_diff:g}" * is_bounded
+        asked = f"--keep {keep}" + f" --lambda-diff {lambda_diff:g}" * (keep == "pivots")
+        raise ConfigError(
+            f"the profile stopped sampling a turn once {wanted} was certain (--early-stop {self.filter}), which does "
+            f"not decide {asked}: select with {wanted}, or profile again with the rule that you want"
+        )
+
     @property
     def num_samples(self) -> int:
         """Maximum number of samples that the plan draws for a turn, K."""
