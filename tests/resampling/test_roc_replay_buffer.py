@@ -143,6 +143,7 @@ def test_groups_without_enough_usable_rollouts_or_without_advantage_are_replaced
     assert metrics["down_sampling/groups_too_few"] == 2
     assert metrics["down_sampling/groups_equal_rewards"] == metrics["reject_equal_reward/solve_equal_total"] == 1
     assert "training/rollout_failure/evicted_samples" not in metrics
+    assert metrics["verifier/outcome/tool_failure"] == 1.0  # of the group that was replaced; others name no reason
     dumped = read_dump(tmp_path)
     assert Counter(each["uid"].split("_")[0] for each in dumped) == {
         "few": 4, "equal": 4, "failed": 3, "whole": 4, "new0": 4, "new1": 4, "new2": 4

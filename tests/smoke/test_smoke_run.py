@@ -57,6 +57,7 @@ def test_what_failed_is_found_by_the_names_that_the_metrics_have() -> None:
     assert failure_of([FINE, metrics]) == (
         "50% of the rollouts were masked, since the system failed in them: rollout/stop_reason/engine_failure"
     )
+    assert (failure_of([rollout_metrics([make_record()], num_failed=1)]) or "").endswith("loop raised an error")
     assert failure_of([{**FINE, "rollout/calls_per_trajectory": 0.0}]) is None
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from verl_pivot.runs.growing_lines import PlacedLine
-from verl_pivot.types import Json
+from verl_pivot.types import ErrorKind, Json
 
 _MAX_DETAIL = 200
 """Maximum number of characters of an explanation in the list; an opened rollout shows all of it."""
@@ -234,8 +234,10 @@ _VALUES: dict[str, Callable[[_ListedLine], Any]] = {
     "tools": lambda found: _names(call.name for call in found.calls) if found.calls else "",
     "error_kinds": lambda found: _names(call.error_kind for call in found.calls) if found.calls else "",
     "num_turns": lambda found: None if found.turns is None else len(found.turns),
-    "num_calls": lambda found: len(found.calls),
-    "num_errors": lambda found: sum(call.status == "tool_error" for call in found.calls) if found.calls else 0,
+    "num_calls": lambda found: sum(call.error_kind != ErrorKind.NO_ACTION for call in found.calls),
+    "num_errors": lambda found: sum(
+        call.status == "tool_error" and call.error_kind != ErrorKind.NO_ACTION for call in found.calls
+    ),
     "sampled_tokens": _sampled_tokens,
 }
 """{field of RolloutRow: function that computes it}, for fields that are not copied from the line."""

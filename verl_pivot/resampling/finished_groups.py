@@ -7,7 +7,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.resampling.dynamic_sampling import DropReason
 from verl_pivot.resampling.groups import Group, Rollout
 from verl_pivot.resampling.penalties import Penalty, penalty_of_record, penalty_of_steps
-from verl_pivot.resampling.sampled_rows import SampledRow
+from verl_pivot.resampling.sampled_rows import SampledRow, recorded_rows
 from verl_pivot.resampling.settings import ResamplingMode
 
 
@@ -26,11 +26,6 @@ def uid_of(key: str) -> str:
     return key.split("_")[0]
 
 
-def rollout_id_of(key: str) -> str:
-    """Id of the rollout that a row belongs to; a rollout may have several rows."""
-    return key.rsplit("_", 1)[0]
-
-
 def _session(rollout_id: str) -> int:
     """Position of a rollout among those that were sampled for its prompt."""
     return int(rollout_id.rsplit("_", 1)[1])
@@ -39,23 +34,13 @@ def _session(rollout_id: str) -> int:
 def group_of(uid: str, number: int, rows: Mapping[str, SampledRow], mode: ResamplingMode) -> Group:
     """The rollouts of a prompt in the order in which they were sampled; `rows` are in the order in which they ended."""
     usable, undecided = [], []
-    for id_, row in sorted(_recorded_rows(rows).items(), key=lambda item: _session(item[0])):
+    for id_, row in sorted(recorded_rows(rows).items(), key=lambda item: _session(item[0])):
         if row.is_undecided:
             undecided.append(str(row.reward["reason"]))
         else:
             penalty = _penalty(row, mode)  # first, since it refuses rows of other agent loops, which have no score
             usable.append(Rollout(id=id_, score=row.reward["score"], penalty=penalty))
     return Group(uid=uid, number=number, rollouts=tuple(usable), undecided=tuple(undecided))
-
-
-def _recorded_rows(rows: Mapping[str, SampledRow]) -> dict[str, SampledRow]:
-    """{id of a rollout: its row with the record, or else any of its rows}."""
-    recorded: dict[str, SampledRow] = {}
-    for key, row in rows.items():
-        id_ = rollout_id_of(key)
-        if id_ not in recorded or row.record is not None:
-            recorded[id_] = row
-    return recorded
 
 
 def _penalty(row: SampledRow, mode: ResamplingMode) -> Penalty:

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from verl_pivot.data.rollout_records import CallStatus, RolloutRecord
+from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.resampling.settings import ResamplingMode
-from verl_pivot.types import ErrorKind
 
 NO_CALLS = 0.5
 """p_err of a rollout without any call."""
@@ -68,10 +67,9 @@ def penalty_of_record(record: RolloutRecord, mode: ResamplingMode = "paper") -> 
             answer without any call (`rstar2_agent/down_sample/roc.py` looks for headers of turns in the response, and
             the first header is in the prompt). The others count all turns.
     """
-    statuses = [call.status for call in record.calls if call.error_kind is not ErrorKind.NO_ACTION]
     return Penalty(
-        num_calls=len(statuses),
-        num_errors=statuses.count(CallStatus.TOOL_ERROR),
+        num_calls=record.num_calls,
+        num_errors=record.num_tool_errors,
         num_answers=record.num_answers,
         num_turns=len(record.turn_tokens) - (mode == "released"),
     )

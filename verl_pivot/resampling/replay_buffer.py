@@ -17,7 +17,14 @@ from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.errors import NodeLostError, PivotError, VerifierError
 from verl_pivot.resampling.first_step import FirstStep
 from verl_pivot.resampling.lost_nodes import LostNodes
-from verl_pivot.resampling.sampled_rows import SampledRow, dump_line, read_sampled_rows, rewards_by_group
+from verl_pivot.resampling.sampled_rows import (
+    SampledRow,
+    dump_line,
+    read_sampled_rows,
+    recorded_rows,
+    rewards_by_group,
+    rollout_id_of,
+)
 from verl_pivot.resampling.step_dump import StepDump
 from verl_pivot.resampling.step_workflows import step_workflows
 from verl_pivot.resampling.undecided import DecidedRows, keep_decided
@@ -91,26 +98,29 @@ class PivotSampling:
             curriculum = {} if is_validation else _update_curriculum(batch, groups, step)
             selected = _select(batch, kept)
             of_batch = self._rows_of_batch(dict(zip(batch.keys, rows, strict=True)), partition_id)
+            counted = recorded_rows(self._counted_rows(of_batch, partition_id))
+            rollouts = list(counted.values())
+            rewards = [row.reward for row in rollouts]
             self._dump_rows(of_batch, frozenset(selected.keys), step, partition_id)
             self._first_step.check([row.reward for row in rows])
             if kept.rows:
                 if not is_validation:
                     self._first_step.end()
-                    _observe_workflows(step, _one_row_each(batch, rows))
+                    _observe_workflows(step, rollouts)
                 return selected, {
                     **metrics,
                     "pivot/undecided_rows": float(undecided.total()),
                     "pivot/lone_rows": float(kept.num_lone),
                     "pivot/absent_rollouts": float(sum(num_absent.values())),
                     **_variance_metrics(groups),
-                    **_verdict_shares(_one_row_each(batch, rows)),
+                    **_verdict_shares(rewards),
                     **curriculum,
-                    **self._metrics_of_rows(self._counted_rows(of_batch, partition_id)),
-                    **process_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
-                    **term_metrics(rewards_by_group(of_batch)),
-                    **rubric_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
-                    **ruler_metrics([row.reward for row in self._counted_rows(of_batch, partition_id)]),
-                    **_workflow_metrics(_one_row_each(batch, rows)),
+                    **self._metrics_of_rollouts(rollouts),
+                    **process_metrics(rewards),
+                    **term_metrics(rewards_by_group(counted)),
+                    **rubric_metrics(rewards),
+                    **ruler_metrics(rewards),
+                    **_workflow_metrics(rollouts),
                 }
         raise VerifierError(
             f"no reward could be decided in any row of the last {num_batches} batches ({partition_id}, step "
@@ -142,15 +152,20 @@ class PivotSampling:
         """{key: row} for all rows of the groups of a batch; `rows` are those that verl sampled."""
         return rows
 
-    def _counted_rows(self, rows: Mapping[str, SampledRow], partition_id: str) -> list[SampledRow]:
-        """Rows that count in the metrics of the rollouts; `rows` are those of the batch's groups."""
-        return list(rows.values())
+    def _counted_rows(self, rows: Mapping[str, SampledRow], partition_id: str) -> Mapping[str, SampledRow]:
+        """{key: row} that count in the metrics of the rollouts; `rows` are those of the batch's groups."""
+        return rows
 
-    def _metrics_of_rows(self, rows: list[SampledRow]) -> dict[str, float]:
-        """Metrics of the rollouts with tools; one row of each rollout has its record."""
+    def _metrics_of_rollouts(self, rows: Sequence[SampledRow]) -> dict[str, float]:
+        """Metrics of the rollouts with tools.
+
+        Args:
+            rows: [num_rollouts] the row of each rollout that has its record.
+        """
         records: list[RolloutRecord] = [row.record for row in rows if row.record is not None]
         successes = [row.record for row in rows if row.record is not None and (row.score or 0.0) > 0]
-        return {**rollout_metrics(records), **success_metrics(successes)}
+        num_failed = sum(row.has_failed for row in rows)
+        return {**rollout_metrics(records, num_failed=num_failed), **success_metrics(successes)}
 
     def _left_rows(self) -> dict[str, tuple[SampledRow, LeftOut]]:
         """{key: row and reason} for training rows of groups that no batch took, since the last batch."""
@@ -229,7 +244,7 @@ def _open_dump(data_dir: str | None, batches_per_step: int, recorded: RecordedTe
 
 def _num_absent(batch: KVBatchMeta, group_size: int) -> dict[str, int]:
     """{group: number of its rollouts that gave no row} for groups with at least one such rollout."""
-    rollouts = {key.rsplit("_", 1)[0] for key in batch.keys}
+    rollouts = {rollout_id_of(key) for key in batch.keys}
     present = Counter(rollout.split("_")[0] for rollout in rollouts)
     return {group: group_size - number for group, number in present.items() if number < group_size}
 
@@ -237,14 +252,14 @@ def _num_absent(batch: KVBatchMeta, group_size: int) -> dict[str, int]:
 def _keep(
     batch: KVBatchMeta, rows: Sequence[SampledRow], *, min_group_size: int, short_groups: Collection[str]
 ) -> DecidedRows:
-    groups = [key.split("_")[0] for key in batch.keys]
+    groups, rollouts = [key.split("_")[0] for key in batch.keys], [rollout_id_of(key) for key in batch.keys]
     decided = [not row.is_undecided for row in rows]
-    return keep_decided(groups, decided, min_group_size=min_group_size, short_groups=short_groups)
+    return keep_decided(groups, rollouts, decided, min_group_size=min_group_size, short_groups=short_groups)
 
 
 def _group_scores(batch: KVBatchMeta, rows: Sequence[SampledRow]) -> dict[str, list[float]]:
     """{group: [num_decided] scores of its rollouts}; a rollout with several rows has the same score in each."""
-    rollouts = {key.rsplit("_", 1)[0]: row.reward for key, row in zip(batch.keys, rows, strict=True)}
+    rollouts = {rollout_id_of(key): row.reward for key, row in zip(batch.keys, rows, strict=True)}
     groups: dict[str, list[float]] = defaultdict(list)
     for rollout, reward in rollouts.items():
         if reward.get("undecided") == 0.0:
@@ -307,13 +322,8 @@ def _select(batch: KVBatchMeta, kept: DecidedRows) -> KVBatchMeta:
     )
 
 
-def _one_row_each(batch: KVBatchMeta, rows: Sequence[SampledRow]) -> list[SampledRow]:
-    """One row of each rollout; all rows of a rollout have the same verdict."""
-    return list({key.rsplit("_", 1)[0]: row for key, row in zip(batch.keys, rows, strict=True)}.values())
-
-
-def _verdict_shares(rows: Sequence[SampledRow]) -> dict[str, float]:
+def _verdict_shares(rewards: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """{verifier/<name>/<reason>: share of rollouts with this verdict} among the rollouts that have a verdict."""
-    rewards = [row.reward for row in rows if "reason" in row.reward]
-    verdicts = Counter(f"verifier/{reward['verifier']}/{reward['reason']}" for reward in rewards)
+    decided = [reward for reward in rewards if "reason" in reward]
+    verdicts = Counter(f"verifier/{reward['verifier']}/{reward['reason']}" for reward in decided)
     return {name: count / verdicts.total() for name, count in sorted(verdicts.items())}

@@ -13,13 +13,13 @@ from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer, ReplayBufferAsync
 from verl_pivot.data.rollout_dumps import LeftOut
 from verl_pivot.errors import ResamplingError
 from verl_pivot.resampling.dynamic_sampling import DropReason, EqualRewards, are_equal
-from verl_pivot.resampling.finished_groups import FinishedGroup, group_of, rollout_id_of, uid_of
+from verl_pivot.resampling.finished_groups import FinishedGroup, group_of, uid_of
 from verl_pivot.resampling.groups import DroppedGroups, Group, resampling_metrics
 from verl_pivot.resampling.mini_batches import MiniBatches
 from verl_pivot.resampling.penalties import no_success_answers
 from verl_pivot.resampling.prefetch import Prefetch
 from verl_pivot.resampling.replay_buffer import PivotSampling
-from verl_pivot.resampling.sampled_rows import SampledRow, read_sampled_rows
+from verl_pivot.resampling.sampled_rows import SampledRow, read_sampled_rows, rollout_id_of
 from verl_pivot.resampling.settings import settings_of
 
 logger = logging.getLogger(__name__)
@@ -260,9 +260,9 @@ class RocSampling(PivotSampling):
         }
         return {**super()._left_rows(), **left}
 
-    def _counted_rows(self, rows: Mapping[str, SampledRow], partition_id: str) -> list[SampledRow]:
+    def _counted_rows(self, rows: Mapping[str, SampledRow], partition_id: str) -> Mapping[str, SampledRow]:
         left = self._left_out if partition_id == _TRAIN else []
-        return [*rows.values(), *(row for each in left for row in each.rows.values())]
+        return {**rows, **{key: row for each in left for key, row in each.rows.items()}}
 
     def _reason_to_leave(self, row: SampledRow) -> LeftOut:
         return row.unusable or LeftOut.RESAMPLED

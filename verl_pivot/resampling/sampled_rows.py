@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 import transfer_queue as tq
 
+from verl_pivot.data.faults import SYSTEM_FAILURE, FaultReason
 from verl_pivot.data.rollout_dumps import DumpedOutcome, LeftOut
 from verl_pivot.data.rollout_records import (
     PROMPT_FIELD,
@@ -47,6 +48,11 @@ class SampledRow(NamedTuple):
         return None if self.is_undecided else self.reward.get("score")
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the agent loop raised an error before it wrote a record."""
+        return self.record is None and self.reward.get("reason") in {SYSTEM_FAILURE, *FaultReason}
+
+    @property
     def unusable(self) -> LeftOut | None:
         """Reason for which no update may see the row, regardless of its group; None if it is usable."""
         if not self.is_undecided:
@@ -66,8 +72,23 @@ def read_sampled_rows(keys: Sequence[str], partition_id: str) -> list[SampledRow
     return [_sampled_row(fields) for fields in data.get("extra_fields").tolist()]
 
 
+def rollout_id_of(key: str) -> str:
+    """Id of the rollout that a row belongs to; a rollout may have several rows."""
+    return key.rsplit("_", 1)[0]
+
+
+def recorded_rows(rows: Mapping[str, SampledRow]) -> dict[str, SampledRow]:
+    """{id of a rollout: its row with the record, or else any of its rows}."""
+    recorded: dict[str, SampledRow] = {}
+    for key, row in rows.items():
+        id_ = rollout_id_of(key)
+        if id_ not in recorded or row.record is not None:
+            recorded[id_] = row
+    return recorded
+
+
 def rewards_by_group(rows: Mapping[str, SampledRow]) -> dict[str, list[Mapping[str, Any]]]:
-    """{group: what the reward manager wrote about each of its rows}."""
+    """{group: what the reward manager wrote about each of its rollouts}; keys of `rows` begin with the group."""
     groups: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for key, row in rows.items():
         groups[key.split("_")[0]].append(row.reward)

@@ -1,5 +1,6 @@
 """StepReplayBuffer: verl's replay buffer for L0, whose trajectories have several rows and whose batch is one update."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from transfer_queue import KVBatchMeta
@@ -29,10 +30,10 @@ class StepSampling(RocSampling):
         self._mini_batches.fit_one_update(len(batch.keys))
         return batch, {**metrics, "l0/rows": float(len(batch.keys))}
 
-    def _metrics_of_rows(self, rows: list[SampledRow]) -> dict[str, float]:
+    def _metrics_of_rollouts(self, rows: Sequence[SampledRow]) -> dict[str, float]:
         """Metrics of the rollouts with tools, and of the trajectories' steps."""
         trajectories = [(row.reward, row.record) for row in rows if row.record is not None and not row.is_undecided]
-        return {**super()._metrics_of_rows(rows), **step_metrics(trajectories)}
+        return {**super()._metrics_of_rollouts(rows), **step_metrics(trajectories)}
 
 
 class StepReplayBuffer(StepSampling, ReplayBuffer):  # type: ignore[misc]  # verl is untyped here

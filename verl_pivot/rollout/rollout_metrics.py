@@ -10,11 +10,12 @@ _STOP_REASONS = tuple(reason for reason in StopReason if reason is not StopReaso
 """Reasons for which a rollout with tools can end."""
 
 
-def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
+def rollout_metrics(records: Sequence[RolloutRecord], *, num_failed: int = 0) -> dict[str, float]:
     """Metrics of one step, as {name: value}.
 
     Args:
-        records: [num_rollouts] records of all rollouts of the step, masked ones included.
+        records: [num_rollouts] records of the step's rollouts, masked ones included.
+        num_failed: Rollouts without a record, because the agent loop raised an error.
     """
     if not records:
         return {}
@@ -22,7 +23,7 @@ def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
     stops = Counter(record.stop_reason for record in records)
     metrics = {
         "rollout/calls_per_trajectory": sum(record.num_calls for record in records) / num_rollouts,
-        "rollout/masked_rate": sum(record.is_masked for record in records) / num_rollouts,
+        "rollout/masked_rate": (sum(record.is_masked for record in records) + num_failed) / (num_rollouts + num_failed),
         "rollout/text_differs_rate": sum(record.text_differs for record in records) / num_rollouts,
         "rollout/empty_answers": float(sum(record.num_empty_answers for record in records)),
         **{f"rollout/stop_reason/{reason}": stops[reason] / num_rollouts for reason in StopReason},
@@ -31,6 +32,8 @@ def rollout_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
     }
     if turns := [tokens for record in records for tokens in record.turn_tokens]:
         metrics |= _spread("rollout/turn_tokens", turns)
+        num_idle = sum(len(record.calls) - record.num_calls for record in records)
+        metrics["rollout/no_action_rate"] = num_idle / len(turns)
     return {**metrics, **_routing_metrics(records), **_call_metrics(records), **_search_metrics(records)}
 
 
@@ -78,7 +81,7 @@ def _routing_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
 
 
 def _call_metrics(records: Sequence[RolloutRecord]) -> dict[str, float]:
-    calls = [call for record in records for call in record.calls]
+    calls = [call for record in records for call in record.made_calls]
     if not calls:
         return {}
     kinds = Counter(call.error_kind for call in calls if call.status is CallStatus.TOOL_ERROR)

@@ -6,10 +6,9 @@ from pathlib import Path
 from statistics import fmean
 
 from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
-from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord, StopReason
+from verl_pivot.data.rollout_records import CallStatus, StopReason
 from verl_pivot.errors import DataError
 from verl_pivot.runs.run import RunPart, TrainingRun
-from verl_pivot.types import ErrorKind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +91,7 @@ def step_tool_use(step: int, rollouts: Iterable[DumpedRollout], *, right_from: f
     counted = [(record, score) for record, score in played if not record.is_masked]
     if not counted:
         return None
-    calls = [_calls(record) for record, _ in counted]
+    calls = [record.made_calls for record, _ in counted]
     all_calls = [call for of_one in calls for call in of_one]
     scores = [score for _, score in counted if score is not None]
     return StepToolUse(
@@ -105,8 +104,3 @@ def step_tool_use(step: int, rollouts: Iterable[DumpedRollout], *, right_from: f
         tokens=fmean(sum(record.turn_tokens) for record, _ in counted),
         accuracy=fmean(score >= right_from for score in scores) if scores else None,
     )
-
-
-def _calls(record: RolloutRecord) -> list[CallRecord]:
-    """Calls of a trajectory, without the record's entries for turns that have neither a call nor an answer."""
-    return [call for call in record.calls if call.error_kind is not ErrorKind.NO_ACTION]

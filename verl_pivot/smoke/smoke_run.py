@@ -141,7 +141,7 @@ def failure_of(steps: Collection[Mapping[str, float]]) -> str | None:
     for metrics in steps:
         if share := metrics.get("rollout/masked_rate", 0.0):
             masking = [f"rollout/stop_reason/{reason}" for reason in StopReason if reason.is_masked]
-            reasons = [name for name in masking if metrics.get(name)]
+            reasons = [name for name in masking if metrics.get(name)] or ["their agent loop raised an error"]
             return f"{share:.0%} of the rollouts were masked, since the system failed in them: {', '.join(reasons)}"
         if number := metrics.get("pivot/undecided_rows", 0.0):
             return f"the rewards of {number:.0f} rollouts could not be decided"
