@@ -143,7 +143,8 @@ def _check_sections(config: DictConfig) -> None:
     if "rollout" in config.pivot:
         settings, others = parse_settings(config), {"notebook", "process", "rubrics", "ruler"} & set(config.pivot)
         if settings.environment is None:
-            _check_tools(settings, others)
+            composed = {"rewards"} if config.pivot.get("rewards") is not None else set()
+            _check_tools(settings, sorted(others | composed))
         elif others:
             raise ConfigError(
                 f"pivot.{min(others)} needs the calls of a tools file, but pivot.rollout.environment drives rollouts "

@@ -499,6 +499,7 @@ def test_rubrics_is_rler_with_the_released_buffer_of_five_and_the_score_by_crite
             (*RUBRIC_JUDGE, "pivot.rubrics.scale=overall"),
             "pivot.rubrics: evolve needs points for each criterion, which",
         ),
+        ((*RUBRIC_JUDGE, "pivot.rubrics.scale=binary"), "pivot.rubrics: evolve adds criteria of weight -1, with which"),
         ((*RUBRIC_JUDGE, "pivot.rubrics.strictness=[9,3]"), "pivot.rubrics: strictness must be the first step and a"),
         ((*RUBRIC_JUDGE, "pivot.rewards=null"), "pivot.rewards=null gives no reward for the scores of pivot.rubrics"),
         ((*RUBRIC_JUDGE, "pivot.rewards=course"), "pivot.rewards=course has no term with the value rubric, so the"),
@@ -547,6 +548,18 @@ def test_a_reward_by_judged_turns_needs_them_judged_in_validation_too(tmp_path: 
     config.pivot.process.judge_validation = False
     with pytest.raises(ConfigError, match=r"judge_validation=False leaves .* without its value process"):
         check_rewards(config)
+
+
+@pytest.mark.parametrize("rewards", ["course", "outcome"])
+def test_an_environments_rewards_on_turns_are_refused_beside_composed_ones(rewards: str, tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text("- environment: gymnasium:FrozenLake-v1\n  reward: turns\n")
+    tools = f"pivot.rollout.tools={tmp_path / 'tools.yaml'}"
+    config = stock("+method=tool_rollout", "data.train_files=a.parquet", tools, f"pivot.rewards={rewards}")
+
+    with pytest.raises(
+        ConfigError, match=r"`reward: turns` cannot be used with pivot\.rewards, which pays for rollouts"
+    ):
+        check_config(config, ["+method=tool_rollout"])
 
 
 def test_the_launch_says_the_worst_and_the_best_sum() -> None:

@@ -114,11 +114,11 @@ async def test_an_environment_that_does_not_begin_gives_an_undecided_row(tmp_pat
     assert verdict["detail"].endswith("Hostile-v0.reset raised OSError: reset")
 
 
-@pytest.mark.parametrize("section", ["process", "notebook"])
+@pytest.mark.parametrize("section", ["process", "notebook", "rewards"])
 def test_rewards_on_turns_are_refused_where_turns_have_other_rewards(tmp_path: Path, section: str) -> None:
     tools_file(tmp_path, options="  reward: turns\n")
 
-    with pytest.raises(ConfigError, match=f"`reward: turns` has no effect with pivot.{section}"):
+    with pytest.raises(ConfigError, match=f"`reward: turns` cannot be used with pivot.{section}"):
         load_toolset(f"{tmp_path}/tools.yaml").check_paid_once(section)
 
 

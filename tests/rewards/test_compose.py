@@ -43,8 +43,11 @@ def call(turn: int, status: CallStatus = CallStatus.OK, kind: ErrorKind | None =
     return CallRecord(turn=turn, name="add", arguments=arguments, status=status, error_kind=kind)
 
 
-def record(*calls: CallRecord, turns: int = 3, stop: StopReason = StopReason.ANSWERED) -> RolloutRecord:
+def record(
+    *calls: CallRecord, turns: int = 3, stop: StopReason = StopReason.ANSWERED, **last_turn: Any
+) -> RolloutRecord:
     return RolloutRecord(
+        **last_turn,
         prompt_id="p",
         stop_reason=stop,
         calls=calls,
@@ -265,7 +268,9 @@ def test_a_rollout_that_cannot_be_read_or_is_cut_off_has_no_form() -> None:
     assert value("format", record(call(1, CallStatus.TOOL_ERROR, ErrorKind.MALFORMED_CALL))) == 0.0
     assert value("format", record(call(1, CallStatus.TOOL_ERROR, ErrorKind.NO_ACTION))) == 0.0
     assert value("calls", record(call(1, CallStatus.TOOL_ERROR, ErrorKind.NO_ACTION))) == 0.0
-    assert value("format", record(stop=StopReason.MAX_TURN_TOKENS)) == 0.0
+    assert value("format", record(stop=StopReason.MAX_TURN_TOKENS, is_cut_off=True)) == 0.0
+    assert value("format", record(stop=StopReason.MAX_TURNS, unread=ErrorKind.MALFORMED_CALL)) == 0.0
+    assert value("format", record(stop=StopReason.MAX_RESPONSE_TOKENS)) == 1.0  # what did not fit was an observation
     assert value("format", record(stop=StopReason.MAX_TURNS)) == 1.0
 
 

@@ -185,6 +185,18 @@ async def test_a_judge_that_is_down_masks_the_rollout_and_gives_no_reward(tmp_pa
     assert process_metrics([down.info]) == {"ppr/failed_judge_rate": 1.0}
 
 
+async def test_a_composed_reward_says_whether_the_judge_was_down_or_gave_no_valid_answer(tmp_path: Path) -> None:
+    (tmp_path / "sum.yaml").write_text("terms: {paid: {value: outcome}, judged: {value: process}}\n")
+    composed = f"pivot.rewards={tmp_path / 'sum.yaml'}"
+    down = await judged(loop_of_ppr(tmp_path, None, SEARCHES, composed))
+    async with judging(lambda outside, inside: "no idea") as judge:
+        mute = await judged(loop_of_ppr(tmp_path, judge, SEARCHES, composed, "pivot.process.invalid_retries=0"))
+
+    assert [each.info["undecided"] for each in (down, mute)] == [1.0, 1.0]
+    assert [each.info["reason"] for each in (down, mute)] == ["judge_failed", "no_valid_answer"]
+    assert process_metrics([down.info, mute.info])["ppr/failed_judge_rate"] == 0.5
+
+
 async def test_a_rollout_that_is_masked_or_undecided_already_is_not_judged(tmp_path: Path) -> None:
     async with judging(grading) as judge:
         masked = await judged(loop_of_ppr(tmp_path, judge, [SEARCHES[0], call("crash")]))

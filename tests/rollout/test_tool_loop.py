@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -752,7 +754,9 @@ async def test_the_end_of_a_cancelled_trajectory_is_reported_to_the_router(tmp_p
     assert router.ended == [(loop.server_manager.requests[0]["id"], 0, None)]
 
 
-async def scored(loop: ToolLoop, output: TurnRewardOutput, **columns: Any) -> dict[str, Any]:
+async def scored(
+    loop: ToolLoop, output: TurnRewardOutput, function: Callable[..., Any] | None = None, **columns: Any
+) -> dict[str, Any]:
     """Reward that the reward manager gives to an output, in the batch that verl's worker makes of it."""
     import numpy
     import torch
@@ -768,7 +772,7 @@ async def scored(loop: ToolLoop, output: TurnRewardOutput, **columns: Any) -> di
     for name, value in columns.items():
         wrapped[name] = numpy.empty(1, dtype=object)
         wrapped[name][0] = value
-    manager = PivotRewardManager(loop.config, loop.tokenizer, None)
+    manager = PivotRewardManager(loop.config, loop.tokenizer, function)
     reward = await manager.run_single(DataProto(batch=batch, non_tensor_batch=wrapped))
     return {"reward_score": reward["reward_score"], **reward["reward_extra_info"]}
 
@@ -792,6 +796,64 @@ async def test_a_rollout_that_goes_on_after_its_pivot_is_scored_by_the_pivots_tu
         "detail": "",
         "stop_reason": "answered", "num_calls": 2, "num_tool_errors": 0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("said", "unread", "is_cut_off", "reward"),
+    [
+        (call("add", a=2), None, False, 4.0),  # ToolRL: 3 for the right call, and 1 for its form
+        (call("add", a=9), None, False, 1.0 + 6 * 2 / 3 - 3),  # the name and the argument's name are right
+        ("<tool_call>{oops</tool_call>", "malformed_call", False, -3.0),
+        (Said(call("add", a=2), ended=False), None, True, -3.0),
+    ],
+)
+async def test_the_last_turn_is_judged_as_it_was_sampled_whatever_ended_the_rollout(
+    said: str | Said, unread: str | None, is_cut_off: bool, reward: float, tmp_path: Path
+) -> None:
+    once = ("pivot.rewards=toolrl", "pivot.rollout.max_turns=1")
+    loop = make_loop([said], tools_file(tmp_path, "add"), *once)
+    output = await play(loop)
+
+    assert (record(output)["unread"], record(output)["is_cut_off"]) == (unread, is_cut_off)
+    assert (await scored(loop, output, **PIVOT))["reward_score"] == reward
+
+
+async def test_a_turn_whose_observation_does_not_fit_was_not_cut_off(tmp_path: Path) -> None:
+    named = tools_file(tmp_path, "add")
+    (whole, *_) = record(await play(make_loop([call("add", a=2), "2"], named)))["turn_tokens"]
+    loop = make_loop([call("add", a=2)], named, f"data.max_response_length={whole + 1}", "pivot.rewards=toolrl")
+    output = await play(loop)
+
+    assert (record(output)["stop_reason"], record(output)["is_cut_off"]) == ("max_response_tokens", False)
+    assert (await scored(loop, output, **PIVOT))["reward_score"] == 4.0
+
+
+async def test_a_last_turn_without_the_answer_tag_is_no_action(tmp_path: Path) -> None:
+    search = "pivot.rollout.tags=[{open: <search>, close: </search>, tool: note, argument: text}]"
+    named = tools_file(tmp_path, "note")
+    ways = {"I do not know.": "no_action", "<answer>5</answer>": None}
+    for said, unread in ways.items():
+        loop = make_loop([said], named, "+tool_format=search_r1", search, "pivot.rollout.max_turns=1")
+        assert record(await play(loop))["unread"] == unread
+
+
+@pytest.mark.parametrize("rewards", ["null", "outcome"])
+@pytest.mark.parametrize("score", [math.nan, -math.inf, None, "much"])
+async def test_a_score_that_is_no_finite_number_is_the_reward_functions_fault(
+    score: Any, rewards: str, tmp_path: Path
+) -> None:
+    loop = make_loop(["5"], tools_file(tmp_path, "add"), f"pivot.rewards={rewards}")
+    output = await play(loop)
+    label = {"data_source": "x", "reward_model": {"ground_truth": "5"}, "extra_info": {"index": 7}}
+
+    reward = await scored(loop, output, lambda **given: score, **label)
+
+    assert (math.isnan(reward["reward_score"]), reward["undecided"], reward["reason"]) == (
+        True,
+        1.0,
+        "user_code_failed",
+    )
+    assert f"returned the score {score!r}; return a finite number" in reward["detail"]
 
 
 async def test_a_masked_trajectory_has_no_reward(tmp_path: Path) -> None:

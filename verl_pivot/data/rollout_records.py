@@ -153,6 +153,11 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of waiting for tools; of parallel calls the longest counts."""
     num_empty_answers: int = 0
     """Number of empty completions of the engine; the request was repeated after each."""
+    is_cut_off: bool = False
+    """Whether the last turn was cut off at a limit; False if the policy ended it by itself."""
+    unread: ErrorKind | None = None
+    """Mistake of a last turn after which nothing was run: a call that could not be read, or neither a call nor an
+    answer. None if there is none; the mistakes of earlier turns are in `calls`."""
     num_answers: int | None = None
     """Answers between format tags, 0 if tags are unmatched; None if no format tag is configured."""
     text_differs: bool = False
@@ -183,13 +188,18 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
         return self.stop_reason.is_masked
 
     @property
+    def made_calls(self) -> tuple[CallRecord, ...]:
+        """Calls, failed ones included; the entry for a turn with neither a call nor an answer is left out."""
+        return tuple(call for call in self.calls if call.error_kind is not ErrorKind.NO_ACTION)
+
+    @property
     def num_calls(self) -> int:
-        return len(self.calls)
+        return len(self.made_calls)
 
     @property
     def num_tool_errors(self) -> int:
         """Number of calls that the policy got wrong."""
-        return sum(call.status is CallStatus.TOOL_ERROR for call in self.calls)
+        return sum(call.status is CallStatus.TOOL_ERROR for call in self.made_calls)
 
     def as_dict(self) -> JsonObject:
         """The record as JSON, with the counts that readers of dumps look for."""

@@ -12,7 +12,7 @@ from verl_pivot.engines.text_cut import cut_to_tokens
 from verl_pivot.playing.player import Player, PlayerTurn
 from verl_pivot.playing.turn_form import MessageForm, TurnForm
 from verl_pivot.rollout.limits import RolloutLimits
-from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe
+from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe, unread_mistake
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.types import ErrorKind, Message
 
@@ -50,6 +50,8 @@ class PlayedConversation:
     """Description of the failure that masks the conversation; "" if none does."""
     num_empty_answers: int
     """Number of answers of the endpoint without a token."""
+    unread: ErrorKind | None = None
+    """Mistake of a last turn that nothing was run after; None if there is none."""
     answer: str | None = None
     """Answer that was submitted in a notebook; None if none was submitted, or there is no notebook."""
     num_trims: int = 0
@@ -84,6 +86,8 @@ class PlayedConversation:
             generate_seconds=round(self.seconds, 6),
             tool_seconds=round(sum(each.seconds for each in self.observed), 6),
             num_empty_answers=self.num_empty_answers,
+            is_cut_off=bool(self.turns) and not self.turns[-1].ended,
+            unread=self.unread,
             failure=self.failure,
             answer=self.answer,
             num_trims=self.num_trims,
@@ -127,7 +131,7 @@ async def play_conversation(
     deadline = time.monotonic() + limits.max_wall_seconds
     messages = [*prompt, *begun.messages]
     turns, observed = list(begun.turns), list(begun.observed)
-    seconds, num_empty_answers, failure = 0.0, 0, ""
+    seconds, num_empty_answers, failure, unread = 0.0, 0, "", None
     while True:
         budget = limits.turn_budget(_num_response_tokens(turns) + _num_unread_tokens(observed))
         if (stop := _limit_reached(budget, deadline)) is not None:
@@ -142,6 +146,7 @@ async def play_conversation(
         messages = form.with_turn(messages, turns[-1])
         on_message(messages[-1])
         if (stop := _stop_after(turns, limits, form, is_late=time.monotonic() > deadline)) is not None:
+            unread = _unread(turns[-1], form)
             break
         observed.append(await _observed(turns[-1], toolbox, len(turns) - 1, limits, form))
         if failure := observed[-1].failure:
@@ -155,6 +160,7 @@ async def play_conversation(
     return PlayedConversation(
         stop_reason=stop, messages=tuple(messages), num_prompt_messages=len(prompt), turns=tuple(turns),
         observed=tuple(observed), seconds=seconds, failure=failure, num_empty_answers=num_empty_answers,
+        unread=unread,
     )  # fmt: skip
 
 
@@ -182,6 +188,10 @@ def _stop_after(
     if not turns[-1].ended:
         return limits.stop_after_cut(turns[-1].num_tokens)
     return limits.stop_after(len(turns), is_answer=form.is_answer(turns[-1]), is_late=is_late)
+
+
+def _unread(turn: PlayerTurn, form: TurnForm) -> ErrorKind | None:
+    return unread_mistake(turn.calls, is_answer=form.is_answer(turn)) if turn.ended else None
 
 
 async def _observed(

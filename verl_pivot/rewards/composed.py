@@ -14,7 +14,6 @@ from verl_pivot.data.rollout_records import (
     GROUP_VERDICT_FIELD,
     RECORD_FIELD,
     RUBRIC_FIELD,
-    StopReason,
     parse_record,
 )
 from verl_pivot.errors import DataError
@@ -124,7 +123,7 @@ async def _verified(
     is_pivot = row.get("expert") is not None
     number = 0 if is_pivot else len(texts) - 1
     is_last = number == len(texts) - 1
-    ended = not is_last or facts.record.stop_reason in (StopReason.ANSWERED, StopReason.SINGLE_TURN)
+    ended = not (is_last and facts.record.is_cut_off)
     turn = row_to_turn(row) if is_pivot else _turn_of_task(row)
     options = verifier.options
     if options is None:

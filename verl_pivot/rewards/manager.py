@@ -95,10 +95,9 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             info = own["reward_extra_info"]
             if is_undecided(extra_fields.get(VERDICT_FIELD)) or info.get("reason") in set(FaultReason):
                 return _with_terms(own, None, extra_fields, composed)
-        ids = _response_ids(rollout)
+        ids, judge = _response_ids(rollout), self.process if composed.reads("process") else None
         try:
-            if self.process is not None and composed.reads("process"):
-                record = await self.process.record(ids, 0.0, row, extra_fields)
+            record = None if judge is None else await judge.record(ids, 0.0, row, extra_fields)
             made = await composed.reward(
                 ScoredRollout(
                     response_ids=ids, row=row, extra_fields=extra_fields, outcome=_outcome_value(own), process=record
@@ -107,14 +106,12 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         except (DataError, ConfigError, UserCodeError) as error:
             made = _not_composed(with_row_name(fault_verdict(error), row))
         except PivotError as error:  # a system that a term needs has failed
-            made = _not_composed(_not_verified(error))
+            made = _not_composed(_not_judged(error) if judge is not None and record is None else _not_verified(error))
         known = {} if own is None else own["reward_extra_info"]
         reward = _with_terms(_composed(made, known, extra_fields), made, extra_fields, composed)
-        if self.process is None:
-            return reward
-        if not composed.reads("process"):
-            return await _with_turn_rewards(reward, self.process, rollout)
-        return _with_record(reward, record, made)
+        if judge is not None:
+            return _with_record(reward, record, made)
+        return reward if self.process is None else await _with_turn_rewards(reward, self.process, rollout)
 
     async def _outcome(self, data: DataProto, rollout: Any) -> dict[str, Any]:
         """Reward of the rollout as a whole."""
@@ -140,16 +137,35 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         self, data: DataProto, row: Mapping[str, Any], record_info: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Reward of verl's own reward function, of one of ours, or of the user's."""
+        place = f"reward function {_name_of(self.compute_score)}"
         try:
             reward = dict(await super().run_single(data))
+            _check_score(place, reward["reward_score"])
         except VerifierError as error:  # a system that the function needs has failed
             verdict = _not_verified(error)
             return _reward(verdict, verifier="reward_function", record_info=record_info)
+        except UserCodeError as error:
+            return _reward(
+                with_row_name(fault_verdict(error), row), verifier="reward_function", record_info=record_info
+            )
         except Exception as error:  # noqa: BLE001  the user's own code: verl would log it once per rollout
-            place = f"reward function {_name_of(self.compute_score)}"
             verdict = with_row_name(fault_verdict(code_error(place, error)), row)
             return _reward(verdict, verifier="reward_function", record_info=record_info)
         return _with_own_keys(reward, record_info)
+
+
+def _check_score(place: str, score: object) -> None:
+    """Refuse a score that no update can use.
+
+    Raises:
+        UserCodeError: If it is no finite number.
+    """
+    try:
+        is_finite = math.isfinite(score)  # type: ignore[arg-type]  # any value that the user returned
+    except TypeError:
+        is_finite = False
+    if not is_finite:
+        raise UserCodeError(f"{place} returned the score {score!r:.80}; return a finite number, or raise an error")
 
 
 def _outcome_value(own: Mapping[str, Any] | None) -> TermValue | None:
@@ -202,6 +218,10 @@ def _not_verified(error: PivotError) -> Verdict:
     return Verdict.undecided("verifier_failed", str(error)[:MAX_DETAIL])
 
 
+def _not_judged(error: PivotError) -> Verdict:
+    return Verdict.undecided(JUDGE_FAILED, str(error)[:MAX_DETAIL])
+
+
 def _name_of(function: Callable[..., object]) -> str:
     """Name of a reward function; verl wraps it in a partial to bind `reward_kwargs`, or a function of the user."""
     while isinstance(function, partial):
@@ -234,7 +254,7 @@ async def _with_turn_rewards(reward: dict[str, Any], process: ProcessRewards, ro
     except (DataError, ConfigError) as error:
         return _undecided(with_row_name(fault_verdict(error), row), info)
     except PivotError as error:
-        return _undecided(Verdict.undecided(JUDGE_FAILED, str(error)[:MAX_DETAIL]), info)
+        return _undecided(_not_judged(error), info)
     return {**reward, "reward_extra_info": {**info, PROCESS_FIELD: record.as_text()}}
 
 

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 from verl_pivot.data.rollout_records import RECORD_FIELD, RolloutRecord, StopReason, parse_record
 from verl_pivot.data.tagged_text import TaggedText, split_at_tags
 from verl_pivot.errors import DataError
-from verl_pivot.types import ErrorKind
 from verl_pivot.verifiers.extraction import extract_answers
 from verl_pivot.verifiers.qa_words import AnswerWords, are_same, f1, search_r1_words
 
@@ -44,7 +43,7 @@ class _Trajectory(NamedTuple):
     @property
     def num_searches(self) -> int:
         """Number of calls, failed ones included; the record's entry for a turn without call and answer is no call."""
-        return sum(call.error_kind is not ErrorKind.NO_ACTION for call in self.record.calls)
+        return self.record.num_calls
 
     def answer(self, text: str) -> AnswerWords | None:
         """Words of the answer between <answer> and </answer>; None without an answer or with several different ones."""

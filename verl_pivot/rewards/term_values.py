@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord, StopReason
+from verl_pivot.data.rollout_records import CallStatus, RolloutRecord, StopReason
 from verl_pivot.rewards.compose import TermValue
 from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.process_record import ProcessRecord
@@ -15,7 +15,6 @@ from verl_pivot.rewards.reward_sums import ValueRange
 from verl_pivot.types import ErrorKind
 
 _UNREADABLE = frozenset({ErrorKind.MALFORMED_CALL, ErrorKind.NO_ACTION})
-_CUT_OFF = frozenset({StopReason.MAX_TURN_TOKENS, StopReason.MAX_RESPONSE_TOKENS})
 _CITED = re.compile(r"<cite\s+id=[\"']([^\"'<>]{1,200})[\"']\s*>", re.IGNORECASE)
 _SHARE = ValueRange(0.0, 1.0)
 _ANY = ValueRange(-math.inf, math.inf)
@@ -36,11 +35,6 @@ class RolloutFacts:
     """Score by its criteria; None without `pivot.rubrics`."""
     process: ProcessRecord | None = None
     """Judge's scores of its turns; None without `pivot.process`, and for a rollout that is not judged."""
-
-    @property
-    def calls(self) -> tuple[CallRecord, ...]:
-        """Calls, failed ones included; the record's entry for a turn without call and answer is left out."""
-        return tuple(call for call in self.record.calls if call.error_kind is not ErrorKind.NO_ACTION)
 
 
 class ValueLimits(NamedTuple):
@@ -65,32 +59,35 @@ def _num_repeated(facts: RolloutFacts) -> int:
     """Calls whose tool and arguments are those of an earlier call."""
     named = [
         f"{call.name} {json.dumps(call.arguments, sort_keys=True)}"
-        for call in facts.calls
+        for call in facts.record.made_calls
         if call.arguments is not None
     ]
     return len(named) - len(set(named))
 
 
 def _num_errors(facts: RolloutFacts) -> int:
-    return sum(call.status is CallStatus.TOOL_ERROR for call in facts.calls)
+    return sum(call.status is CallStatus.TOOL_ERROR for call in facts.record.made_calls)
 
 
 def _format(facts: RolloutFacts) -> TermValue:
     """1 if every turn could be read and the last turn was not cut off, else 0."""
-    unreadable = next((call for call in facts.record.calls if call.error_kind in _UNREADABLE), None)
+    record = facts.record
+    unreadable = next((call for call in record.calls if call.error_kind in _UNREADABLE), None)
     if unreadable is not None:
         return TermValue(value=0.0, reason=f"turn {unreadable.turn + 1}: {unreadable.error_kind}")
-    if facts.record.stop_reason in _CUT_OFF:
-        return TermValue(value=0.0, reason=f"cut off: {facts.record.stop_reason.value}")
+    if record.unread is not None:
+        return TermValue(value=0.0, reason=f"turn {len(record.turn_tokens)}: {record.unread}")
+    if record.is_cut_off:
+        return TermValue(value=0.0, reason=f"cut off: {record.stop_reason.value}")
     return TermValue(value=1.0)
 
 
 def _recovery(facts: RolloutFacts) -> TermValue:
     """Share of the failed calls after which a call of a later turn succeeded; 1 if no call failed, 0 without calls."""
-    failed = [call.turn for call in facts.calls if call.status is CallStatus.TOOL_ERROR]
-    last_right = max((call.turn for call in facts.calls if call.status is CallStatus.OK), default=-1)
+    failed = [call.turn for call in facts.record.made_calls if call.status is CallStatus.TOOL_ERROR]
+    last_right = max((call.turn for call in facts.record.made_calls if call.status is CallStatus.OK), default=-1)
     recovered = sum(turn < last_right for turn in failed)
-    if not facts.calls:
+    if not facts.record.made_calls:
         return TermValue(value=0.0, reason="no calls")
     return TermValue(value=recovered / len(failed) if failed else 1.0, reason=f"{recovered} of {len(failed)} errors")
 
@@ -99,7 +96,7 @@ def _of_calls(number: Callable[[RolloutFacts], int], what: str) -> Callable[[Rol
     """Share of the calls that `number` does not count; 0 without calls, since such a rollout shows nothing."""
 
     def value(facts: RolloutFacts) -> TermValue:
-        if not (num_calls := len(facts.calls)):
+        if not (num_calls := len(facts.record.made_calls)):
             return TermValue(value=0.0, reason="no calls")
         counted = number(facts)
         return TermValue(value=1.0 - counted / num_calls, reason=f"{counted} of {num_calls} calls {what}")
@@ -121,7 +118,7 @@ def _process(facts: RolloutFacts) -> TermValue:
         return TermValue(value=None, reason="no_value", detail="the rollout's turns were not judged")
     scores = [score for score in facts.process.scores if score is not None]
     if facts.process.scores and not scores:
-        return TermValue(value=None, reason="judge_failed", detail="; ".join(facts.process.reasons[:1]))
+        return TermValue(value=None, reason="no_valid_answer", detail="; ".join(facts.process.reasons[:1]))
     if not scores:
         return TermValue(value=0.0, reason="no turn before the last")
     return TermValue(value=math.fsum(scores) / len(scores), reason=f"{len(scores)} turns")
@@ -164,7 +161,7 @@ VALUES: Mapping[str, RolloutValue] = {
         "turns of the policy",
     ),
     "calls": RolloutValue(
-        _count(lambda facts: len(facts.calls)), lambda limits: ValueRange(0.0, limits.max_calls),
+        _count(lambda facts: len(facts.record.made_calls)), lambda limits: ValueRange(0.0, limits.max_calls),
         "calls of tools, also those that failed",
     ),
     "tokens": RolloutValue(

@@ -156,6 +156,7 @@ def _record(
         generate_seconds=trajectory.engine.seconds,
         tool_seconds=0.0,
         num_empty_answers=trajectory.engine.num_empty_answers,
+        is_cut_off=not trajectory.conversations[-1].may_go_on,
         text_differs=any(
             text_differs(parts.loop, each.written, each.tokens.token_ids, each.tools)
             for each in trajectory.conversations

@@ -8,7 +8,7 @@ from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.engines.text_cut import CutText, Tokenizer, cut_to_tokens
 from verl_pivot.rollout.observations import without_special_tokens
 from verl_pivot.tools.calls import CallOutcome, Toolbox
-from verl_pivot.types import Malformed, ToolCall
+from verl_pivot.types import ErrorKind, Malformed, ToolCall
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +26,13 @@ class ObservedTurn:
     """Whether the failure is one of a tool's own code."""
     end: StopReason | None = None
     """Why the rollout ends with the turn; None if no tool ends it."""
+
+
+def unread_mistake(calls: Sequence[ToolCall | Malformed], *, is_answer: bool) -> ErrorKind | None:
+    """Mistake of a turn that nothing is run after; None if its calls can be read, or it is an answer."""
+    if any(isinstance(call, Malformed) for call in calls):
+        return ErrorKind.MALFORMED_CALL
+    return None if calls or is_answer else ErrorKind.NO_ACTION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

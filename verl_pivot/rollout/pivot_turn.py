@@ -93,6 +93,7 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
             response_tokens=num_tokens,
             generate_seconds=seconds,
             tool_seconds=0.0,
+            is_cut_off=not ended,
             journey=journey,
             oldest_weights=output.extra_fields.get(OLDEST_STEP),
             newest_weights=output.extra_fields.get(NEWEST_STEP),

@@ -98,6 +98,7 @@ class PlayedNotebook:
             generate_seconds=self.engine.seconds,
             tool_seconds=sum(step.seconds for step in self.steps),
             num_empty_answers=self.engine.num_empty_answers,
+            is_cut_off=bool(self.steps) and not self.steps[-1].ended,
             text_differs=text_differs,
             journey=self.journey,
             oldest_weights=self.engine.oldest_step,

@@ -25,7 +25,7 @@ from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.dumped_output import add_transcript
 from verl_pivot.rollout.loop_parts import LoopParts
 from verl_pivot.rollout.observations import with_opening
-from verl_pivot.rollout.observed_turn import ObservedTurn
+from verl_pivot.rollout.observed_turn import ObservedTurn, unread_mistake
 from verl_pivot.rollout.outcome import decided_outcome
 from verl_pivot.rollout.settings import RolloutSettings, is_dumped
 from verl_pivot.rollout.text_difference import text_differs
@@ -34,7 +34,7 @@ from verl_pivot.rollout.turn_parsers import TurnParser, num_tag_pairs
 from verl_pivot.rollout.turn_sampler import NO_TOKENS, EngineReport
 from verl_pivot.rollout.workflow_prompt import ShownWorkflows, with_workflows
 from verl_pivot.tools.toolset import RolloutTools
-from verl_pivot.types import EnvironmentReturn, JsonObject, Malformed, Message, Role, ToolCall, Verdict
+from verl_pivot.types import EnvironmentReturn, ErrorKind, JsonObject, Malformed, Message, Role, ToolCall, Verdict
 
 logger = logging.getLogger(__name__)
 
@@ -169,6 +169,14 @@ class PlayedRollout:
             for (turn, texts), seconds in zip(self._observed_turns(), tool_seconds, strict=False)
         ]  # fmt: skip
 
+    @property
+    def _unread(self) -> ErrorKind | None:
+        """Mistake of a last turn that nothing was run after; None if there is none, or the turn was cut off."""
+        last = self.turns[-1]
+        if not last.ended or len(self.observed) == len(self.turns):
+            return None
+        return unread_mistake(last.calls, is_answer=self.stop_reason is StopReason.ANSWERED)
+
     def _record(self, parts: ToolLoopParts, schemas: list[JsonObject]) -> RolloutRecord:
         tag = parts.settings.format_tag
         return RolloutRecord(
@@ -181,6 +189,8 @@ class PlayedRollout:
             generate_seconds=self.engine.seconds,
             tool_seconds=sum(each.seconds for each in self.observed),
             num_empty_answers=self.engine.num_empty_answers,
+            is_cut_off=not self.turns[-1].ended,
+            unread=self._unread,
             num_answers=None if tag is None else num_tag_pairs(tag, [turn.text for turn in self.turns]),
             # With tags the whole response is one assistant message, which is the decoded tokens by definition.
             text_differs=parts.settings.parser != "tags"

@@ -158,15 +158,15 @@ class Toolset:
         self._names.add(name)
 
     def check_paid_once(self, section: str) -> None:
-        """Refuse an environment's rewards on turns together with a section of `pivot` that gives turns other rewards.
+        """Refuse an environment's rewards on turns together with a key of `pivot` that pays for a rollout itself.
 
         Raises:
             ConfigError: If an environment's rewards are paid on their turns.
         """
         if self._source is not None and self._source.pays_by_turn:
             raise ConfigError(
-                f"{self._place}: `reward: turns` has no effect with pivot.{section}, which gives turns its own "
-                "rewards; write `reward: sum`"
+                f"{self._place}: `reward: turns` cannot be used with pivot.{section}, which pays for rollouts "
+                "itself; write `reward: sum`"
             )
 
     def check_search(self, *, by_progress: bool) -> None:
