@@ -179,7 +179,8 @@ OWNED_SETTINGS = (
         effect="bypasses the rewards of the method: without reward.custom_reward_function.path verl uses the reward "
         "model alone, and without reward.reward_model.enable_resource_pool=True it computes them too late for the "
         "method's sampling",
-        remedy="leave it out and name a verifier such as `judge` in the rows, or set both",
+        remedy="leave it out: pivots are paid by their verifier, such as `judge`, and other rows by "
+        "reward.custom_reward_function; or set both",
         misused=_reward_model,
     ),
     OwnedSetting(
