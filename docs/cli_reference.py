@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
+import click
 import typer
+from click.utils import make_default_short_help
 from typer.cli import get_docs_for_click
 
 from verl_pivot.cli import app
@@ -20,10 +22,18 @@ EXAMPLES = re.compile(r"^Examples?:(.*?)(?=^\*\*Usage\*\*)", re.MULTILINE | re.D
 def page() -> str:
     """The text of docs/cli.md."""
     command = typer.main.get_command(app)
+    _show_whole_sentences(command)
     made = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="verl-pivot"), name="verl-pivot")
     _, _, commands = made.partition("\n")
     text = f"{INTRODUCTION}{EXAMPLES.sub(_as_code, commands)}"
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
+
+
+def _show_whole_sentences(command: click.Command) -> None:
+    """Let the tables of groups have the first sentence of each command, which click cuts to the width of a terminal."""
+    for each in getattr(command, "commands", {}).values():
+        each.short_help = make_default_short_help(each.help or "", max_length=1000)
+        _show_whole_sentences(each)
 
 
 def _as_code(found: re.Match[str]) -> str:

@@ -54,9 +54,10 @@ def run_command(
     that VERL_PIVOT_SANDBOX_URLS names, or on a service that is started for it. Input that is piped into the command
     goes to the program.
 
-    Example: verl-pivot sandbox run --language bash --terminal session.sh
-
-    Example: verl-pivot sandbox run --network proxy download.py
+    \b
+    Examples:
+      verl-pivot sandbox run --language bash --terminal session.sh
+      verl-pivot sandbox run --network proxy download.py
     """
     import asyncio
 
