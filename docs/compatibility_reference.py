@@ -25,7 +25,7 @@ What ran with which versions, and how it is known; written by `python docs/refer
 | verl | {release}, its default V1 trainer | the suite; `tests/contract` compares every name below |
 | a verl from git | main of August 2026, 0.10.0.dev | `+method=pivotrl +local=cpu` ran two steps, once ([Installing](installing.md#beside-an-existing-verl)) |
 | rollouts | SGLang, on a CPU | the suite, and two steps of every method, those of `rubrics` and `web_agent` in the suite ([Smoke](smoke.md#seen-to-run)) |
-| a GPU | SGLang 0.5.12, torch 2.11 for CUDA 13, one H200 | two steps of `pivotrl` and of `grpo_roc`, and a profile, once each ([On a GPU](gpu.md)); two engines behind the router on one H100 ([Routing](routing.md#measured-on-real-engines)) |
+| a GPU | SGLang 0.5.12, torch 2.11 for CUDA 13, one H200 | two steps of `pivotrl`, of `grpo_roc` and of `l0`, one step of `tool_rollout`, and a profile, once each ([On a GPU](gpu.md)); two engines behind the router on one H100 ([Routing](routing.md#measured-on-real-engines)) |
 | vLLM | 0.24 | its installation is resolved by a test; its server is compared by verl's source with what our loops send and expect, and the router reads the form of its `/metrics`; no rollout was seen |
 | two workers with an engine each | on one machine's CPU | two steps of the methods [below](#several-workers) |
 | the update of two workers | FSDP2 over gloo, on one machine's CPU | every method's gradient, with padded, masked and unequal rows, is that of one worker within 1e-7 of its largest component, with an adapter of LoRA and with micro-batches by tokens too; seen once on 2026-11-26 |
