@@ -431,6 +431,18 @@ def test_rollouts_of_several_dumps_add_up_and_rows_with_equal_prompts_share_them
     assert pyarrow.parquet.read_table(out).equals(table.take([1, 3]))
 
 
+def test_a_problem_with_part_of_its_reward_is_not_solved_unless_the_user_says_so(tmp_path: Path) -> None:
+    problems, out = tmp_path / "train.parquet", tmp_path / "hard.parquet"
+    write_problems(problems, ["a", "b"])
+    dump = write_dump(tmp_path / "0.jsonl", {"a": [0.2] * 8, "b": [1.0] * 8})
+
+    assert cli("hard-set", problems, "--rollouts", dump, "--out", out).returncode == 0
+    assert pyarrow.parquet.read_table(out)["number"].to_pylist() == [0]
+    assert refusal("hard-set", problems, "--rollouts", dump, "--out", out, "--right-from", "0.2").startswith(
+        "the policy always solves all 2 problems"
+    )
+
+
 def test_a_dump_given_twice_counts_once_and_so_do_the_parts_of_a_rollout(tmp_path: Path) -> None:
     problems = tmp_path / "train.parquet"
     write_problems(problems, ["a", "b"])

@@ -201,7 +201,7 @@ def test_a_dump_of_rollouts_is_read() -> None:
     for line, rollout in zip(recorded, rollouts, strict=True):
         assert rollout.record is not None
         added = {"oldest_weights", "newest_weights", "answer", "num_trims", "search"}
-        added |= {"num_workflows", "workflow_version"}  # fields that later versions added
+        added |= {"num_workflows", "workflow_version", "is_cut_off", "unread"}  # fields that later versions added
         read = {key: value for key, value in rollout.record.as_dict().items() if key not in added}
         assert [call.pop("reward") for call in read["calls"]] == [None] * len(read["calls"])  # a later version added it
         assert {**line, **read} == line

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.factories import ANSWER, CALL, RESULT, SYSTEM, USER, make_trajectory, make_turn
-from verl_pivot.data.turns import PROVENANCE, fingerprints, split_key, split_of, turns
-from verl_pivot.types import Message, Role, ToolCall
+from verl_pivot.data.turns import PROVENANCE, fingerprints, split_key, split_of, turns, with_split_key
+from verl_pivot.types import JsonObject, Message, Role, ToolCall
 
 
 def test_every_assistant_turn_is_a_candidate_with_all_messages_before_it_as_state() -> None:
@@ -89,6 +89,13 @@ def test_the_share_is_met_to_within_sampling_error_for_each_seed() -> None:
 def test_the_split_follows_the_task_that_the_import_recorded() -> None:
     assert split_key("run-1", {}) == "run-1"
     assert split_key("run-1", {PROVENANCE: {"split_by": "task-9"}}) == "task-9"
+
+
+def test_what_is_made_for_a_task_goes_into_the_split_of_its_other_trajectories() -> None:
+    imported: JsonObject = {"seed": 7, PROVENANCE: {"file": "a.jsonl", "split_by": "task-9"}}
+
+    assert with_split_key(imported, "tasks-1") == imported
+    assert with_split_key({"seed": 7}, "tasks-1") == {"seed": 7, PROVENANCE: {"split_by": "tasks-1"}}
 
 
 def test_a_fingerprint_ignores_ids_of_calls_and_the_experts_thinking() -> None:

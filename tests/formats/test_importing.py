@@ -390,6 +390,37 @@ def test_rows_of_one_trajectory_share_its_id_and_hold_different_turns(tmp_path: 
     assert dict(report.rejected) == {"duplicate_id": 1}
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "rejected"),
+    [([0, 2], [1], {}), ([0, 2], [2], {"duplicate_id": 1}), ([0, 1], [2], {}), ([1], [0, 1, 2], {"duplicate_id": 1})],
+)
+def test_two_rows_of_a_trajectory_may_have_turns_between_each_others(
+    first: list[Json], second: list[Json], rejected: dict[str, int], tmp_path: Path
+) -> None:
+    messages = [each.as_dict() for each in (USER, ANSWER, USER, ANSWER, USER, ANSWER)]
+
+    report = import_all([{"id": "t", "messages": messages, "expert_turns": each} for each in (first, second)], tmp_path)
+
+    assert dict(report.rejected) == rejected
+
+
+@pytest.mark.parametrize("as_parts", [False, True])
+def test_calls_in_text_are_read_from_parts_as_from_a_string(as_parts: bool) -> None:
+    def said(role: str, text: str) -> JsonObject:
+        return {"role": role, "content": [{"type": "text", "text": text}] if as_parts else text}
+
+    call = '<tool_call>\n{"name": "f", "arguments": {"x": 1}}\n</tool_call>'
+    result = "<tool_response>\n1\n</tool_response>"
+    row: JsonObject = {
+        "messages": [said("user", "Go."), said("assistant", call), said("user", result), said("assistant", "Done.")]
+    }
+
+    read = read_one(row)
+
+    assert [(each.name, each.arguments) for each in read.messages[1].tool_calls] == [("f", {"x": 1})]
+    assert (read.messages[2].role, read.messages[2].content) == (Role.TOOL, "1")
+
+
 def test_rows_without_ids_of_one_conversation_share_a_split() -> None:
     first: list[Json] = [SYSTEM.as_dict(), USER.as_dict()]
     second = [*first, ANSWER.as_dict(), {"role": "user", "content": "Thanks."}]

@@ -225,6 +225,20 @@ async def test_if_no_server_answers_all_stay_in_use() -> None:
     assert router.status()["suspended"] == []
 
 
+@pytest.mark.parametrize("policy", ["kv_forecast", "kv_admission", "cache_aware", "least_inflight", "static"])
+async def test_if_the_last_server_that_answers_is_removed_the_others_are_used_again(policy: str) -> None:
+    router = make_router(policy)
+    for _ in range(3):
+        router.observe("b", load())
+        router.observe("a", None)
+    assert router.status()["suspended"] == ["a"]
+
+    router.remove_server("b")
+
+    assert (router.servers, router.status()["suspended"]) == (["a"], [])
+    assert await acquire(router, "new") == "a"
+
+
 async def test_unreleased_requests_are_released_when_their_server_reports_no_work_twice() -> None:
     router = make_router(servers="a", capacity=1_100)
     await acquire(router, "lost", reports_end=False)

@@ -40,6 +40,18 @@ class Tally(Environment):
         self.num_closed += 1
 
 
+class CopyingTally(Tally):
+    """Tally whose tasks have all of its own metadata, with another sum."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        super().__init__(metadata)
+        self.metadata = metadata
+
+    def achieved(self) -> list[AchievedTask]:
+        (task,) = super().achieved()
+        return [AchievedTask(metadata={**self.metadata, **task.metadata}, request=task.request)]
+
+
 class ForkingTally(Tally):
     def fork(self) -> Tally:
         copy = type(self)({"wanted": self.wanted})

@@ -2,11 +2,15 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import pyarrow.parquet
 
 from verl_pivot.data.answered_calls import answered_calls
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
+from verl_pivot.data.turns import PROVENANCE
 from verl_pivot.engines.retries import Retries
 from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.budget import BudgetLimits
@@ -99,6 +103,22 @@ def test_of_one_goal_the_trajectory_with_the_fewest_calls_stays(tmp_path: Path) 
 
     assert kept(tmp_path) == {"Reach 5.": [[5, "5"]], "Reach 1.": [[1, "1"]]}
     assert report.rejected == {"fewest_calls_of_goal": {"over_limit": 1}}
+
+
+def test_provenance_of_the_failed_trajectories_is_no_part_of_a_goal(tmp_path: Path) -> None:
+    """The environment copies all of its metadata into a task's, as docs/synthesis_replay.md shows."""
+    failed = [
+        replace(each, id=str(number), metadata={**each.metadata, PROVENANCE: {"line": number, "split_by": "task-1"}})
+        for number, each in enumerate([make_failed(5), make_failed(2, 3)])
+    ]
+
+    report = synthesized(tmp_path, failed, tally="CopyingTally")
+
+    goals = [each.metadata for each in read_trajectories(tmp_path / "out" / "trajectories.jsonl")]
+    assert [each["wanted"] for each in goals] == [5, 2]
+    assert (report.num_tasks, report.rejected) == (2, {"fewest_calls_of_goal": {"over_limit": 1}})
+    tasks = pyarrow.parquet.read_table(tmp_path / "out" / "tasks.parquet").to_pylist()
+    assert [json.loads(task["metadata"]) for task in tasks] == [{"wanted": 5}, {"wanted": 2}]
 
 
 def test_what_cannot_be_used_is_rejected_with_its_reason(tmp_path: Path) -> None:

@@ -99,6 +99,24 @@ def test_what_a_server_writes_badly_is_a_draft_with_the_reason(tmp_path: Path) -
     assert len(server.requests) == len(answers)  # no bad answer was asked for again
 
 
+def test_a_question_that_was_refused_is_a_draft_with_the_reason_in_a_later_run_too(tmp_path: Path) -> None:
+    def respond(path: str, body: JsonObject) -> Answer:
+        if item_of(body) != 1:
+            answered.append(item_of(body))
+            return GOOD
+        while len(answered) < 3:
+            time.sleep(0.001)
+        time.sleep(0.2)  # until the answers have arrived
+        return Answer(status=400, body=b'{"error": "the context is too long"}')
+
+    answered: list[int] = []
+    with fake_server(respond) as server:
+        first, second = made(tmp_path, server, 4), made(tmp_path, server, 4)
+
+    assert (first.num_kept, first.rejected) == (3, {"amounts": {"question_refused": 1}})
+    assert (second.num_kept, second.rejected) == (first.num_kept, first.rejected)
+
+
 def test_what_passes_is_tried_again_and_loses_no_draft(tmp_path: Path) -> None:
     failures, asked = list(PASSING.values()), Counter[int]()
 

@@ -1,5 +1,6 @@
 """`verl-pivot hard-set`: problems.parquet and recorded rollouts -> the problems that are not solved every time."""
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -7,6 +8,7 @@ import typer
 
 from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
 from verl_pivot.commands.tables import counts_table, table_console
+from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.selection.hard_set import HardSet
@@ -22,6 +24,7 @@ def hard_set_command(
     min_rollouts: Annotated[
         int, typer.Option(min=1, help="Minimum number of scored rollouts of a problem before it can be dropped.")
     ] = 8,
+    right_from: Annotated[float, typer.Option(help="Minimum reward of a rollout that solved its problem.")] = 1.0,
     prompt_key: Annotated[str, typer.Option(help="Column with the chat messages: verl's data.prompt_key.")] = "prompt",
 ) -> None:
     """Drop the problems that the policy solved every time. The others stay unchanged and in their order.
@@ -45,8 +48,10 @@ def hard_set_command(
 
     picture = out.with_suffix(".png")
     refuse_overwriting(out, [problems, *rollouts])
+    if not math.isfinite(right_from):
+        raise ConfigError(f"--right-from {right_from}: give a number, such as 1")
     with progress_bar("rollouts", sum(num_rows(path) or 0 for path in rollouts) or None) as on_done:
-        counts = read_pass_counts(rollouts, on_done)
+        counts = read_pass_counts(rollouts, on_done, right_from=right_from)
     hard_set = judge_problems(problems, counts, min_rollouts=min_rollouts, prompt_key=prompt_key)
     _print_counts(hard_set)
     hard_set.check(problems)

@@ -73,6 +73,14 @@ def parse_call(name: Json, arguments: Json, call_id: str | None) -> ToolCall:
     return ToolCall(name=name, arguments=arguments, id=call_id)
 
 
+def text_if_any(content: Json) -> str:
+    """The text of a message as `text_of` reads it, to detect a format; "" for anything that it refuses."""
+    try:
+        return text_of(content, may_be_none=True)
+    except BadRowError:
+        return ""
+
+
 def text_of(content: Json, *, may_be_none: bool) -> str:
     """The text of a message: a string, or text parts joined.
 

@@ -51,6 +51,18 @@ def split_key(trajectory_id: str, metadata: JsonObject) -> str:
     return key if isinstance(key, str) else trajectory_id
 
 
+def with_split_key(metadata: JsonObject, name: str) -> JsonObject:
+    """The metadata of a trajectory that is made for a task: it goes into the split of the task's other trajectories.
+
+    Args:
+        metadata: Metadata of the task, whose provenance stays.
+        name: Name of the task, by which the split is drawn if the metadata has no key for it.
+    """
+    known = metadata.get(PROVENANCE)
+    provenance = known if isinstance(known, dict) else {}
+    return {**metadata, PROVENANCE: {**provenance, "split_by": split_key(name, metadata)}}
+
+
 def fingerprints(trajectory: Trajectory) -> tuple[bytes, ...]:
     """[num_turns] digests of `turns(trajectory)`, equal for turns with equal state, tools, verifier and action.
 

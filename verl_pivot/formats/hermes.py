@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json
-from verl_pivot.data.messages import parse_call
+from verl_pivot.data.messages import parse_call, text_if_any
 from verl_pivot.formats.columns import (
     conversation,
     end_of_thinking,
@@ -77,9 +77,8 @@ def _looks_like_hermes(row: JsonObject) -> bool:
 
 
 def _has_tags(item: JsonObject) -> bool:
-    role, text = (item["from"], item.get("value")) if "from" in item else (item.get("role"), item.get("content"))
-    if not isinstance(text, str):
-        return False
+    role, content = (item["from"], item.get("value")) if "from" in item else (item.get("role"), item.get("content"))
+    text = text_if_any(content)
     if role == "system":
         return bool(_tool_lists(text))
     return role in ("assistant", "gpt") and "<tool_call>" in text

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, Self
 
@@ -70,10 +70,8 @@ class AcceptedRow(NamedTuple):
     line: str
     """Line of trajectories.jsonl."""
     trajectory_id: str
-    first_turn: int
-    """Index of the first pivot candidate."""
-    num_turns: int
-    """Pivot candidates of the row."""
+    turns: tuple[int, ...]
+    """Indices of the pivot candidates of the row, ascending."""
     profile_line: str | None
     """Line of the profile of published scores; None if the row has none."""
     passed: bool | None
@@ -136,7 +134,7 @@ class ImportSink:
             self._profile.write(result.profile_line.encode() + b"\n")
             report.num_published += 1
         report.num_kept += 1
-        report.num_turns += result.num_turns
+        report.num_turns += len(result.turns)
         report.num_unknown_outcome += result.passed is None
         report.num_merged_turns += result.num_merged
         report.num_message_turns += result.num_message_turns
@@ -156,18 +154,31 @@ class _KnownTurns:
 
     def add(self, place: Place, row: AcceptedRow) -> RejectedRow | None:
         """Remember the row's turns; return a rejection instead if an earlier row holds one of them."""
-        first, past = row.first_turn, row.first_turn + row.num_turns
-        twin = self._database.execute(
-            "select max(first, ?), place from turns where trajectory_id = ? and first < ? and past > ?",
-            (first, row.trajectory_id, past, first),
-        ).fetchone()
-        if twin is None:
-            self._database.execute(
-                "insert into turns values (?, ?, ?, ?)", (row.trajectory_id, first, past, str(place))
-            )
-            return None
-        return RejectedRow(
-            "duplicate_id",
-            f"turn {row.trajectory_id}:{twin[0]} (trajectory:turn) is in {twin[1]} already; "
-            "give each trajectory an id of its own",
+        runs = _runs(row.turns)
+        for first, past in runs:
+            twin = self._database.execute(
+                "select max(first, ?), place from turns where trajectory_id = ? and first < ? and past > ?",
+                (first, row.trajectory_id, past, first),
+            ).fetchone()
+            if twin is not None:
+                return RejectedRow(
+                    "duplicate_id",
+                    f"turn {row.trajectory_id}:{twin[0]} (trajectory:turn) is in {twin[1]} already; "
+                    "give each trajectory an id of its own",
+                )
+        self._database.executemany(
+            "insert into turns values (?, ?, ?, ?)",
+            [(row.trajectory_id, first, past, str(place)) for first, past in runs],
         )
+        return None
+
+
+def _runs(turns: Sequence[int]) -> list[tuple[int, int]]:
+    """Runs of consecutive turns, as the first index and the one after the last: [0, 1, 3] -> [(0, 2), (3, 4)]."""
+    runs: list[tuple[int, int]] = []
+    for index in turns:
+        if runs and runs[-1][1] == index:
+            runs[-1] = (runs[-1][0], index + 1)
+        else:
+            runs.append((index, index + 1))
+    return runs

@@ -149,8 +149,7 @@ def _read_row(row: RawRow, options: ImportOptions) -> AcceptedRow | RejectedRow:
     return AcceptedRow(
         line=line,
         trajectory_id=trajectory.id,
-        first_turn=candidates[0].index,
-        num_turns=len(candidates),
+        turns=tuple(turn.index for turn in candidates),
         profile_line=published_profile_line(trajectory, parsed.scores) if parsed.scores else None,
         passed=trajectory.passed,
         format=parsed.format,

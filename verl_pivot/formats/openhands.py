@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from verl_pivot.data.json_values import BadRowError, as_list
+from verl_pivot.data.messages import text_if_any
 from verl_pivot.formats.columns import (
     MESSAGE_COLUMNS,
     binary_outcome,
@@ -42,8 +43,7 @@ def _has_teaching_prompt(messages: Json) -> bool:
     if isinstance(messages, str):
         return teaches_text_calls(messages)
     first = messages[0] if isinstance(messages, list) and messages else None
-    content = first.get("content") if isinstance(first, dict) else None
-    return isinstance(content, str) and teaches_text_calls(content)
+    return isinstance(first, dict) and teaches_text_calls(text_if_any(first.get("content")))
 
 
 @register_format("openhands", detect=_looks_like_openhands)

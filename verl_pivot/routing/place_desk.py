@@ -197,13 +197,15 @@ class PlaceDesk:
 
     async def _begin(self) -> None:
         """Ask the router for the first turns, a few in each pass of the event loop."""
-        while self._first_turns:
-            for _ in range(min(_SLICE, len(self._first_turns))):
-                _, turns = self._first_turns.popitem(last=False)
-                for worker, asked in turns:
-                    self._ask_router(worker, asked)
-            await asyncio.sleep(0)
-        self._beginner = None
+        try:
+            while self._first_turns:
+                for _ in range(min(_SLICE, len(self._first_turns))):
+                    _, turns = self._first_turns.popitem(last=False)
+                    for worker, asked in turns:
+                        self._ask_router(worker, asked)
+                await asyncio.sleep(0)
+        finally:
+            self._beginner = None
 
     def _ask_router(self, worker: _Worker, asked: TurnAsked) -> None:
         name = asked.request_id

@@ -199,6 +199,8 @@ class Router:
         self._suspend(name)
         self._state.remove_server(name)
         self._measure_servers()
+        if not self.num_active_servers:
+            self._resume_all()
         if not self._state.servers:
             for waiting in list(self._waiters):
                 self._drop(waiting, RuntimeError(NO_SERVERS))
@@ -368,6 +370,12 @@ class Router:
         if not server.is_suspended:
             server.is_suspended = True
             self._place(self._routing_policy.remove_server(name, self._clock()))
+
+    def _resume_all(self) -> None:
+        """Send requests to all servers again, since none of those that are left answers."""
+        for name, server in self._state.servers.items():
+            server.is_suspended = False
+            self._tell_limits(name, server)
 
     def _suspend_silent(self) -> None:
         """Suspend servers that do not answer, unless no server answers: then the fault may be the router's."""

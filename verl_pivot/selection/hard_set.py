@@ -34,7 +34,7 @@ class PassCount(NamedTuple):
     num_decided: int = 0
     """Number of rollouts with a score."""
     num_right: int = 0
-    """Number of rollouts with a score above 0."""
+    """Number of rollouts that solved the problem."""
 
 
 class Standing(StrEnum):
@@ -114,12 +114,15 @@ class HardSet:
             )
 
 
-def read_pass_counts(dumps: Sequence[Path], on_done: Callable[[int], None]) -> dict[str, PassCount]:
+def read_pass_counts(
+    dumps: Sequence[Path], on_done: Callable[[int], None], *, right_from: float = 1.0
+) -> dict[str, PassCount]:
     """How often each prompt was solved, by prompt id; a rollout counts once, even with several lines or in two dumps.
 
     Args:
         dumps: JSON lines, one per rollout.
         on_done: Called with the number of lines read since the last call.
+        right_from: Smallest score of a rollout that solved its problem.
 
     Raises:
         DataError: If a line is no record of a rollout.
@@ -131,15 +134,15 @@ def read_pass_counts(dumps: Sequence[Path], on_done: Callable[[int], None]) -> d
         if rollout.record is not None and rollout.id not in seen:
             seen.add(rollout.id)
             prompt = rollout.record.prompt_id
-            counts[prompt] = _add(counts.get(prompt, PassCount()), rollout.score)
+            counts[prompt] = _add(counts.get(prompt, PassCount()), rollout.score, right_from)
     return counts
 
 
-def _add(count: PassCount, score: float | None) -> PassCount:
+def _add(count: PassCount, score: float | None, right_from: float) -> PassCount:
     return PassCount(
         num_rollouts=count.num_rollouts + 1,
         num_decided=count.num_decided + (score is not None),
-        num_right=count.num_right + (score is not None and score > 0),
+        num_right=count.num_right + (score is not None and score >= right_from),
     )
 
 

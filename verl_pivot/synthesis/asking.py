@@ -15,7 +15,7 @@ from verl_pivot.engines.chat import ChatAnswer, TokenLogprob
 from verl_pivot.engines.retries import Retries, with_retries
 from verl_pivot.errors import OutOfBudgetError
 from verl_pivot.synthesis.budget import Budget, BudgetLimits
-from verl_pivot.synthesis.writer import Writer, WriterQuestion
+from verl_pivot.synthesis.writer import EndpointWriter, Writer, WriterQuestion
 
 _ANSWERS: Final = "answers"
 """Folder in the output that caches the answers of models for later runs."""
@@ -57,8 +57,11 @@ class AnswerGate:
             EngineError: If the endpoint cannot be reached or keeps failing, or the cache cannot be written.
             OutOfBudgetError: If the budget does not cover the question.
         """
-        key = sha256(msgspec.json.encode([writer.name, question], order="sorted")).hexdigest()
+        form = None if question.schema is None else writer.answer_format
+        key = sha256(msgspec.json.encode([writer.name, form, question], order="sorted")).hexdigest()
         if (kept := self._cache.get(key)) is not None:
+            if isinstance(writer, EndpointWriter):
+                writer.has_answered = True
             return _kept_answer(kept)
         if key not in self._asked:
             task = asyncio.create_task(self._ask(writer, question, key))

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json, encode_json
-from verl_pivot.data.turns import PROVENANCE
+from verl_pivot.data.turns import with_split_key
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.playing.endpoint_player import sent_message
@@ -117,7 +117,7 @@ class DirectorActor:
             messages=tuple(stage.messages),
             tools=tuple(stage.schemas),
             passed=None if verdict is None else True,
-            metadata={**metadata, PROVENANCE: {"split_by": draft.item}},
+            metadata=with_split_key(metadata, draft.item),
         )
         return [draft.made(0, trajectory=trajectory).with_values(goals=[*goals], turns_per_goal=[*turns_per_goal])]
 

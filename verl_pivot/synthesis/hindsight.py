@@ -82,10 +82,10 @@ class Achieved:
         turns = [each.tool_calls for each in trajectory.messages if each.tool_calls]
         found: dict[str, _Solved] = {}
         async with _opened(trajectory.metadata, workshop) as tools:
-            known = {_goal(task) for task in tools.achieved()}
+            known = {_goal(task) for task in _achieved(tools)}
             for number, calls in enumerate(turns, start=1):
                 await _results(calls, tools)
-                for task in tools.achieved():
+                for task in _achieved(tools):
                     if (goal := _goal(task)) not in known:
                         found.setdefault(goal, _Solved(task, tuple(turns[:number])))
         return list(found.values())
@@ -138,6 +138,14 @@ def fewest_calls_of_goal(options: FewestCallsOptions) -> ChooseStep:
 def _goal(task: AchievedTask) -> str:
     """Name of a goal; it is the same whenever a trajectory solves the same task."""
     return f"goal-{sha256(encode_json(task.metadata, sort_keys=True).encode()).hexdigest()[:16]}"
+
+
+def _achieved(tools: RolloutTools) -> list[AchievedTask]:
+    """Tasks that the calls so far solve, without the provenance that an environment copied from its own metadata."""
+    return [
+        replace(task, metadata={key: value for key, value in task.metadata.items() if key != PROVENANCE})
+        for task in tools.achieved()
+    ]
 
 
 def _opened(metadata: JsonObject, workshop: Workshop) -> RolloutTools:

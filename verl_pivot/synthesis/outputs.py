@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
 
@@ -181,14 +182,13 @@ class _Writer:
         self._across = {step.label for step in recipe.cross_steps}
         self._counted_across: set[tuple[str, str]] = set()
         """{(step, made_from)} of steps across items whose answers are already counted."""
-        self._tasks: set[str] = set()
-        """Tasks of the current item that are already written."""
+        self._tasks: set[bytes] = set()
+        """Digests of the tasks that are already written."""
 
     def add(self, draft: Draft, finding: Finding | None, step: str) -> None:
         if draft.item != self._item:
             self._item = draft.item
             self._counted.clear()
-            self._tasks.clear()
         report = self._report
         report.num_drafts += 1
         self.count_answers(draft.traces)
@@ -207,7 +207,7 @@ class _Writer:
             pair = {"chosen": draft.trajectory, "rejected": draft.worse}
             sides: JsonObject = {side: trajectory_as_dict(each) for side, each in pair.items()}
             self._write(_PAIRS, {"id": draft.id, **sides, "provenance": self._provenance(draft)})
-        if draft.task is not None and (key := encode_json(draft.task, sort_keys=True)) not in self._tasks:
+        if draft.task is not None and (key := _digest(draft.task)) not in self._tasks:
             self._tasks.add(key)
             report.num_tasks += 1
             self._write(_TASK_LINES, {**draft.task, "provenance": encode_json(self._provenance(draft))})
@@ -249,6 +249,10 @@ class _Writer:
             "id": draft.id, "step": step, "reason": finding.reason, "detail": finding.detail,
             "provenance": self._provenance(draft), "trajectory": trajectory, "task": draft.task,
         }  # fmt: skip
+
+
+def _digest(task: JsonObject) -> bytes:
+    return blake2b(encode_json(task, sort_keys=True).encode(), digest_size=16).digest()
 
 
 _COUNTED = ("num_calls", "num_prompt_tokens", "num_completion_tokens")

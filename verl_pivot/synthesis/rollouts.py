@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from verl_pivot.data.json_values import as_object, decode_json
-from verl_pivot.data.turns import PROVENANCE
+from verl_pivot.data.turns import with_split_key
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.errors import ConfigError, UserCodeError
 from verl_pivot.playing.endpoint_player import first_turn, read_answer, sent_message
@@ -140,10 +140,14 @@ def trajectory_of(played: PlayedProblem, draft: Draft) -> Trajectory:
     row = played.problem.columns
     metadata = row.get("metadata") or {}
     given = as_object(decode_json(metadata) if isinstance(metadata, str) else metadata, "metadata")
+    verifier = {name: row[name] for name in ("verifier", "verifier_options") if row.get(name) is not None}
+    if isinstance(options := verifier.get("verifier_options"), str):
+        verifier["verifier_options"] = as_object(decode_json(options), "verifier_options")
     return Trajectory(
         id=draft.id,
         messages=played.played.messages,
         tools=played.tools,
         passed=played.outcome.passed,
-        metadata={**given, PROVENANCE: {"split_by": draft.item}},
+        metadata=with_split_key(given, draft.item),
+        **verifier,
     )

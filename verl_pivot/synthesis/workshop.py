@@ -35,14 +35,18 @@ class Spending:
     """Counts of the answers that a step got for one draft, including answers from the cache."""
 
     models: list[str] = field(default_factory=list)
-    """Names of the models, each once, in the order of their first answers."""
+    """Names of the models, each once, in the order in which they were first asked."""
     num_calls: int = 0
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
 
-    def add(self, model: str, answer: ChatAnswer) -> None:
+    def begin(self, model: str) -> None:
+        """Note that a model is asked."""
         if model not in self.models:
             self.models.append(model)
+
+    def add(self, answer: ChatAnswer) -> None:
+        """Count an answer."""
         self.num_calls += 1
         self.num_prompt_tokens += answer.num_prompt_tokens
         self.num_completion_tokens += answer.num_completion_tokens
@@ -107,8 +111,9 @@ class Workshop:
             EngineError: If the endpoint cannot be reached or keeps failing.
         """
         writer = self.writer(role)
+        self.spending.begin(writer.name)
         answer = await self.gate.answer(writer, question)
-        self.spending.add(writer.name, answer)
+        self.spending.add(answer)
         return answer
 
     async def ask(

@@ -94,7 +94,8 @@ class EndpointWriter:
         self.answer_format = answer_format
         api_key = os.environ.get("OPENAI_API_KEY", "none")
         self._client = ChatClient(url, model, api_key, replace(retries, num_attempts=1), remedy=_REMEDY)
-        self._has_answered = False
+        self.has_answered = False
+        """Whether an answer of it is known, also from an earlier run, so that a refusal concerns one question alone."""
 
     def most_tokens(self, question: WriterQuestion) -> int:
         """Maximum tokens of the answer, plus one per byte of the request, an upper bound for byte-level BPE."""
@@ -106,10 +107,10 @@ class EndpointWriter:
         try:
             answer = await self._client.ask(question.messages, self._parameters(question), logprobs=question.logprobs)
         except ConfigError as error:
-            if not self._has_answered:
+            if not self.has_answered:
                 raise
             raise QuestionRefusedError(str(error)) from error
-        self._has_answered = True
+        self.has_answered = True
         return answer
 
     def _parameters(self, question: WriterQuestion) -> JsonObject:
