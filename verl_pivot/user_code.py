@@ -1,5 +1,6 @@
 """Exception of the user's own code -> UserCodeError: one sentence with the class, the method and the line."""
 
+import asyncio
 import sysconfig
 import traceback
 from pathlib import Path
@@ -34,6 +35,17 @@ def place_of(error: BaseException) -> str:
     own = [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<"))]
     frame = (own or frames)[-1]
     return f"{frame.filename}, line {frame.lineno}, in {frame.name}"
+
+
+def ends_this_task(error: BaseException) -> bool:
+    """Whether an exception ends the running task or process, and is none of the user's code.
+
+    A cancellation that nobody asked of the running task is one of a task that the user's code waited for.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is None or task.cancelling() > 0
+    return isinstance(error, KeyboardInterrupt | GeneratorExit)
 
 
 def code_error(place: str, error: BaseException) -> UserCodeError:

@@ -25,7 +25,7 @@ from tests.support.processes import descendants
 from tests.support.scripted_engine import call, make_loop
 from verl_pivot.cli import app
 from verl_pivot.configuration import configs_dir
-from verl_pivot.environments.verifiers_process import reported, shown_prompt
+from verl_pivot.environments.verifiers_process import readable, reported, shown_prompt
 from verl_pivot.environments.verifiers_rows import verifiers_rows
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
@@ -124,6 +124,25 @@ def test_the_command_writes_rows_and_says_how_to_train_on_them(tmp_path: Path) -
     assert "'pivot.rollout.environment={verifiers: sums, arguments: {\"a\": 1}}'" in done.output
     refused = CliRunner().invoke(app, ["environment-rows", "gymnasium:CartPole-v1", "--out", str(out)])
     assert (refused.exit_code, "give verifiers:NAME" in refused.output) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("report", "readable_report"),
+    [
+        (
+            {"reward": 1, "metrics": {"a": 2, "b": float("nan"), "c": None, "d": "e"}},
+            {"reward": 1.0, "metrics": {"a": 2.0}},
+        ),
+        ({"reward": None}, {"reward": None, "metrics": {}}),
+        ({"reward": float("inf")}, {"error": "the reward is inf, which is not a finite number"}),
+        ({"reward": "much"}, {"error": "the reward is 'much', which is not a finite number"}),
+        ({"error": "\ud800" + "x" * 2000}, {"error": "?" + "x" * 999}),
+    ],
+)
+def test_one_trajectory_cannot_write_a_line_that_ends_the_process_of_the_others(
+    report: dict[str, Any], readable_report: dict[str, Any]
+) -> None:
+    assert readable(report) == readable_report
 
 
 def test_rollouts_at_once_share_a_process_that_ends_with_the_event_loop() -> None:

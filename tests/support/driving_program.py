@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 import urllib.error
@@ -122,6 +123,32 @@ def slow(task: dict[str, Any]) -> None:
     report(1.0)
 
 
+def leaves(task: dict[str, Any]) -> None:
+    """Report, and leave a process that holds both outputs open."""
+    once(task)
+    report(1.0)
+    sys.stdout.flush()
+    subprocess.Popen(["sleep", "61.29"])
+
+
+def noisy(task: dict[str, Any]) -> None:
+    """Report; much was written before the task was read."""
+    once(task)
+    report(1.0)
+
+
+def plain(task: dict[str, Any]) -> None:
+    """What docs/environments.md shows, with tools that echo."""
+    messages = list(task["prompt"])
+    messages.append(asked(messages, tools=[ADD]))
+    for call in messages[-1].get("tool_calls") or []:
+        echoed = str(json.loads(call["function"]["arguments"])["a"])
+        messages.append({"role": "tool", "tool_call_id": call["id"], "content": echoed})
+    if messages[-1]["role"] == "tool":
+        messages.append(asked(messages, tools=[ADD]))
+    report(float("42" in messages[-1]["content"]))
+
+
 def silent(task: dict[str, Any]) -> None:
     once(task)
     print("all is well")
@@ -157,4 +184,6 @@ def orphan(task: dict[str, Any]) -> None:
     report(1.0)
 
 
+if KIND == "noisy":  # more than the pipe holds, before the task is read
+    print("a warning\n" * 80_000, file=sys.stderr)
 globals()[KIND](json.load(sys.stdin))

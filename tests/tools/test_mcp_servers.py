@@ -20,6 +20,7 @@ from tests.support.paths import ROOT
 from tests.support.processes import descendants
 from verl_pivot.errors import ConfigError
 from verl_pivot.tools.calls import CallOutcome
+from verl_pivot.tools.mcp_connection import _session_folder
 from verl_pivot.tools.mcp_session import McpSession
 from verl_pivot.tools.toolset import RolloutTools, Toolset
 from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
@@ -151,6 +152,13 @@ async def test_a_process_gets_the_named_variables_and_a_copy_of_a_folder_and_not
 
     assert outcome.observation is not None
     assert outcome.observation.text == "{'SHOP_KEY': 'secret'} ['price']"
+
+
+async def test_a_folder_that_a_server_made_too_deep_for_python_is_removed() -> None:
+    async with _session_folder(None) as folder:
+        await (await asyncio.create_subprocess_exec("mkdir", "-p", "/".join([folder, *"a" * 1200]))).wait()
+
+    assert not await asyncio.to_thread(os.path.exists, folder)
 
 
 async def test_a_server_that_dies_masks_the_trajectory_and_another_trajectory_goes_on() -> None:

@@ -341,6 +341,23 @@ async def test_what_a_service_gets_wrong_is_a_failure_of_the_system(
     assert time.monotonic() - began < 10
 
 
+async def test_a_query_that_a_service_refuses_fails_alone_and_not_those_of_other_rollouts(tmp_path: Path) -> None:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        queries = (await request.json())["queries"]
+        if "AND (" in queries:
+            return web.Response(status=500, text="this query cannot be parsed")
+        return web.json_response(
+            {"result": [[{"document": {"contents": f'"T"\n{each}'}, "score": 1}] for each in queries]}
+        )
+
+    async with running(answering(handle)) as url:
+        outcomes = await calls(tmp_path, f"  url: {url}\n  retries: 0\n", "a", "AND (", "b")
+
+    assert [outcome.observation is None for outcome in outcomes] == [False, True, False]
+    assert "with status 500: this query cannot be parsed" in outcomes[1].failure
+    assert [read(outcomes[place]) for place in (0, 2)] == ['Doc 1(Title: "T") a', 'Doc 1(Title: "T") b']
+
+
 async def test_a_service_that_is_down_is_a_failure_of_the_system(tmp_path: Path) -> None:
     async with running(web.Application()) as url:
         pass

@@ -289,6 +289,63 @@ async def test_an_exception_of_an_environment_is_a_failure_of_the_system(
     assert (outcome.observation, outcome.failure) == (None, failure)
 
 
+class Odd(Environment):
+    """Raises what is hard to catch, as some libraries do."""
+
+    @tool
+    async def wait(self) -> str:
+        """Wait for a task that is cancelled."""
+        task = asyncio.create_task(asyncio.sleep(10))
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await task
+        return ""
+
+    @tool
+    def configure(self) -> str:
+        """Miss a setting, which is no mistake of the policy."""
+        raise ConfigError("the token is missing")
+
+    @tool
+    def panic(self) -> str:
+        """Panic."""
+        raise BaseExceptionGroup("panic", [SystemExit("gone")])
+
+    def score(self, answer: Message | None) -> float:
+        raise SystemExit("gone")
+
+
+@pytest.mark.parametrize(
+    ("name", "failure"),
+    [
+        ("wait", "environment Odd.wait raised CancelledError"),
+        ("configure", "environment Odd.configure raised ConfigError: the token is missing"),
+        ("panic", "environment Odd.panic raised BaseExceptionGroup: panic (1 sub-exception)"),
+    ],
+)
+async def test_what_is_no_mistake_of_the_policy_is_a_failure_however_it_is_raised(
+    tmp_path: Path, name: str, failure: str
+) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:Odd")
+
+    async with tools.open({}) as opened:
+        (outcome,) = await opened.toolbox.run([ToolCall(name=name, arguments={})])
+        with pytest.raises(UserCodeError, match=r"environment Odd\.score raised SystemExit: gone"):
+            await opened.score(None)
+
+    assert (outcome.observation, outcome.failure.startswith(failure)) == (None, True)
+
+
+async def test_a_call_that_is_cancelled_from_outside_stays_cancelled(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:Odd")
+
+    async with tools.open({}) as opened:
+        calling = asyncio.create_task(opened.toolbox.run([ToolCall(name="wait", arguments={})]))
+        await asyncio.sleep(0)
+        calling.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await calling
+
+
 async def test_schemas_of_environment_methods_come_from_their_signatures(tmp_path: Path) -> None:
     tools = toolset(tmp_path, f"- environment: {__name__}:LabelledShelf")
 

@@ -11,6 +11,7 @@ import asyncio
 import functools
 import itertools
 import json
+import math
 import os
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -18,6 +19,8 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TextIO
 
 MODEL = "policy"
+MOST_CHARACTERS = 1000
+"""Characters of an error that are reported."""
 
 
 class LoadedEnvironment:
@@ -161,7 +164,25 @@ async def answer(environment: LoadedEnvironment | TasksetEnvironment, asked: dic
             report = await environment.play(asked["task"], asked["base_url"], variable)
     except Exception as error:  # noqa: BLE001  whatever the environment raises, its trajectory has failed
         report = {"error": f"{type(error).__name__}: {error}"}
-    write(wire, {"id": asked["id"], **report})
+    write(wire, {"id": asked["id"], **readable(report)})
+
+
+def readable(report: dict[str, Any]) -> dict[str, Any]:
+    """The report of a trajectory in the form that the other side reads, whatever the environment put into it."""
+    reward, error = report.get("reward"), report.get("error")
+    if error is None and reward is not None and not is_finite(reward):
+        error = f"the reward is {reward!r}, which is not a finite number"
+    if error is not None:
+        return {"error": str(error)[:MOST_CHARACTERS].encode("utf-8", "replace").decode()}
+    metrics = report.get("metrics") or {}
+    return {
+        "reward": reward if reward is None else float(reward),
+        "metrics": {str(name): float(value) for name, value in metrics.items() if is_finite(value)},
+    }
+
+
+def is_finite(value: Any) -> bool:
+    return isinstance(value, (int, float)) and math.isfinite(value)
 
 
 @contextmanager

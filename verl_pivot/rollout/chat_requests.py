@@ -67,7 +67,7 @@ class PolicyQuestion(NamedTuple):
 
 def turn_message(content: str, reasoning: str | None, calls: Sequence[ToolCall]) -> JsonObject:
     """A turn as a message of chat completions, with new ids for its calls."""
-    message: JsonObject = {"role": "assistant", "content": content or None}
+    message: JsonObject = {"role": "assistant", "content": content if content or not calls else None}
     if reasoning is not None:
         message["reasoning_content"] = reasoning
     if calls:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from verl_pivot.data.actions import read_turn
+from verl_pivot.data.json_values import is_too_deep
 from verl_pivot.data.rollout_dumps import DumpedTurn
 from verl_pivot.data.rollout_records import RoutingCost, StopReason
 from verl_pivot.engines.rendering import action_text
@@ -22,6 +23,7 @@ from verl_pivot.rollout.chat_requests import (
     turn_message,
 )
 from verl_pivot.rollout.conversation_tokens import rendered, with_messages, with_sampled_turn
+from verl_pivot.rollout.observations import without_special_tokens
 from verl_pivot.rollout.played_rollout import ToolLoopParts
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_sampler import NO_TOKENS, EngineReport, SampledTurn, TurnSampler
@@ -143,7 +145,7 @@ class DrivenTrajectory:
 
     async def _begun(self, request: ChatRequest) -> DrivenConversation:
         """The conversation up to where the policy begins to write."""
-        told = for_template(request.messages)
+        told = [self._harmless(message) for message in for_template(request.messages)]
         before = next((each for each in self.conversations if each.is_continued_by(request)), None)
         if before is None:
             tokens = await rendered(self._parts, told, request.tools, self._parts.added_prefix)
@@ -171,6 +173,13 @@ class DrivenTrajectory:
             turns=(*before.turns[:-1], msgspec.structs.replace(before.turns[-1], observations=read)),
         )
 
+    def _harmless(self, message: JsonObject) -> JsonObject:
+        """A user's message or a tool's without special tokens in its text, by which the text could forge turns."""
+        content = message.get("content")
+        if message["role"] not in ("user", "tool") or not isinstance(content, str):
+            return message
+        return {**message, "content": without_special_tokens(content, self._parts.special_tokens)}
+
     def _most_tokens(self, begun: DrivenConversation, request: ChatRequest) -> int:
         left = self._parts.max_model_len - len(begun.tokens.token_ids) - 1
         most = min(left, self._limits.turn_budget(len(begun.tokens.mask)))
@@ -193,7 +202,9 @@ class DrivenTrajectory:
             await self._parts.parser.calls(text, sampled.token_ids, request.tools) if request.tools and ended else ()
         )
         read = read_turn(text)
-        is_action = bool(calls) and all(isinstance(call, ToolCall) for call in calls)
+        is_action = bool(calls) and all(
+            isinstance(call, ToolCall) and not is_too_deep(call.arguments) for call in calls
+        )
         message = turn_message(
             content=read.content if is_action else text.rpartition("</think>")[2].strip(),
             reasoning=read.reasoning,

@@ -20,6 +20,8 @@ REPORT_BYTES = 1 << 20
 """Last bytes of standard output that are kept; a report is a line within them."""
 ERROR_BYTES = 2000
 """Last bytes of standard error that are kept."""
+REST_SECONDS = 1.0
+"""Seconds in which the rest of the outputs of a process that has ended is read."""
 _POLL_SECONDS = 0.5
 
 
@@ -58,14 +60,17 @@ async def run_environment(
         process = await start_child(command, env=variables)
     except OSError as error:
         raise ToolFailureError(f"the environment {command[0]} does not start: {error}") from error
+    outputs = ProcessOutputs(process)
+    feeding = asyncio.create_task(_feed(process, msgspec.json.encode(task)))
     try:
-        finishing = asyncio.create_task(_exchanged(process, msgspec.json.encode(task)))
-        output, errors = await ended(finishing, command[0], is_stuck)
+        await ended(asyncio.ensure_future(process.wait()), command[0], is_stuck)
     finally:
-        finishing.cancel()
+        feeding.cancel()
         process.kill_group()
         await process.wait()
+        await outputs.end()
         process.close()
+    output, errors = outputs.last_line, outputs.errors
     if process.returncode:
         detail = f"ended with exit code {process.returncode}{last_line(errors)}"
         raise ToolFailureError(f"the environment {command[0]} {detail}")
@@ -84,24 +89,45 @@ async def ended(waiting: "asyncio.Future[ResultT]", name: str, is_stuck: Callabl
     return await waiting
 
 
-async def _exchanged(process: ChildProcess, task: bytes) -> tuple[bytes, bytes]:
-    """Hand over the task and read both outputs to their ends: (last line of stdout, end of stderr)."""
+async def _feed(process: ChildProcess, task: bytes) -> None:
     with suppress(OSError):  # the process need not read its task
         process.stdin.write(task)
         await process.stdin.drain()
     process.stdin.close()
-    output, errors = await asyncio.gather(_end_of(process.stdout, REPORT_BYTES), _end_of(process.stderr, ERROR_BYTES))
-    await process.wait()
-    lines = output.strip().splitlines()
-    return (lines[-1] if lines else b""), errors
 
 
-async def _end_of(stream: asyncio.StreamReader, most: int) -> bytes:
-    """The last bytes of a stream."""
-    kept = b""
-    while chunk := await stream.read(1 << 16):
-        kept = (kept + chunk)[-most:]
-    return kept
+class ProcessOutputs:
+    """The ends of both outputs of a process, which are read while it runs."""
+
+    def __init__(self, process: ChildProcess) -> None:
+        """Begin to read."""
+        self._kept = {"stdout": b"", "stderr": b""}
+        self._reading = [
+            asyncio.create_task(self._read("stdout", process.stdout, REPORT_BYTES)),
+            asyncio.create_task(self._read("stderr", process.stderr, ERROR_BYTES)),
+        ]
+
+    async def _read(self, name: str, stream: asyncio.StreamReader, most: int) -> None:
+        while chunk := await stream.read(1 << 16):
+            self._kept[name] = (self._kept[name] + chunk)[-most:]
+
+    async def end(self) -> None:
+        """Read what a process that has ended left in its pipes, which its descendants may keep open."""
+        await asyncio.wait(self._reading, timeout=REST_SECONDS)
+        for each in self._reading:
+            each.cancel()
+        await asyncio.wait(self._reading)
+
+    @property
+    def last_line(self) -> bytes:
+        """Last line of standard output."""
+        lines = self._kept["stdout"].strip().splitlines()
+        return lines[-1] if lines else b""
+
+    @property
+    def errors(self) -> bytes:
+        """End of standard error."""
+        return self._kept["stderr"]
 
 
 def _report(name: str, line: bytes) -> EnvironmentReport:

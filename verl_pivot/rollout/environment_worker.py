@@ -15,6 +15,7 @@ from verl_pivot.errors import ToolFailureError
 from verl_pivot.rollout.environment_process import (
     ERROR_BYTES,
     REPORT_BYTES,
+    REST_SECONDS,
     EnvironmentReport,
     checked,
     ended,
@@ -105,28 +106,36 @@ class EnvironmentWorker:
 
     async def _read(self, process: ChildProcess) -> None:
         """Hand out the answers until the process ends; trajectories that still wait then get the reason."""
-        listening = asyncio.create_task(self._listen(process))
-        reason = ""
+        hearing, listening = asyncio.create_task(self._hear(process)), asyncio.create_task(self._listen(process))
+        dying = asyncio.ensure_future(process.wait())
         with suppress(asyncio.CancelledError):
-            try:
-                while line := await process.stdout.readline():
-                    answer = msgspec.json.decode(line, type=_ProcessAnswer)
-                    waiting = self._pending.get(answer.id)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(answer.report())
-            except (ValueError, msgspec.DecodeError) as error:  # a line that is too long or breaks the protocol
-                reason = f"its process wrote a line that is not an answer: {error}"
+            await asyncio.wait({hearing, dying}, return_when=asyncio.FIRST_COMPLETED)
         self._kill()
-        await asyncio.wait({listening})
         await process.wait()
+        await asyncio.wait({hearing, listening}, timeout=REST_SECONDS)  # a descendant may keep the pipes open
+        hearing.cancel()
+        listening.cancel()
+        await asyncio.wait({hearing, listening})
         process.close()
-        said = last_line(self._errors)
+        reason = "" if hearing.cancelled() else hearing.result()
         reason = reason or f"its process ended with exit code {process.returncode}"
-        failure = ToolFailureError(f"the environment {self._label} failed: {reason}{said}")
+        failure = ToolFailureError(f"the environment {self._label} failed: {reason}{last_line(self._errors)}")
         self._process = None
         for waiting in self._pending.values():
             if not waiting.done():
                 waiting.set_exception(failure)
+
+    async def _hear(self, process: ChildProcess) -> str:
+        """Hand out the answers to the end of the process's output; returns what is wrong with a line, or ""."""
+        try:
+            while line := await process.stdout.readline():
+                answer = msgspec.json.decode(line, type=_ProcessAnswer)
+                waiting = self._pending.get(answer.id)
+                if waiting is not None and not waiting.done():
+                    waiting.set_result(answer.report())
+        except (ValueError, msgspec.DecodeError) as error:  # a line that is too long or breaks the protocol
+            return f"its process wrote a line that is not an answer: {error}"
+        return ""
 
     async def _listen(self, process: ChildProcess) -> None:
         while chunk := await process.stderr.read(1 << 16):

@@ -10,10 +10,12 @@ from tenacity import AsyncRetrying, retry_if_exception, stop_after_attempt, wait
 from verl_pivot.data.json_values import BadRowError, encode_json, is_too_deep
 from verl_pivot.data.tool_schemas import ArgumentProblem, schemas_by_name
 from verl_pivot.errors import (
+    PageError,
     PivotError,
     SandboxError,
     SandboxRequestError,
     SessionLostError,
+    SnapshotError,
     ToolBugError,
     ToolFailureError,
     UserCodeError,
@@ -21,7 +23,7 @@ from verl_pivot.errors import (
 from verl_pivot.tools.contract import Observation, OnTimeout, Tool, ToolError
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
-from verl_pivot.user_code import code_error, named
+from verl_pivot.user_code import code_error, ends_this_task, named
 
 _MAX_DETAIL = 500
 """Characters of a failure's description that are kept."""
@@ -152,11 +154,15 @@ async def _observation(call: ToolCall, tool: Tool, workspace: Workspace) -> Obse
         observation = await _with_retries(call, tool, workspace)
     except (ToolError, SandboxRequestError, ToolFailureError, SandboxError):
         raise
+    except (PageError, SnapshotError) as error:  # of what the policy did to a page or a session
+        raise ToolError(str(error)) from error
+    except (PivotError, OSError) as error:  # a system that the tool needs; a ConfigError is a ValueError, too
+        raise ToolFailureError(f"{place} raised {named(error)}") from error
     except ValueError as error:
         raise ToolError(str(error)) from error
-    except (PivotError, OSError) as error:  # a system that the tool needs
-        raise ToolFailureError(f"{place} raised {named(error)}") from error
-    except (Exception, SystemExit) as error:  # the tool's own code: verl gathers rollouts, and one would end them all
+    except BaseException as error:  # the tool's own code: verl gathers rollouts, and one would end them all
+        if ends_this_task(error):
+            raise
         raise ToolBugError(str(code_error(place, error))) from error
     if not isinstance(observation, Observation) or not isinstance(observation.text, str):
         raise ToolBugError(f"{place} returned {observation!r:.100}; return an Observation with a text")

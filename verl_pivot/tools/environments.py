@@ -19,7 +19,7 @@ from verl_pivot.tools.functions import observe
 from verl_pivot.tools.signatures import ToolSignature, read_signature
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import Json, JsonObject, Message, ToolCall, Verdict
-from verl_pivot.user_code import code_error, named
+from verl_pivot.user_code import code_error, ends_this_task, named
 
 
 class OpenedEnvironment(Protocol):
@@ -121,7 +121,9 @@ class EnvironmentKind:
         try:
             environment = self.environment(metadata)
             listed = list(environment.tools)
-        except Exception as error:  # the user's constructor, which may raise anything
+        except BaseException as error:  # the user's constructor, which may raise anything
+            if ends_this_task(error):
+                raise
             raise code_error(f"environment {self.environment.__name__}", error) from error
         return RunningEnvironment(environment, self.signatures, listed, self.policy)
 
@@ -192,7 +194,9 @@ class RunningEnvironment:
             outcome = await coming if inspect.isawaitable(coming) else coming
         except (PivotError, OSError) as error:
             return Verdict.undecided("environment_failed", named(error))
-        except Exception as error:  # the user's `score`, which may raise anything
+        except BaseException as error:  # the user's `score`, which may raise anything
+            if ends_this_task(error):
+                raise
             raise code_error(f"{self._place}.score", error) from error
         return _as_verdict(outcome, f"{self._place}.score")
 
@@ -205,7 +209,9 @@ class RunningEnvironment:
         try:
             progress = self._environment.progress()
             number = None if progress is None else float(progress)
-        except Exception as error:  # the user's `progress`, which may raise anything
+        except BaseException as error:  # the user's `progress`, which may raise anything
+            if ends_this_task(error):
+                raise
             raise code_error(f"{self._place}.progress", error) from error
         if number is not None and not math.isfinite(number):
             raise UserCodeError(f"{self._place}.progress returned {number}; return a finite number or None")
@@ -221,7 +227,9 @@ class RunningEnvironment:
             tasks = tuple(self._environment.achieved())
             for task in tasks:
                 encode_json(task.metadata)
-        except Exception as error:  # the user's `achieved`, which may raise anything
+        except BaseException as error:  # the user's `achieved`, which may raise anything
+            if ends_this_task(error):
+                raise
             raise code_error(f"{self._place}.achieved", error) from error
         return tasks
 
@@ -238,7 +246,9 @@ class RunningEnvironment:
         """
         try:
             copy = self._environment.fork()
-        except Exception as error:  # the user's `fork`, which may raise anything
+        except BaseException as error:  # the user's `fork`, which may raise anything
+            if ends_this_task(error):
+                raise
             raise code_error(f"{self._place}.fork", error) from error
         if type(copy) is not type(self._environment) or copy is self._environment:
             raise UserCodeError(f"{self._place}.fork returned {copy!r:.80}; return a new environment of the same class")
@@ -252,7 +262,9 @@ class RunningEnvironment:
         """
         try:
             return decode_json(encode_json(self._environment.state()))
-        except Exception as error:  # the user's `state`, which may raise anything
+        except BaseException as error:  # the user's `state`, which may raise anything
+            if ends_this_task(error):
+                raise
             raise code_error(f"{self._place}.state", error) from error
 
     async def close(self) -> None:
@@ -265,7 +277,9 @@ class RunningEnvironment:
             await self._environment.close()
         except (PivotError, OSError):
             raise
-        except Exception as error:  # the user's `close`, which may raise anything
+        except BaseException as error:  # the user's `close`, which may raise anything
+            if ends_this_task(error):
+                raise
             raise code_error(f"{self._place}.close", error) from error
 
     async def _call_method(self, signature: ToolSignature, arguments: JsonObject, workspace: Workspace) -> Observation:

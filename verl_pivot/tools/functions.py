@@ -8,12 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from verl_pivot.data.tool_schemas import name_of
-from verl_pivot.errors import PivotError, ToolBugError, ToolFailureError
+from verl_pivot.errors import PivotError, SandboxRequestError, ToolBugError, ToolFailureError
 from verl_pivot.tools.contract import CallPolicy, Observation, ToolError
 from verl_pivot.tools.signatures import read_signature
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import JsonObject, ToolCall
-from verl_pivot.user_code import code_error, named
+from verl_pivot.user_code import code_error, ends_this_task, named
 
 
 class FunctionTool:
@@ -69,15 +69,20 @@ async def observe(function: Callable[..., Any], values: dict[str, Any], place: s
 
     Raises:
         ToolError: If the function raises it or a ValueError.
+        SandboxRequestError: If it asks the sandbox for something that is not allowed.
         ToolFailureError: If it raises anything else, or returns neither an Observation nor text nor JSON.
     """
     try:
         result = await (function(**values) if inspect.iscoroutinefunction(function) else in_thread(function, values))
-    except ValueError as error:
-        raise error if isinstance(error, ToolError) else ToolError(str(error)) from error
-    except (PivotError, OSError) as error:  # a system that the tool needs
+    except (ToolError, SandboxRequestError):
+        raise
+    except (PivotError, OSError) as error:  # a system that the tool needs; a ConfigError is a ValueError, too
         raise ToolFailureError(f"{place} raised {named(error)}") from error
-    except Exception as error:  # the user's own code: whatever it raises never becomes a reward
+    except ValueError as error:
+        raise ToolError(str(error)) from error
+    except BaseException as error:  # the user's own code: whatever it raises never becomes a reward
+        if ends_this_task(error):
+            raise
         raise ToolBugError(str(code_error(place, error))) from error
     return result if isinstance(result, Observation) else Observation(_as_text(result, place))
 

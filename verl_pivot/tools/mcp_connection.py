@@ -1,10 +1,12 @@
 """McpConnection: entry of an MCP server and a row's metadata -> the SDK's client of one session."""
 
+import asyncio
 import os
 import shutil
+import subprocess
 import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -68,7 +70,7 @@ class McpConnection:
     @asynccontextmanager
     async def _over_process(self, words: tuple[str, ...]) -> AsyncIterator[Client]:
         entry = self._entry
-        with _session_folder(entry.copied_folder(self._metadata)) as folder:
+        async with _session_folder(entry.copied_folder(self._metadata)) as folder:
             place = SERVER_FOLDER if entry.sandbox else folder
             variables = {name: os.environ[name] for name in entry.inherited_variables}
             variables |= entry.set_variables(self._metadata, place)
@@ -106,10 +108,20 @@ class McpConnection:
                 yield client
 
 
-@contextmanager
-def _session_folder(origin: Path | None) -> Iterator[str]:
-    """The folder of one session, removed at its end."""
-    with tempfile.TemporaryDirectory(prefix="verl-pivot-mcp-", ignore_cleanup_errors=True) as folder:
+@asynccontextmanager
+async def _session_folder(origin: Path | None) -> AsyncIterator[str]:
+    """The folder of one session, removed at its end; other sessions go on meanwhile, since a server may fill it."""
+    folder = tempfile.TemporaryDirectory(prefix="verl-pivot-mcp-", ignore_cleanup_errors=True)
+    try:
         if origin is not None:
-            shutil.copytree(origin, folder, symlinks=True, dirs_exist_ok=True)
-        yield folder
+            await asyncio.to_thread(shutil.copytree, origin, folder.name, symlinks=True, dirs_exist_ok=True)
+        yield folder.name
+    finally:
+        await asyncio.shield(asyncio.to_thread(_remove, folder))
+
+
+def _remove(folder: "tempfile.TemporaryDirectory[str]") -> None:
+    try:
+        folder.cleanup()
+    except RecursionError:  # of a folder that the server made too deep for Python
+        subprocess.run(["rm", "-rf", "--", folder.name], stderr=subprocess.DEVNULL, check=False)

@@ -144,7 +144,7 @@ class McpSession:
         try:
             async with asyncio.timeout(seconds):
                 return tool in self._choose(await _list_tools(client))
-        except (MCPError, TimeoutError, ConfigError):
+        except Exception:  # noqa: BLE001  of the SDK, for a list that breaks the protocol in any way
             return False
 
     def retire(self) -> None:

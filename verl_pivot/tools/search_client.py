@@ -13,7 +13,7 @@ from verl_pivot.tools.search_wire import (
     SearchProtocol,
     WireDocument,
 )
-from verl_pivot.tools.service_client import ServiceClient
+from verl_pivot.tools.service_client import RefusedError, ServiceClient
 
 _MAX_QUERIES = 64
 """Most queries in one request."""
@@ -38,7 +38,7 @@ class SearchClient:
         """
         self._service = ServiceClient("search service", url, timeout_seconds=timeout_seconds)
         self._protocol, self._num_documents = protocol, num_documents
-        self._batches = Batcher(self._find_all, max_items=_MAX_QUERIES, max_running=_MAX_REQUESTS)
+        self._batches = Batcher(self._find_each, max_items=_MAX_QUERIES, max_running=_MAX_REQUESTS)
 
     async def __aenter__(self) -> "SearchClient":
         await self._service.__aenter__()
@@ -55,7 +55,19 @@ class SearchClient:
         Raises:
             ToolFailureError: If the service cannot be reached or refuses, or its answer is late, too large or invalid.
         """
-        return await self._batches.ask(query)
+        found = await self._batches.ask(query)
+        if isinstance(found, RefusedError):
+            raise found
+        return found
+
+    async def _find_each(self, queries: list[str]) -> Sequence[list[str] | RefusedError]:
+        """[num_queries] documents of each query; of a batch that the service refuses, each is asked by itself."""
+        try:
+            return await self._find_all(queries)
+        except RefusedError as error:
+            if len(queries) == 1:
+                return [error]
+        return [found for query in queries for found in await self._find_each([query])]
 
     async def _find_all(self, queries: list[str]) -> list[list[str]]:
         if_other = {

@@ -17,6 +17,10 @@ _DETAIL = 200
 """Characters of a refusal that a message shows."""
 
 
+class RefusedError(ToolFailureError):
+    """The service answered, but not with what was asked for; another request may get its answer."""
+
+
 class ServiceClient:
     """Client of one service within one event loop, an asynchronous context manager. It never retries a request."""
 
@@ -58,7 +62,8 @@ class ServiceClient:
             remedy: Advice for that case, at the end of the message.
 
         Raises:
-            ToolFailureError: If the service cannot be reached or refuses, or its answer is late, too large or invalid.
+            RefusedError: If the service refuses, or its answer is too large or invalid.
+            ToolFailureError: If the service cannot be reached, or its answer is late.
         """
         answer = await self._post(path, body)
         try:
@@ -66,9 +71,12 @@ class ServiceClient:
         except (msgspec.DecodeError, RecursionError) as error:
             raise self.failure(f"{what}: {error}{remedy}") from error
 
-    def failure(self, what: str) -> ToolFailureError:
+    def failure(self, what: str) -> RefusedError:
         """The error that says what the service did."""
-        return ToolFailureError(f"the {self._name} {self._url} {what}")
+        return RefusedError(self._sentence(what))
+
+    def _sentence(self, what: str) -> str:
+        return f"the {self._name} {self._url} {what}"
 
     async def _post(self, path: str, body: object) -> bytes:
         """Body of the answer with status 200; raises ToolFailureError for any other."""
@@ -78,9 +86,10 @@ class ServiceClient:
             ) as response:
                 answer = await self._read(response)
         except TimeoutError as error:
-            raise self.failure(f"did not answer within {self._timeout_seconds:g} s") from error
+            raise ToolFailureError(self._sentence(f"did not answer within {self._timeout_seconds:g} s")) from error
         except (aiohttp.ClientError, OSError, ValueError) as error:  # ValueError: an invalid URL or header
-            raise self.failure(f"cannot be reached: {type(error).__name__}: {error}") from error
+            problem = f"cannot be reached: {type(error).__name__}: {error}"
+            raise ToolFailureError(self._sentence(problem)) from error
         if response.status != 200:
             text = answer[:_DETAIL].decode(errors="replace")
             raise self.failure(f"answered {path} with status {response.status}: {text}")
