@@ -38,6 +38,13 @@ from verl_pivot.verifiers.registry import get_verifier
         ("\u0666", "6", False, False),
         ("1_0", "10", False, False),
         ("9" * 5000, "8" * 5000, False, False),
+        ("1e999", "42", False, False),
+        ("-1e999", "42", False, False),
+        ("1e999", "0.5", False, False),
+        ("42", "1e999", False, False),
+        ("1e999", "1e998", False, False),
+        ("9" * 399 + ".0", "42", False, False),
+        ("1e999", "1E999", False, True),
     ],
 )
 def test_outputs_are_compared_by_lines_or_by_words(output: str, right: str, lines: bool, words: bool) -> None:
