@@ -30,8 +30,10 @@ def read(text: str) -> list[Any]:
 def is_near(expert: Any, answer: Any, digits: int) -> bool:
     """Whether two formulas that are equal for math-verify, which rounds decimals, are equal in significant digits, too.
 
-    Members of sets, tuples and matrices are compared one by one; in formulas, a number is put in for each letter.
+    Members of sets, tuples and matrices are compared one by one; in formulas, a number is put in for each letter. A set
+    of one member is that member, as for math-verify.
     """
+    expert, answer = _without_braces(expert), _without_braces(answer)
     if not (isinstance(expert, Basic) and isinstance(answer, Basic)) or isinstance(
         expert, FiniteSet | Tuple | Interval
     ):
@@ -43,6 +45,11 @@ def is_near(expert: Any, answer: Any, digits: int) -> bool:
     at = {letter: Rational(137 + 74 * index, 100) for index, letter in enumerate(letters)}
     one, other = (each.subs(at).doit() for each in (expert, answer))
     return not (one.is_number and other.is_number) or _is_near_number(one, other, digits)
+
+
+def _without_braces(formula: Any) -> Any:
+    """The only member of a set that has one; any other formula is unchanged."""
+    return formula.args[0] if isinstance(formula, FiniteSet) and len(formula.args) == 1 else formula
 
 
 def _members(formulas: Any) -> list[Any]:
