@@ -21,6 +21,16 @@ from verl_pivot.verifiers.math_texts import read_math_answer
         (r"\$18.90", "18.90", "$", False),
         (r"50\%", "50", "", True),
         (r"50 \text{ percent}", "50", "", True),
+        (r"5\text{ cm squared}", "5", "cm ^2", False),
+        (r"5\text{ meters per second squared}", "5", "m / s ^2", False),
+        (r"5\text{ square units}", "5", "unit ^2", False),
+        (r"5\text{ per day}", "5", "/ day", False),
+        (r"20^\circ\text{C}", "20", "degree C", False),
+        (r"5\text{ million}", r"(5) \cdot 1000000", "", False),
+        (r"2.5\text{ billion dollars}", r"(2.5) \cdot 1000000000", "$", False),
+        (r"x = 3\text{ hundred thousand}", r"x =( 3) \cdot 100 \cdot 1000", "", False),
+        (r"5{,}5 \text{ million}", r"(5.5) \cdot 1000000", "", False),
+        ("3 dozen", r"(3) \cdot 12", "", False),
         ("2m", "2m", "", False),
         (r"2\mathrm{i}", r"2\mathrm{i}", "", False),
         (r"41 \text{ or } 42", r"41 \text{ or } 42", "", False),
@@ -41,9 +51,36 @@ def test_an_answer_is_taken_apart(text: str, formula: str, unit: str, is_percent
     assert (answer.formula, answer.unit, answer.is_percent) == (formula, unit, is_percent)
 
 
-@pytest.mark.parametrize("text", [r"42 \text{ is wrong}", r"42 \text{ or not}", r"42 \text{, or 41}", r"4 \text{ no }"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(r"42 \text{ is wrong}", r"42 \text{ or not}", r"42 \text{, or 41}", r"4 \text{ no }"),
+        *(r"5\text{}^{2}", r"5\text{ }^2", r"5^\circ ^2", r"5\text{ degrees}^2", r"5\text{ cm}^2^3", r"5\text{/s}"),
+        *(r"5\text{ halves}", r"5\text{ pi}", r"5\text{ squared}", r"5\text{ factorial}", r"5\text{ below zero}"),
+        *(r"5\text{ times two}", r"5 \text{ perhaps six}", r"5\text{ per dozen}", r"x+1 \text{ million}", "5 thirds"),
+    ],
+)
 def test_words_behind_a_formula_that_are_no_unit_make_no_answer(text: str) -> None:
     assert read_math_answer(text) is None
+
+
+@pytest.mark.parametrize(
+    ("unit", "is_one"),
+    [
+        *(("cm", True), ("square units", True), ("cm}^{2", True), ("miles per hour", True), ("degrees", True)),
+        *(("light years", True), ("kg m/s", True), ("students per class", True), ("hours", True), ("percent", True)),
+        *(("oder sechs", False), ("red balls", False), ("x", False), ("M", False), ("miles / y", False)),
+    ],
+)
+def test_words_behind_a_formula_are_one_unit_where_the_expert_gives_none(unit: str, is_one: bool) -> None:
+    answer, expert, same = (read_math_answer(text) for text in (rf"5\text{{ {unit}}}", "5", rf"5\text{{ {unit}}}"))
+
+    assert answer is not None
+    assert expert is not None
+    assert same is not None
+    assert isinstance(needed_equalities(answer, expert), Mismatch) == (not is_one)
+    assert not isinstance(needed_equalities(answer, same), Mismatch)
+    assert not isinstance(needed_equalities(expert, answer), Mismatch)
 
 
 parts = st.lists(

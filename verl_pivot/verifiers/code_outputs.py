@@ -21,7 +21,7 @@ def same_words(output: str, right: str) -> bool:
     """Whether the words are equal, in upper or lower case; numbers may be written in another way.
 
     Whole numbers are compared exactly, also where they are written as 2.0 or 2e9. Others may differ by 1e-9 (relative),
-    but by at most 0.001, or by the rounding error of a float where that is larger. A number too large for a float equals
+    but by at most 0.001, or by the rounding error of a float where that is larger. What is too large for a float equals
     only the same digits.
     """
     words, right_words = output.split(), right.split()

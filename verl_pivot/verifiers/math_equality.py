@@ -42,6 +42,7 @@ def _difference(answer: MathAnswer, expert: MathAnswer) -> str | None:
     swapped = {each.swapcase() for each in expert.variables - answer.variables}
     found = {
         "another unit": bool(answer.unit and expert.unit) and answer.unit != expert.unit,
+        "words that are no single unit": not expert.unit and not answer.has_one_unit,
         "another base": answer.bases != expert.bases,
         "other brackets": (answer.brackets or expert.brackets) != "" and _kind(answer) != _kind(expert),
         "an expression that is not evaluated": not answer.unevaluated <= expert.unevaluated,

@@ -2,8 +2,13 @@ r"""Answer in LaTeX -> its formula in the spelling that math-verify reads, with 
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import takewhile
+from typing import NamedTuple
+
+from verl_pivot.verifiers.telling_words import NUMBER_WORDS
 
 _UNICODE = {
     "\u2212": "-", "\u00d7": r"\times ", "\u00b7": r"\cdot ", "\u22c5": r"\cdot ", "\u00f7": r"\div ",
@@ -31,9 +36,21 @@ _UNIT_PART = re.compile(
 )
 _PLAIN_UNIT = re.compile(r"(.*[\d})])[\s~]*([A-Za-z]{2,})( *\^ *(?:\{ *)?\d(?: *\})?)?", re.DOTALL)
 _UNIT_WORD = re.compile(r"[A-Za-z\u00b5\u03bc\u2126\u03a9\u20ac\u00a3$%]+\.?")
-_NO_UNIT = frozenset(
-    {"or", "and", "not", "no", "never", "is", "if", "but", "to", "than", "only", "maybe", "wrong", "false"}
-)
+_FACTORS = {word: NUMBER_WORDS[word] for word in ("dozen", "hundred", "thousand", "million", "billion", "trillion")}
+"""Words that multiply the number before them."""
+_NO_UNIT = (NUMBER_WORDS.keys() - {"second"}) | {
+    word
+    for words in (
+        "one halve hundredth thousandth millionth k mio mln bn lakh crore pi tau phi infinity negative positive",
+        "plus minus times over divided multiplied by choose factorial root sqrt log ln sin cos tan exp mod modulo",
+        "power exponent inverse reciprocal opposite below above under more less fewer greater smaller least most",
+        "at about around nearly almost roughly approximately approx perhaps possibly probably likely maybe if unless",
+        "or and not no never nor is isn but to than only either neither versus vs instead alternatively otherwise",
+        "except without wrong false",
+    )
+    for word in words.split()
+}
+"""Words that change the value of the number before them, deny it or leave it open."""
 _LETTERS_OF_FORMULAS = frozenset({"e", "i", "j", "d", "T"})
 _SAME_UNIT = {
     word: words[0]
@@ -42,10 +59,20 @@ _SAME_UNIT = {
         ["km", "kilometer", "kilometre"], ["cm", "centimeter", "centimetre"], ["mm", "millimeter", "millimetre"],
         ["kg", "kilogram"], ["in", "inch", "inche"], ["ft", "foot", "feet"], ["mi", "mile"], ["$", "dollar"],
         ["l", "L", "liter", "litre"],
-        ["ml", "mL", "milliliter", "millilitre"], ["degree", "deg"],
+        ["ml", "mL", "milliliter", "millilitre"], ["degree", "deg"], ["C", "celsiu"], ["F", "fahrenheit"],
+        ["K", "kelvin"], ["N", "newton"], ["J", "joule"], ["W", "watt"], ["A", "amp", "ampere"], ["V", "volt"],
     )
     for word in words
 }  # fmt: skip
+_WORDS_OF_UNITS = frozenset(_SAME_UNIT.values()) | {
+    *("light", "year", "fluid", "ounce", "nautical", "metric", "ton", "board", "pound", "lb", "cal", "calorie"),
+    *("kilowatt", "kW", "mol", "mole", "Pa", "Hz", "%", "\u20ac", "\u00a3", "\u03a9"),
+}
+"""Words and letters that may stand beside others in one unit, in their standard spelling: light years, kg m."""
+_UNIT_FORM = re.compile(r"p?(?:w\^?|d)+(?:[/p](?:w\^?|d)+)*")
+"""Form of a unit: w for a word, d for degrees, p for "per"; an exponent stands behind a word, a slash between units."""
+_TIMES = r" \cdot "
+_SIMPLE_NUMBER = re.compile(r"-?(?:[\d.,{} ]|\\[,!;: ]|\\[dt]?frac)+")
 _PERCENT = re.compile(r"(?<!\\)%")
 _REPEATING = re.compile(r"(-?)(\d{0,500})\.(\d{0,500})(?:\\overline|\\dot|\\bar)\{(\d{1,500})\}")
 """A repeating decimal; its length is limited, since Python reads no number of more than 4,300 digits."""
@@ -75,6 +102,12 @@ class MathAnswer:
     """The answer itself if it consists of letters or words alone; "" otherwise."""
     is_words: bool = False
     """Whether the letters stand in a LaTeX command for text, which makes them words and not a product."""
+
+    @property
+    def has_one_unit(self) -> bool:
+        """Whether the unit is one unit, such as apple, m ^2, mile / h or kg m, and not several words or a variable."""
+        groups = [[word for word in group.split() if word[0] != "^"] for group in self.unit.split("/")]
+        return all(_WORDS_OF_UNITS.issuperset(words) or (len(words) == 1 < len(words[0])) for words in groups)
 
     @property
     def bases(self) -> list[str]:
@@ -129,7 +162,10 @@ class MathAnswer:
 
 
 def read_math_answer(text: str) -> MathAnswer | None:
-    """The answer that a text spells; None if the formula is followed by words that are not a unit."""
+    """The answer that a text spells; None if the formula is followed by words that are not a unit.
+
+    A word such as million before the unit is multiplied into the formula.
+    """
     text = _plain(text)
     words, letters = _only_text(text)
     if words is not None and any(map(str.isdigit, words)):
@@ -151,11 +187,14 @@ def read_math_answer(text: str) -> MathAnswer | None:
     if unit is None:
         return None
     formula = formula.rstrip(" .~")
-    is_percent = formula.endswith(r"\%") or unit in ("percent", "%")
+    is_percent = formula.endswith(r"\%") or unit.name in ("percent", "%")
     formula = formula.removesuffix(r"\%").strip() if is_percent else formula
+    multiplied = _multiplied(_number(formula), unit.factors)
+    if multiplied is None:
+        return None
     return MathAnswer(
-        formula=_number(formula),
-        unit="$" if is_money and not unit else "" if is_percent else unit,
+        formula=multiplied,
+        unit="$" if is_money and not unit.name else "" if is_percent else unit.name,
         is_percent=is_percent,
     )
 
@@ -215,24 +254,49 @@ def _without_unit(text: str) -> tuple[str, str]:
     return (text[: begin.start()], tail) if position == len(tail) and not is_letter else (text, "")
 
 
-def _unit(tail: str) -> str | None:
-    """A unit in its standard spelling; None if the words are not a unit."""
+class _Unit(NamedTuple):
+    """What the words behind a formula say."""
+
+    name: str
+    """Unit in its standard spelling; "" if there is none."""
+    factors: tuple[str, ...]
+    """Numbers that multiply the formula: ("1000000",) for "million dollars"."""
+
+
+def _unit(tail: str) -> _Unit | None:
+    """The unit and the factors before it; None if the words are not a unit."""
     text = re.sub(r"\^ *(?:\{ *)?\\circ(?: *\})?|\\degree", " degree ", tail)
     text = _TEXT.sub(lambda found: f" {found[1]} ", text)
-    text = re.sub(r"\\(?:cdot|times)|\\[,;:! ]|[~*.]|\bper\b", lambda found: " / " if found[0] == "per" else " ", text)
+    text = re.sub(r"\\(?:cdot|times)|\\[,;:! ]|[~*.]", " ", text)
+    text = re.sub(r"\bsquared\b", "^2", re.sub(r"\bcubed\b", "^3", text))
     words = re.findall(r"[^\s/^{}]+|/|\^ *(?:\{ *)?-?\d+(?: *\})?", text)
-    found = []
-    for word in words:
-        if word == "/" or word.startswith("^"):
-            found.append(re.sub(r"[ {}]", "", word))
-        elif _UNIT_WORD.fullmatch(word) and word.casefold() not in _NO_UNIT:
-            found.append(_one_spelling(word))
-        else:
-            return None
-    unit = " ".join(found)
+    factors = tuple(_FACTORS[_singular(word)] for word in takewhile(lambda word: _singular(word) in _FACTORS, words))
+    words = words[len(factors) :]
+    if len(words) > 6 or (words and not _UNIT_FORM.fullmatch("".join(map(_kind_of_word, words)))):
+        return None
+    unit = " ".join(map(_one_spelling, words))
     for power, exponent in (("square", "^2"), ("sq", "^2"), ("cubic", "^3")):
         unit = re.sub(rf"\b{power} (\S+)", rf"\1 {exponent}", unit)
-    return unit if len(found) <= 6 else None
+    return _Unit(unit, factors)
+
+
+def _kind_of_word(word: str) -> str:
+    """The letter that _UNIT_FORM has for a word or sign; ? for what is in no unit."""
+    if word[0] in "/^":
+        return word[0]
+    if word == "per":
+        return "p"
+    if not _UNIT_WORD.fullmatch(word) or not _NO_UNIT.isdisjoint((word.casefold(), _singular(word).casefold())):
+        return "?"
+    return "d" if _one_spelling(word) == "degree" else "w"
+
+
+def _multiplied(formula: str, factors: Sequence[str]) -> str | None:
+    """The formula times the factors; None if its last side is no plain number, which could be meant otherwise."""
+    if not factors:
+        return formula
+    before, sign, number = formula.rpartition("=")
+    return f"{before}{sign}{_TIMES.join((f'({number})', *factors))}" if _SIMPLE_NUMBER.fullmatch(number) else None
 
 
 def _singular(word: str) -> str:
@@ -241,6 +305,8 @@ def _singular(word: str) -> str:
 
 
 def _one_spelling(word: str) -> str:
+    if word[0] in "/^" or word == "per":
+        return "/" if word == "per" else re.sub(r"[ {}]", "", word)
     singular = _singular(word)
     return _SAME_UNIT.get(singular, singular)
 
