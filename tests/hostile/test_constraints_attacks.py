@@ -1,6 +1,7 @@
 """Texts that try to pass for the form that a row asks for; docs/verifiers.md lists them."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,26 @@ PERSON: JsonObject = {
     "additionalProperties": False,
 }
 SCHEMA: JsonObject = {"json_schema": PERSON}
+NUMBERED: JsonObject = {
+    "json_schema": {"patternProperties": {r"^\d+$": {"type": "integer"}}, "additionalProperties": False}
+}
+UNEVALUATED: JsonObject = {
+    "json_schema": {
+        "$ref": "#/$defs/numbered",
+        "if": {"required": ["a"]},
+        "then": {"properties": {"a": True}},
+        "else": {"properties": {"b": True}},
+        "unevaluatedProperties": False,
+        "$defs": {"numbered": {"patternProperties": {"^[0-9]+$": {"type": "integer"}}}},
+    }
+}
+META = "https://json-schema.org/draft/2020-12/schema"
+DIALECT: JsonObject = {
+    "json_schema": {
+        "$schema": META,
+        "properties": {"v": {"pattern": "^[0-9]+$"}, "next": {"$ref": "#"}},
+    }
+}
 CHOICES: JsonObject = {"choices": ["A", "B", "C", "D"], "choice": "B"}
 RIGHT_PERSON = '{"name": "Ann", "age": 3, "tags": [1, "1", true]}'
 
@@ -57,6 +78,21 @@ ATTACKS: dict[str, tuple[JsonObject, str, str]] = {
     "nests lists very deeply": (SCHEMA, "[" * 5000 + "]" * 5000, "wrong_form"),
     "nests lists in a key": (SCHEMA, f'{{"name": "Ann", "age": 3, "tags": {"[" * 200 + "]" * 200}}}', "wrong_form"),
     "gives a number of 5,000 digits": (SCHEMA, f'{{"name": "Ann", "age": {"9" * 5000}}}', "wrong_form"),
+    "writes a line end behind a key": (NUMBERED, '{"1\\n": "x"}', "wrong_form"),
+    "writes a key in digits of another script": (NUMBERED, '{"\u0663": "x"}', "wrong_form"),
+    "adds a key beside patterns": (NUMBERED, '{"1": 1, "x": 1}', "wrong_form"),
+    "adds a key that nothing evaluates": (UNEVALUATED, '{"1": 1, "a": 1, "1\\n": 1}', "wrong_form"),
+    "breaks a pattern in a part with a dialect": (DIALECT, '{"next": {"next": {"v": "3\\n"}}}', "wrong_form"),
+    "hides a forbidden pattern by half a character": (
+        {"json_schema": {"type": "string", "not": {"pattern": "rm -rf"}}},
+        '"rm -rf /\\ud800"',
+        "wrong_form",
+    ),
+    "hides a key by half a character": (
+        {"json_schema": {"patternProperties": {".*": {"type": "integer"}}}},
+        '{"\\ud800": "x"}',
+        "wrong_form",
+    ),
     "is a book": (SCHEMA, json.dumps({"name": "A" + "a" * 70_000, "age": 3}), "too_long"),
     "names another choice": (CHOICES, "A", "wrong_form"),
     "names two choices": (CHOICES, "A or B", "wrong_form"),
@@ -162,6 +198,18 @@ ATTACKS: dict[str, tuple[JsonObject, str, str]] = {
 RIGHT: list[tuple[JsonObject, str]] = [
     (SCHEMA, RIGHT_PERSON),
     (SCHEMA, '{"age": 3.0, "name": "Ann"}'),
+    (NUMBERED, '{"1": 1, "22": 2}'),
+    (UNEVALUATED, '{"1": 1, "a": "x"}'),
+    (UNEVALUATED, '{"1": 1, "b": "x"}'),
+    (DIALECT, '{"next": {"next": {"v": "3"}}}'),
+    ({"json_schema": {"properties": {"$schema": {"const": 1}}, "additionalProperties": False}}, '{"$schema": 1}'),
+    ({"json_schema": {"patternProperties": {"(?i)^a": {}, "(?i)^b": {}}, "additionalProperties": False}}, '{"B": 1}'),
+    ({"json_schema": {"properties": {"a": {}}, "additionalProperties": {"type": "null"}}}, '{"a": 1, "b": null}'),
+    (
+        {"json_schema": {"anyOf": [{"properties": {"a": {}}}, False], "unevaluatedProperties": {"type": "null"}}},
+        '{"a": 1, "b": null}',
+    ),
+    ({"json_schema": {"type": "string"}}, '"\\ud83d\\ude00"'),
     (CHOICES, "B"),
     (CHOICES, " (b). "),
     (CHOICES, "**B**"),
@@ -209,6 +257,34 @@ async def test_a_text_of_another_form_is_refused(attack: str) -> None:
 
     assert (verdict.score, verdict.reason) == (0.0, reason), verdict
     assert len(verdict.detail) <= 500
+
+
+@pytest.mark.parametrize(
+    "keyword",
+    ["pattern", "patternProperties", "additionalProperties", "unevaluatedProperties", "propertyNames", "$ref"],
+)
+async def test_no_pattern_of_a_schema_is_matched_by_an_engine_that_backtracks(
+    keyword: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def search(pattern: str, text: str) -> None:
+        raise AssertionError(f"jsonschema matches {pattern} itself")
+
+    slow = "^([a-z]+)+$"
+    schemas: JsonObject = {
+        "pattern": {"properties": {"v": {"pattern": slow}}},
+        "patternProperties": {"patternProperties": {slow: {"type": "string"}}, "required": ["w"]},
+        "additionalProperties": {"patternProperties": {slow: {}}, "additionalProperties": {"type": "null"}},
+        "unevaluatedProperties": {"allOf": [{"patternProperties": {slow: {}}}], "unevaluatedProperties": False},
+        "propertyNames": {"propertyNames": {"pattern": slow}},
+        "$ref": {"$schema": META, "properties": {"v": {"pattern": slow}, "next": {"$ref": "#"}}},
+    }
+    options: JsonObject = {"json_schema": schemas[keyword]}
+    await judge("{}", options)  # checks the schema
+    for module in ("_keywords", "_legacy_keywords", "_utils"):
+        monkeypatch.setattr(f"jsonschema.{module}.re", SimpleNamespace(search=search))
+    text = {"v": "a" * 40 + "!", "a" * 40 + "!": 1}
+
+    assert (await judge(json.dumps({**text, "next": text}), options)).reason == "wrong_form"
 
 
 @pytest.mark.parametrize(("options", "text"), RIGHT)

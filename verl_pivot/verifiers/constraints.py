@@ -222,10 +222,21 @@ def _json_problem(text: str, schema: dict[str, Any]) -> str | None:
         return f"not valid JSON: {error}"
     if is_too_deep(value):
         return "nested too deeply"
+    if not _is_unicode(value):
+        return "a text holds a lone surrogate"
     try:
         return schema_problem(schema, value)
     except OverflowError:
         return "a number is too large for a float"
+
+
+def _is_unicode(value: Json) -> bool:
+    """Whether no text holds a lone surrogate, with which no pattern could be matched."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _refuse_constant(name: str) -> Json:

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -106,6 +106,68 @@ def _pattern_properties(
                 yield from validator.descend(each, inner, path=name, schema_path=pattern)
 
 
+def _additional_properties(
+    validator: Any, inner: Any, value: Any, schema: Mapping[str, Any]
+) -> Iterator[SchemaMismatchError]:
+    if validator.is_type(value, "object"):
+        known, patterns = schema.get("properties", {}), schema.get("patternProperties", {})
+        for name in value:
+            if name not in known and not _matches_one(patterns, name):
+                yield from _unknown_key(validator, inner, value, name)
+
+
+def _unevaluated_properties(validator: Any, inner: Any, value: Any, schema: Any) -> Iterator[SchemaMismatchError]:
+    if validator.is_type(value, "object"):
+        for name in value.keys() - set(_evaluated_keys(validator, schema, value)):
+            yield from _unknown_key(validator, inner, value, name)
+
+
+def _unknown_key(validator: Any, inner: Any, value: Mapping[str, Any], name: str) -> Iterator[SchemaMismatchError]:
+    if inner is False:
+        yield SchemaMismatchError(f"the key {name[:200]!r} is not allowed")
+    else:
+        yield from validator.descend(value[name], inner, path=name)
+
+
+def _evaluated_keys(validator: Any, schema: Any, value: Mapping[str, Any]) -> Iterator[str]:
+    """Keys of an object that a schema evaluates, itself or by the schemas that it applies to the whole object.
+
+    Differs from jsonschema's `find_evaluated_property_keys_by_schema` only in how patterns are matched.
+    """
+    if not isinstance(schema, Mapping):
+        return
+    yield from value.keys() & schema.get("properties", {}).keys()
+    yield from (name for name in value if _matches_one(schema.get("patternProperties", {}), name))
+    for keyword in ("additionalProperties", "unevaluatedProperties"):
+        if keyword in schema:
+            yield from (name for name, each in value.items() if _is_valid(validator, schema[keyword], each))
+    for reference in ("$ref", "$dynamicRef"):
+        if reference in schema:
+            found = validator._resolver.lookup(schema[reference])  # as jsonschema itself, which has no public way
+            inside = validator.evolve(schema=found.contents, _resolver=found.resolver)
+            yield from _evaluated_keys(inside, found.contents, value)
+    for inner in _applied_schemas(validator, schema, value):
+        yield from _evaluated_keys(validator, inner, value)
+
+
+def _applied_schemas(validator: Any, schema: Mapping[str, Any], value: Mapping[str, Any]) -> Iterator[Any]:
+    """Schemas within a schema that apply to the whole object."""
+    yield from (inner for name, inner in schema.get("dependentSchemas", {}).items() if name in value)
+    for keyword in ("allOf", "oneOf", "anyOf"):
+        yield from (inner for inner in schema.get(keyword, []) if _is_valid(validator, inner, value))
+    if "if" in schema:
+        holds = _is_valid(validator, schema["if"], value)
+        yield from (schema[keyword] for keyword in (("if", "then") if holds else ("else",)) if keyword in schema)
+
+
+def _is_valid(validator: Any, schema: Any, value: Any) -> bool:
+    return next(validator.descend(value, schema), None) is None
+
+
+def _matches_one(patterns: Iterable[str], name: str) -> bool:
+    return any(contains_match(pattern, name) for pattern in patterns)
+
+
 def _unique_items(validator: Validator, is_unique: bool, value: Any, schema: Any) -> Iterator[SchemaMismatchError]:
     if is_unique and validator.is_type(value, "array"):
         keys = [json.dumps(_canonical(each), sort_keys=True) for each in value]
@@ -124,5 +186,23 @@ def _canonical(value: Json) -> Json:
 
 _LinearValidator = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
-    {"pattern": _pattern, "patternProperties": _pattern_properties, "uniqueItems": _unique_items},
+    {
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+        "unevaluatedProperties": _unevaluated_properties,
+        "uniqueItems": _unique_items,
+    },
 )
+_evolve_by_dialect = _LinearValidator.evolve
+
+
+def _evolve(validator: Any, **changes: Any) -> Any:
+    """The validator for another schema, of the same class also where that schema names its dialect in `$schema`."""
+    schema = changes.get("schema", validator.schema)
+    if isinstance(schema, Mapping) and "$schema" in schema:
+        changes["schema"] = {name: value for name, value in schema.items() if name != "$schema"}
+    return _evolve_by_dialect(validator, **changes)
+
+
+_LinearValidator.evolve = _evolve
