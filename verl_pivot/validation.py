@@ -45,6 +45,15 @@ class ToolArgument(NamedTuple):
             raise ValueError(f"must be 'tool.argument', got {text!r}")
         return cls(tool=tool, argument=argument)
 
+    def path_in(self, tool: str) -> str | None:
+        """Path within the arguments of a tool, whose name may have dots; None if the argument belongs to another tool.
+
+        Example:
+            ToolArgument.parse("mail.message.body").path_in("mail") == "message.body"
+        """
+        text = str(self)
+        return text.removeprefix(f"{tool}.") if text.startswith(f"{tool}.") else None
+
     def __str__(self) -> str:
         return f"{self.tool}.{self.argument}"
 

@@ -79,6 +79,109 @@ async def test_an_argument_whose_verifier_cannot_tell_leaves_the_action_undecide
     assert (await judge(act(("answer", {"text": "no tag", "x": 1})), expert, verifiers=verifiers)).score == 0.0
 
 
+MAIL: JsonObject = {"mail.message.body": {"name": "qa", "options": {"place": "all"}}}
+MESSAGE: JsonObject = {"properties": {"to": {"type": "string"}, "body": {"type": "string"}, "parts": {"type": "array"}}}
+MAIL_TOOLS: tuple[JsonObject, ...] = (
+    {"function": {"name": "mail", "parameters": {"properties": {"message": {"type": "object", **MESSAGE}}}}},
+)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "score", "reason"),
+    [
+        ({"message": {"to": "Ann", "body": "the tower."}}, 1.0, "accepted"),
+        ({"message": {"to": "Ann", "body": "the bridge"}}, 0.0, "wrong_value"),
+        ({"message": {"to": "Bob", "body": "the tower"}}, 0.0, "wrong_value"),
+        ({"message": {"to": "Ann"}}, 0.0, "missing_argument"),
+        ({"message": {"to": "Ann", "body": ["the tower"]}}, 0.0, "wrong_type"),
+        ({"message": "the tower"}, 0.0, "wrong_type"),
+        ({}, 0.0, "missing_argument"),
+    ],
+)
+async def test_an_argument_within_an_object_is_compared_by_its_verifier(
+    arguments: JsonObject, score: float, reason: str
+) -> None:
+    expert = act(("mail", {"message": {"to": "Ann", "body": "The Tower"}}))
+
+    for tools in ((), MAIL_TOOLS):
+        verdict = await judge(act(("mail", arguments)), expert, tools, verifiers=MAIL)
+
+        assert (verdict.score, verdict.reason) == (score, reason)
+
+
+async def test_an_argument_in_another_object_is_not_the_experts() -> None:
+    expert = act(("mail", {"message": {"to": "Ann", "body": "The Tower"}}))
+
+    for message in ({"to": "Ann"}, {"to": "Ann", "body": "the bridge"}):
+        action = act(("mail", {"message": message, "message.body": "The Tower"}))
+        assert (await judge(action, expert, verifiers=MAIL)).score == 0.0
+
+
+async def test_an_argument_of_a_tool_with_a_dot_in_its_name_is_compared_by_its_verifier() -> None:
+    expert = act(("math.factorial", {"number": "5", "base": {"of": "Ten"}}))
+    right: JsonObject = {"number": "5", "base": {"of": "ten"}}
+
+    for name in ("qa", "shell"):
+        part: JsonObject = {"name": name, "options": {"place": "all"} if name == "qa" else {}}
+        verifiers: JsonObject = {"math.factorial.number": part, "math.factorial.base.of": MAIL["mail.message.body"]}
+        assert (await judge(act(("math.factorial", right)), expert, verifiers=verifiers)).score == 1.0
+        for other in ({**right, "number": "999"}, {**right, "base": {"of": "two"}}, {"number": "5"}):
+            assert (await judge(act(("math.factorial", other)), expert, verifiers=verifiers)).score == 0.0
+        misplaced = act(("math", {"factorial.number": "5", "factorial.base": {"of": "Ten"}}))
+        assert (await judge(misplaced, expert, verifiers=verifiers)).reason == "wrong_tool"
+
+
+CWD: JsonObject = {"bash.cwd": {"name": "qa", "options": {"place": "all"}}}
+
+
+@pytest.mark.parametrize(
+    ("default", "required", "given", "by_expert", "score", "reason"),
+    [
+        ("here", [], {"cwd": "here"}, {}, 1.0, "accepted"),
+        ("here", [], {}, {"cwd": "here"}, 1.0, "accepted"),
+        ("here", [], {}, {}, 1.0, "accepted"),
+        (5, [], {}, {}, 1.0, "accepted"),
+        (5, [], {"cwd": 5}, {}, 1.0, "accepted"),
+        ("here", [], {"cwd": "src"}, {}, 0.0, "wrong_value"),
+        ("here", [], {}, {"cwd": "src"}, 0.0, "wrong_value"),
+        ("here", ["cwd"], {}, {"cwd": "here"}, 0.0, "missing_argument"),
+    ],
+)
+async def test_the_default_of_an_argument_with_a_verifier_may_be_left_out_or_given(
+    default: Json, required: Json, given: JsonObject, by_expert: JsonObject, score: float, reason: str
+) -> None:
+    properties: JsonObject = {"command": {"type": "string"}, "cwd": {"default": default}}
+    tools: tuple[JsonObject, ...] = (
+        {"function": {"name": "bash", "parameters": {"properties": properties, "required": required}}},
+    )
+    action, expert = (act(("bash", {"command": "ls", **each})) for each in (given, by_expert))
+
+    verdict = await judge(action, expert, tools, verifiers=CWD)
+
+    assert (verdict.score, verdict.reason) == (score, reason)
+
+
+@pytest.mark.parametrize("argument", ["mail.message.text", "mail.body", "mail.message.parts.body", "mail.message.to.x"])
+async def test_a_verifier_of_an_argument_that_no_tool_has_leaves_the_row_undecided(argument: str) -> None:
+    action = act(("mail", {"message": {"to": "Ann", "parts": [{"body": "x"}]}}))
+
+    verdict = await judge(action, action, MAIL_TOOLS, verifiers={argument: MAIL["mail.message.body"]})
+
+    assert (verdict.score, verdict.reason) == (None, "broken_gold")
+    assert argument in verdict.detail
+
+
+async def test_a_verifier_of_an_argument_of_another_tool_has_no_effect() -> None:
+    action = act(("mail", {"message": {"to": "Ann"}}))
+    tools: tuple[JsonObject, ...] = (
+        *MAIL_TOOLS,
+        {"function": {"name": "mail.draft", "parameters": {"properties": {"text": {"type": "string"}}}}},
+    )
+    verifiers: JsonObject = dict.fromkeys(("chat.text", "mail.draft.text"), MAIL["mail.message.body"])
+
+    assert (await judge(action, action, tools, verifiers=verifiers)).score == 1.0
+
+
 async def test_an_ignored_argument_may_differ_and_may_be_left_out() -> None:
     expert = act(("bash", {"command": "ls", "description": "List files"}))
 

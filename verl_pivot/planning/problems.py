@@ -103,7 +103,8 @@ def _about_rows(survey: Survey) -> Iterator[PlanProblem]:
 
 
 def _about_options(survey: Survey, named: Sequence[ToolArgument]) -> Iterator[PlanProblem]:
-    unknown = sorted(str(argument) for argument in {*named} - survey.arguments)
+    known = tuple(f"{argument}." for argument in survey.arguments)
+    unknown = sorted(str(argument) for argument in {*named} if not f"{argument}.".startswith(known))
     if unknown and survey.arguments:
         shown = ", ".join(unknown[:_NUM_NAMED]) + (", ..." if len(unknown) > _NUM_NAMED else "")
         yield PlanProblem(

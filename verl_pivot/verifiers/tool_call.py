@@ -13,7 +13,7 @@ from verl_pivot.verifiers.registry import get_verifier, register
 from verl_pivot.verifiers.tool_call_arguments import ArgumentVerifiers
 from verl_pivot.verifiers.tool_call_functional import Difference, FindDifference, find_difference, match_all
 from verl_pivot.verifiers.tool_call_options import ToolCallOptions
-from verl_pivot.verifiers.tool_call_schemas import required_names
+from verl_pivot.verifiers.tool_call_schemas import parameters_by_name, required_names
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 
@@ -81,10 +81,13 @@ class ToolCallVerifier:
         return _pair_up(action.tool_calls, expert_calls, self._find(turn))
 
     def _find(self, turn: Turn) -> FindDifference:
-        parameters = _parameters_by_name(turn.tools)
+        parameters = parameters_by_name(turn.tools)
 
         def find(call: ToolCall, expert: ToolCall) -> Difference | None:
-            return find_difference(call, expert, parameters.get(expert.name, {}), self._rules)
+            schema = parameters.get(expert.name, {})
+            if self._arguments is not None:
+                call, expert, _ = self._arguments.split(call, expert, schema)
+            return find_difference(call, expert, schema, self._rules)
 
         return find
 
@@ -117,7 +120,7 @@ class ToolCallVerifier:
             return verdict
         if len(calls) != len(accepted):
             return _wrong_number(calls, len(accepted))
-        parameters = _parameters_by_name(turn.tools)
+        parameters = parameters_by_name(turn.tools)
 
         def is_accepted(values: JsonObject, call: ToolCall) -> bool:
             return tool_call_bfcl.is_accepted(call, values, required_names(parameters.get(call.name, {})))
@@ -232,16 +235,6 @@ def _nearest_difference(
     unpaired = [call for index, call in enumerate(calls) if index not in partners]
     found = find(next((call for call in unpaired if call.name == expert.name), unpaired[0]), expert)
     assert found is not None, unpaired
-    return found
-
-
-def _parameters_by_name(tools: Sequence[JsonObject]) -> Mapping[str, JsonObject]:
-    """JSON schema of each tool's arguments, by the tool's name."""
-    found = {}
-    for tool in tools:
-        function = tool.get("function")
-        if isinstance(function, dict) and isinstance(parameters := function.get("parameters"), dict):
-            found[str(function.get("name"))] = parameters
     return found
 
 

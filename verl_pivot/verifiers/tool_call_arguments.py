@@ -3,14 +3,32 @@
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.types import Message, Role, ToolCall, Turn, Verdict
+from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Turn, Verdict
 from verl_pivot.validation import ToolArgument
 from verl_pivot.verifiers.composition import VerifierPart
 from verl_pivot.verifiers.registry import get_verifier, parsed_options
 from verl_pivot.verifiers.tool_call_functional import FindDifference, best_partners
+from verl_pivot.verifiers.tool_call_schemas import may_have, parameters_by_name, value_at
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse
+
+
+class VerifiedArgument(NamedTuple):
+    """An argument of two calls that a verifier compares."""
+
+    argument: ToolArgument
+    value: Json
+    expert: Json
+
+
+class SplitCalls(NamedTuple):
+    """Two calls without the arguments that verifiers compare, and these arguments."""
+
+    call: ToolCall
+    expert: ToolCall
+    verified: tuple[VerifiedArgument, ...]
 
 
 class ArgumentVerifiers:
@@ -56,18 +74,48 @@ class ArgumentVerifiers:
     async def _pair(self, call: ToolCall, expert: ToolCall, turn: Turn, find: FindDifference) -> Verdict:
         if (difference := find(call, expert)) is not None:
             return refuse(*difference)
-        of_tool = [argument for argument in self._parts if argument.tool == expert.name]
-        verdicts = [await self._argument(argument, call, expert, turn) for argument in of_tool]
-        return lowest([Verdict.accept(), *verdicts])
+        parameters = parameters_by_name(turn.tools)
+        if (unknown := self._unknown(expert, parameters)) is not None:
+            return broken_expert(f"the option verifiers names {unknown}, which no tool of the row has")
+        split = self.split(call, expert, parameters.get(expert.name, {}))
+        return lowest([Verdict.accept(), *[await self._argument(each, turn) for each in split.verified]])
 
-    async def _argument(self, argument: ToolArgument, call: ToolCall, expert: ToolCall, turn: Turn) -> Verdict:
-        name = argument.argument
-        if name not in expert.arguments:
-            return refuse(Reason.EXTRA_ARGUMENT, str(argument)) if name in call.arguments else Verdict.accept()
-        if name not in call.arguments:
-            return refuse(Reason.MISSING_ARGUMENT, str(argument))
+    def split(self, call: ToolCall, expert: ToolCall, schema: JsonObject) -> SplitCalls:
+        """Both calls without the arguments that verifiers compare: those that the expert gives, and the call has, too.
+
+        Whatever stands elsewhere in one of the calls is left there, so that it is compared as any other argument.
+
+        Args:
+            call: Call of the policy.
+            expert: Call of the expert.
+            schema: JSON schema of the tool's arguments; an argument may be left out where it is the default.
+        """
+        verified = []
+        for argument in self._parts if call.name == expert.name else ():
+            path = argument.path_in(expert.name)
+            keys = None if path is None else _keys_at(expert.arguments, path)
+            if keys is None or (given := value_at(call.arguments, keys, schema)) is None:
+                continue
+            by_expert = value_at(expert.arguments, keys, schema)
+            assert by_expert is not None, keys
+            verified.append(VerifiedArgument(argument, given.value, by_expert.value))
+            call, expert = (replace(each, arguments=_without(each.arguments, keys)) for each in (call, expert))
+        return SplitCalls(call, expert, tuple(verified))
+
+    def _unknown(self, expert: ToolCall, parameters: Mapping[str, JsonObject]) -> ToolArgument | None:
+        """An argument of a verifier that should be in the expert's call by its name, but is in no tool's schema."""
+        for argument in self._parts:
+            path = argument.path_in(expert.name)
+            if expert.name in parameters and path is not None and _keys_at(expert.arguments, path) is None:
+                paths = ((argument.path_in(tool), schema) for tool, schema in parameters.items())
+                if not any(path is not None and may_have(path, schema, schema) for path, schema in paths):
+                    return argument
+        return None
+
+    async def _argument(self, verified: VerifiedArgument, turn: Turn) -> Verdict:
+        argument = verified.argument
         verifier, takes_call = self._parts[argument]
-        shown, expert_shown = (_shown(each, name, takes_call) for each in (call, expert))
+        shown, expert_shown = (_shown(argument, value, takes_call) for value in (verified.value, verified.expert))
         if expert_shown is None:
             return broken_expert(f"the expert's {argument} is not a text")
         if shown is None:
@@ -82,9 +130,30 @@ def lowest(verdicts: Iterable[Verdict]) -> Verdict:
     )
 
 
-def _shown(call: ToolCall, name: str, takes_call: bool) -> Message | None:
+def _keys_at(arguments: Mapping[str, Json], path: str) -> tuple[str, ...] | None:
+    """The keys that lead to a path such as "key.key", within objects; None if nothing is there."""
+    if path in arguments:
+        return (path,)
+    for name, value in arguments.items():
+        if isinstance(value, dict) and path.startswith(f"{name}."):
+            inner = _keys_at(value, path[len(name) + 1 :])
+            if inner is not None:
+                return (name, *inner)
+    return None
+
+
+def _without(arguments: JsonObject, keys: Sequence[str]) -> JsonObject:
+    """The arguments without the value at some keys within objects, if it is there."""
+    first, *rest = keys
+    if not rest:
+        return {name: value for name, value in arguments.items() if name != first}
+    inner = arguments.get(first)
+    return {**arguments, first: _without(inner, rest)} if isinstance(inner, dict) else arguments
+
+
+def _shown(argument: ToolArgument, value: Json, takes_call: bool) -> Message | None:
     """Message that shows one argument to a verifier; None if the verifier reads text and the argument is no text."""
-    value = call.arguments[name]
     if takes_call:
-        return Message(role=Role.ASSISTANT, tool_calls=(replace(call, arguments={name: value}),))
+        call = ToolCall(name=argument.tool, arguments={argument.argument: value})
+        return Message(role=Role.ASSISTANT, tool_calls=(call,))
     return Message(role=Role.ASSISTANT, content=value) if isinstance(value, str) else None

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from verl_pivot.data.json_values import equal, json_type
 from verl_pivot.types import Json, JsonObject, ToolCall
-from verl_pivot.verifiers.tool_call_schemas import required_names, resolved
+from verl_pivot.verifiers.tool_call_schemas import properties_of, required_names, resolved
 from verl_pivot.verifiers.tool_call_texts import is_same_date, is_same_member, is_same_path, is_same_prose
 from verl_pivot.verifiers.verdicts import Reason
 
@@ -115,7 +115,7 @@ class _Comparison:
     ) -> Difference | None:
         """The first difference; a value that is the default of its schema may be left out or written."""
         schema = resolved(schema, self._parameters)
-        known = self._properties(schema)
+        known = properties_of(schema, self._parameters)
         if self._rules.ignored:
             actual, expert = self._compared(actual, path), self._compared(expert, path)
         actual, expert = (
@@ -132,13 +132,6 @@ class _Comparison:
             if found is not None:
                 return found
         return None
-
-    def _properties(self, schema: JsonObject) -> Mapping[str, JsonObject]:
-        """Schema of each property of an object."""
-        properties = schema.get("properties")
-        if not isinstance(properties, dict):
-            return {}
-        return {name: resolved(each, self._parameters) for name, each in properties.items()}
 
     def _compared(self, arguments: Mapping[str, Json], path: str) -> Mapping[str, Json]:
         """The arguments without those that are ignored."""

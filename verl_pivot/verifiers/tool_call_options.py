@@ -54,7 +54,8 @@ class ToolCallOptions(Options):
     unordered: frozenset[ToolArgument] = frozenset()
     ignored: frozenset[ToolArgument] = frozenset()
     verifiers: dict[ToolArgument, VerifierPart] = Field(default_factory=dict)
-    """Verifiers that compare one argument each, {"bash.command": {"name": "shell"}}, for mode `functional`."""
+    """Verifiers that compare one argument each, {"bash.command": {"name": "shell"}}, for mode `functional`; within
+    objects "tool.argument.key". An argument that the expert leaves out is compared as without a verifier."""
     other_experts: tuple[OtherExpert, ...] = ()
     """More actions that are right, in addition to the expert's, written as assistant messages of a row."""
     threshold: Annotated[float, Field(ge=0.0, le=1.0)] = 0.1
@@ -87,7 +88,7 @@ class ToolCallOptions(Options):
             free_text=frozenset(map(str, self.free_text)),
             min_similarity=self.min_similarity,
             unordered=frozenset(map(str, self.unordered)),
-            ignored=frozenset(map(str, [*self.ignored, *self.verifiers])),
+            ignored=frozenset(map(str, self.ignored)),
         )
 
 

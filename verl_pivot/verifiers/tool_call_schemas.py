@@ -1,6 +1,7 @@
 """JSON schema of a tool's arguments -> the schema of one value, with $ref, allOf, anyOf and oneOf resolved."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from verl_pivot.types import Json, JsonObject
 
@@ -31,6 +32,62 @@ def required_names(schema: JsonObject) -> frozenset[str]:
     """Properties that a schema of an object requires."""
     names = schema.get("required")
     return frozenset(name for name in names if isinstance(name, str)) if isinstance(names, list) else frozenset()
+
+
+class GivenValue(NamedTuple):
+    """A value that a call has, written or by default."""
+
+    value: Json
+
+
+def value_at(arguments: Mapping[str, Json], keys: Sequence[str], root: JsonObject) -> GivenValue | None:
+    """The value at some keys within objects, or its default; None if it is missing, or required and left out.
+
+    Args:
+        arguments: Arguments of a call.
+        keys: The keys from the outermost object on.
+        root: JSON schema of the arguments; {} if there is none.
+    """
+    value: Json = {**arguments}
+    schema = root
+    for key in keys:
+        outer, schema = resolved(schema, root), properties_of(schema, root).get(key, _NO_SCHEMA)
+        if not isinstance(value, dict):
+            return None
+        if key in value:
+            value = value[key]
+        elif "default" in schema and key not in required_names(outer):
+            value = schema["default"]
+        else:
+            return None
+    return GivenValue(value)
+
+
+def may_have(path: str, schema: JsonObject, root: JsonObject) -> bool:
+    """Whether a value of a schema may have one at a path such as "key.key"; True for an object without listed keys."""
+    properties, kind = properties_of(schema, root), resolved(schema, root).get("type", "object")
+    if not properties:
+        return "object" in kind if isinstance(kind, list) else kind == "object"
+    return any(
+        path == name or (path.startswith(f"{name}.") and may_have(path[len(name) + 1 :], inner, root))
+        for name, inner in properties.items()
+    )
+
+
+def properties_of(schema: JsonObject, root: JsonObject) -> Mapping[str, JsonObject]:
+    """Schema of each property of an object; {} if the schema lists none."""
+    properties = resolved(schema, root).get("properties")
+    return {name: resolved(each, root) for name, each in properties.items()} if isinstance(properties, dict) else {}
+
+
+def parameters_by_name(tools: Sequence[JsonObject]) -> Mapping[str, JsonObject]:
+    """JSON schema of each tool's arguments, by the tool's name."""
+    found = {}
+    for tool in tools:
+        function = tool.get("function")
+        if isinstance(function, dict) and isinstance(parameters := function.get("parameters"), dict):
+            found[str(function.get("name"))] = parameters
+    return found
 
 
 def _parts(schema: JsonObject, root: JsonObject) -> list[JsonObject]:
