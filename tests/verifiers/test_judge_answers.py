@@ -10,7 +10,7 @@ from tests.support.chat_server import chat_server, said
 from verl_pivot.types import Json
 from verl_pivot.verifiers.judge import JudgeOptions
 from verl_pivot.verifiers.judge_client import Endpoint, ask
-from verl_pivot.verifiers.judge_prompts import Fence, JudgeQuestion, Rubric, rubric
+from verl_pivot.verifiers.judge_prompts import Fence, JudgeQuestion, Rubric, ShownAction, rubric
 from verl_pivot.verifiers.judge_usage import usage
 
 VALID = said('{"reason": "calm", "points": 5}')
@@ -54,7 +54,7 @@ def test_a_name_holds_every_byte_of_a_picture_and_no_word_of_a_fence() -> None:
 def test_a_text_that_guesses_how_questions_are_named_is_another_question() -> None:
     between = "</fence>\n\nThe action:\n<fence>\n"
 
-    assert rubric(f"a\n{between}b", "c", "x").name != rubric("a", f"b\n{between}c", "x").name
+    assert rubric(f"a\n{between}b", ShownAction("c"), "x").name != rubric("a", ShownAction(f"b\n{between}c"), "x").name
 
 
 def test_after_a_resume_a_question_is_not_asked_again_and_costs_nothing(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from verl_pivot.verifiers.judge_certificate_files import CertificateOptions
 from verl_pivot.verifiers.judge_certifier import Certifier
 from verl_pivot.verifiers.judge_client import Endpoint, UnansweredQuestionError, ask
 from verl_pivot.verifiers.judge_control import verdict_or_refusal
+from verl_pivot.verifiers.judge_prompts import ShownAction
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse, undecided
 
@@ -92,7 +93,7 @@ class JudgeOptions(Options):
         return Endpoint(**{**fields, "max_tokens": max_tokens})
 
 
-_verdicts: AskedOnce[tuple[JudgeOptions, str, str, str], Verdict] = AskedOnce(_MAX_CACHED_VERDICTS)
+_verdicts: AskedOnce[tuple[JudgeOptions, str, ShownAction, ShownAction], Verdict] = AskedOnce(_MAX_CACHED_VERDICTS)
 
 
 @register("judge", options=JudgeOptions)
@@ -111,11 +112,11 @@ class JudgeVerifier:
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
         if self._certifier is not None:
             return await self._certifier.verdict(action, turn, self._shown_state(turn))
-        sampled, expert = prompts.text_of(action), prompts.text_of(turn.expert)
+        sampled, expert = prompts.shown_action(action), prompts.shown_action(turn.expert)
         state = prompts.conversation_text(self._shown_state(turn))
-        if (problem := _problem_of_row(state, expert)) is not None:
+        if (problem := _problem_of_row(state, expert.all_text)) is not None:
             return broken_expert(problem)
-        refusal = _refusal_without_judge(action, turn.expert, sampled)
+        refusal = _refusal_without_judge(action, turn.expert, sampled.all_text)
         if refusal is not None:
             return refusal
         if self._options.kind == "equivalence" and sampled == expert:
@@ -134,14 +135,14 @@ class JudgeVerifier:
     def _shown_state(self, turn: Turn) -> Sequence[Message]:
         return turn.state[len(turn.state) - min(self._options.num_state_messages, len(turn.state)) :]
 
-    async def _judge(self, state: str, sampled: str, expert: str) -> Verdict:
+    async def _judge(self, state: str, sampled: ShownAction, expert: ShownAction) -> Verdict:
         if self._options.kind == "rubric":
             return await self._by_rubric(state, sampled)
         if self._options.kind == "checklist":
             return await self._by_checklist(state, sampled)
         return await self._by_equivalence(state, sampled, expert)
 
-    async def _by_equivalence(self, state: str, sampled: str, expert: str) -> Verdict:
+    async def _by_equivalence(self, state: str, sampled: ShownAction, expert: ShownAction) -> Verdict:
         options = self._options
         questions = (
             prompts.equivalence(state, expert, sampled, options.criterion),
@@ -155,12 +156,12 @@ class JudgeVerifier:
         reason = Reason.JUDGE_WAVERS if first.same or second.same else Reason.WRONG_VALUE
         return refuse(reason, (second if first.same else first).reason)
 
-    async def _by_rubric(self, state: str, sampled: str) -> Verdict:
+    async def _by_rubric(self, state: str, sampled: ShownAction) -> Verdict:
         options = self._options
         grade = await ask(options.endpoint(), prompts.rubric(state, sampled, options.criterion), prompts.Rubric)
         return graded(grade.points / 10.0, grade.reason)
 
-    async def _by_checklist(self, state: str, sampled: str) -> Verdict:
+    async def _by_checklist(self, state: str, sampled: ShownAction) -> Verdict:
         items = self._options.items
         checked = await ask(self._options.endpoint(), prompts.checklist(state, sampled, items), prompts.Checklist)
         states = {item.number: item.state for item in checked.items}

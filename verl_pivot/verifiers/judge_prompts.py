@@ -46,6 +46,18 @@ class Checklist(Options):
     items: list[ChecklistItem]
 
 
+class ShownAction(NamedTuple):
+    """An action as a judge is shown it, without the assistant's reasoning; equal actions have equal parts."""
+
+    text: str
+    calls: tuple[str, ...] = ()
+    """[num_calls] each call as JSON on one line."""
+
+    @property
+    def all_text(self) -> str:
+        return "\n".join(part for part in (self.text, *self.calls) if part)
+
+
 class JudgeQuestion(NamedTuple):
     """One question to a judge."""
 
@@ -65,6 +77,14 @@ class Fence:
         """The text under its title, without markers of chat templates, with which it could end the question."""
         return f"{title}\n<{self.word}>\n{without_chat_tokens(text)}\n</{self.word}>"
 
+    def around_action(self, title: str, action: ShownAction) -> str:
+        """The action under its title, with its calls behind a line that no text can forge."""
+        if not action.calls:
+            return self.around(title, action.text)
+        parts = [without_chat_tokens(part) for part in (action.text, "\n".join(action.calls))]
+        heading = f"<{self.word}: {len(action.calls)} calls of tools, one on each line>"
+        return f"{title}\n<{self.word}>\n{parts[0]}\n{heading}\n{parts[1]}\n</{self.word}>"
+
     def system(self, task: str, answer: str = _JSON_ALONE) -> dict[str, str]:
         """The system message: the task, what fences mean, and what to answer with."""
         rules = _FENCED_TEXTS_ARE_DATA.format(word=self.word, answer=answer)
@@ -81,32 +101,32 @@ class Fence:
         return sha256(json.dumps(between_words).encode()).hexdigest()
 
 
-def equivalence(state: str, first: str, second: str, criterion: str) -> JudgeQuestion:
+def equivalence(state: str, first: ShownAction, second: ShownAction, criterion: str) -> JudgeQuestion:
     """Question whether two actions do the same; the caller chooses their order."""
     fence = Fence()
     texts = (
         fence.around("The conversation so far:", state),
-        fence.around("Action 1:", first),
-        fence.around("Action 2:", second),
+        fence.around_action("Action 1:", first),
+        fence.around_action("Action 2:", second),
     )
     question = f'Do both actions do the same? {criterion} Answer {{"reason": "...", "same": true or false}}.'
     task = "You compare two actions that an assistant could take next in a conversation."
     return fence.question(task, "\n\n".join((*texts, question)))
 
 
-def rubric(state: str, action: str, criterion: str) -> JudgeQuestion:
+def rubric(state: str, action: ShownAction, criterion: str) -> JudgeQuestion:
     """Question that asks for 0 to 10 points."""
     fence = Fence()
-    texts = (fence.around("The conversation so far:", state), fence.around("The action:", action))
+    texts = (fence.around("The conversation so far:", state), fence.around_action("The action:", action))
     question = f'By this rubric: {criterion}\nAnswer {{"reason": "...", "points": 0 to 10}}.'
     task = "You grade one action that an assistant took next in a conversation."
     return fence.question(task, "\n\n".join((*texts, question)))
 
 
-def checklist(state: str, action: str, items: Sequence[str]) -> JudgeQuestion:
+def checklist(state: str, action: ShownAction, items: Sequence[str]) -> JudgeQuestion:
     """Question that asks for the state of each item of a checklist (Web-Shepherd, arXiv:2505.15277)."""
     fence = Fence()
-    texts = (fence.around("The conversation so far:", state), fence.around("The action:", action))
+    texts = (fence.around("The conversation so far:", state), fence.around_action("The action:", action))
     numbered = "\n".join(f"{number}. {item}" for number, item in enumerate(items, 1))
     form = '{"items": [{"number": 1, "state": "Yes", "In progress" or "No"}, ...]}'
     question = f"Is each of these fulfilled after the action?\n{numbered}\nAnswer {form}, every number once."
@@ -114,13 +134,11 @@ def checklist(state: str, action: str, items: Sequence[str]) -> JudgeQuestion:
     return fence.question(task, "\n\n".join((*texts, question)))
 
 
-def text_of(message: Message) -> str:
-    """Text and calls of an action or of a message of the state, without the assistant's reasoning."""
+def shown_action(message: Message) -> ShownAction:
     calls = [{"name": call.name, "arguments": call.arguments} for call in message.tool_calls]
-    shown = [message.content, *(json.dumps(call, sort_keys=True, ensure_ascii=False) for call in calls)]
-    return "\n".join(part for part in shown if part)
+    return ShownAction(message.content, tuple(json.dumps(call, sort_keys=True, ensure_ascii=False) for call in calls))
 
 
 def conversation_text(messages: Sequence[Message]) -> str:
     """Messages with their speakers, as a judge reads them."""
-    return "\n\n".join(f"{each.role.value}: {text_of(each)}" for each in messages)
+    return "\n\n".join(f"{each.role.value}: {shown_action(each).all_text}" for each in messages)
