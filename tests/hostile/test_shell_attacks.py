@@ -395,6 +395,17 @@ async def test_the_name_of_a_key_is_not_the_same_in_a_line(keys: str, name: str)
     assert (await judge_batch(pressed, typed)).score == 0.0
 
 
+@pytest.mark.parametrize("name", ["C-c", "Up", "Enter", "^c", "0x41"])
+async def test_a_key_and_the_letters_of_its_name_are_not_the_same(name: str) -> None:
+    for before, behind in (((), ()), (("ls\n",), ("\n",))):
+        pressed, typed = batch(*before, name, *behind), batch(*before, *name, *behind)
+
+        assert (await judge_batch(pressed, pressed)).score == 1.0
+        assert (await judge_batch(typed, typed)).score == 1.0
+        assert (await judge_batch(typed, pressed)).score == 0.0
+        assert (await judge_batch(pressed, typed)).score == 0.0
+
+
 TYPED = {
     "an interpreter": ("python3\n", "    return 1\n", "return 1\n"),
     "an interpreter, a comment": ("python3\n", "# build all\n", "# rm -rf /\n"),

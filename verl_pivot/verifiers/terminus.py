@@ -64,6 +64,8 @@ class _Keys(NamedTuple):
     """A line, or keys that form no line, of a batch of Terminus 2; cheaper to make than the batch's commands."""
 
     keystrokes: str
+    stands_alone: bool
+    """Whether tmux may read the keystrokes as the name of a key."""
 
 
 Command: TypeAlias = _Terminus1Command | _Keys
@@ -153,6 +155,8 @@ async def _compare(command: Command, expert: Command, *, is_read_by_bash: bool) 
     if not _waits_alike(command, expert):
         problem = "differs from the expert's command in is_blocking, or times out too early"
         return refuse(Reason.WRONG_VALUE, f"{problem}: {command}")
+    if isinstance(command, _Keys) and isinstance(expert, _Keys) and command.stands_alone != expert.stands_alone:
+        return refuse(Reason.WRONG_VALUE, f"{line[:200]!r} are letters in one batch, and may be a key in the other")
     if line == expert_line:
         return Verdict.accept()
     # Keys that do not end a line are not executed. Of several lines, the first may start a program that reads the rest.
@@ -181,7 +185,7 @@ def _typing_commands(batch: Batch) -> list[Command]:
     for stands_alone, commands in groupby(batch.commands, _may_be_key):
         typed = [command.keystrokes for command in commands]
         lines = typed if stands_alone else _LINE.findall("".join(typed))
-        found += map(_Keys, lines)
+        found += (_Keys(line, stands_alone) for line in lines)
     return found
 
 
