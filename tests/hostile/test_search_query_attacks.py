@@ -52,6 +52,10 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
     "asks for the other side in small letters": (GERMANY, search("did poland invade germany in 1939"), "wrong_value"),
     "asks for the other side of an expert in small letters": (
         GERMANY.lower(), search("did Poland invade Germany in 1939"), "wrong_value"),
+    "asks for the other side with one capital": (
+        GERMANY.lower(), search("did poland Invade germany in 1939"), "wrong_value"),
+    "asks for the other side with a capital behind it": (
+        GERMANY.lower(), search("did poland invade germany In 1939"), "wrong_value"),
     "asks for another year": (GERMANY, search("did Germany invade Poland in 1938"), "wrong_value"),
     "asks for one more year": (GERMANY, search(f"{GERMANY} 1940"), "wrong_value"),
     "asks for no year": (GERMANY, search("did Germany invade Poland"), "wrong_value"),
@@ -102,6 +106,8 @@ RIGHT: list[tuple[str, str]] = [
     ("how to cook rice", "how cook the rice"),
     ("population of 1,000,000", "population 1,000,000"),
     (FLIGHTS, "cheap flights to London from Paris, May 2024"),
+    (GERMANY.lower(), "Did Germany invade Poland in 1939"),
+    (GERMANY.lower(), "Germany Invade Poland 1939"),
     ("东京塔的高度", "东京塔 的 高度?"),
 ]
 

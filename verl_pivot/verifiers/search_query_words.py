@@ -135,9 +135,10 @@ def difference(query: Query, expert: Query) -> str | None:
     """How the query asks for something else than the expert's; None if it only adds words or leaves some out.
 
     Numbers, names, negations, directions and the order of names must be the same, and no word may be replaced by
-    another. If neither query has capitals, any word may be a name, and the order of all words counts.
+    another. If the expert writes no capitals, any word may be a name, and the order of all words counts.
     """
     words, expert_words = Counter(query.words), Counter(expert.words)
+    names = query.names | (expert.names or frozenset(expert.words))
     found = {
         "other numbers": query.numbers != expert.numbers,
         "another currency": bool(query.currencies and expert.currencies and query.currencies != expert.currencies),
@@ -145,7 +146,7 @@ def difference(query: Query, expert: Query) -> str | None:
         "other words of direction or order": query.directions != expert.directions,
         "a word replaced by another": bool(words - expert_words and expert_words - words),
         "other names": not (query.names <= _stems(expert) and expert.names <= _stems(query)),
-        "names in another order": _shared_names(query, expert) != _shared_names(expert, query),
+        "names in another order": _shared_names(query, expert, names) != _shared_names(expert, query, names),
     }
     return next((name for name, is_found in found.items() if is_found), None)
 
@@ -169,9 +170,8 @@ def _stems(query: Query) -> frozenset[str]:
     return frozenset(map(stem, query.tokens))
 
 
-def _shared_names(query: Query, other: Query) -> list[str]:
+def _shared_names(query: Query, other: Query, names: frozenset[str]) -> list[str]:
     """Stems of the names that both queries have, in the order of `query`, except those after a direction word."""
-    names = (query.names | other.names) or frozenset(query.words)
     names -= {name for _, name in query.directions}
     return [word for word in query.words if word in names and word in other.words]
 
