@@ -81,6 +81,14 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
     "an open interval for a closed one": ("[0, 1]", answer("(0, 1)"), "wrong_value"),
     "the other end closed": ("[0, 1)", answer("(0, 1]"), "wrong_value"),
     "a pair for a set": ("{1, 2}", answer("(1, 2)"), "wrong_value"),
+    "pi-2 for pi/2": ("pi/2", answer("pi-2"), "wrong_value"),
+    "pi2 for pi/2": ("pi/2", answer("pi2"), "wrong_value"),
+    "pi2 for pi-2": ("pi-2", answer("pi2"), "wrong_value"),
+    "km2 for km/2": ("km/2", answer("km2"), "wrong_value"),
+    "USD500 for USD-500": ("USD-500", answer("USD500"), "wrong_value"),
+    "log5 for log.5": ("log.5", answer("log5"), "wrong_value"),
+    "sin1 for sin-1": ("sin-1", answer("sin1"), "wrong_value"),
+    "at most for at least": ("\u22655", answer("\u22645"), "wrong_value"),
     "H2O for H2O+": ("H2O+", answer("H2O"), "wrong_value"),
 }
 L0_ATTACKS: dict[str, tuple[str, str, str]] = {

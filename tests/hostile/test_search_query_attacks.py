@@ -89,6 +89,16 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
     "asks for the second": ("highest mountain in Africa", search("second highest mountain in Africa"), "wrong_value"),
     "asks for another number in words": ("two oldest bridges in Rome", search("three oldest bridges in Rome"),
                                          "wrong_value"),
+    "asks for more by a sign": ("cities with > 1 million people", search("cities with < 1 million people"),
+                                "wrong_value"),
+    "asks for more by a sign at the number": ("stocks with P/E <15", search("stocks with P/E >15"), "wrong_value"),
+    "asks for at least": ("cities with \u2264 5 lakes", search("cities with \u2265 5 lakes"), "wrong_value"),
+    "asks for the negative number": ("lakes at -5 degrees", search("lakes at 5 degrees"), "wrong_value"),
+    "asks for the number and more": ("games for 18+ players", search("games for 18 players"), "wrong_value"),
+    "asks for no percent": ("tax of 5% in Spain", search("tax of 5 in Spain"), "wrong_value"),
+    "asks for another grade": ("bonds rated A+ in 2020", search("bonds rated A- in 2020"), "wrong_value"),
+    "asks for another blood group": ("blood group O+ donors", search("blood group O- donors"), "wrong_value"),
+    "asks for another grade in small letters": ("bonds rated bb+", search("bonds rated bb-"), "wrong_value"),
     "asks outside": ("highest mountain in Africa", search("highest mountain outside Africa"), "wrong_value"),
     "asks beyond": ("highest mountain in Africa", search("highest mountain beyond Africa"), "wrong_value"),
 }  # fmt: skip
@@ -108,6 +118,11 @@ RIGHT: list[tuple[str, str]] = [
     (FLIGHTS, "cheap flights to London from Paris, May 2024"),
     (GERMANY.lower(), "Did Germany invade Poland in 1939"),
     (GERMANY.lower(), "Germany Invade Poland 1939"),
+    ("tax of 5% in Spain", "tax of 5 percent in Spain"),
+    ("tax of 5% in Spain", "tax of 5 % in Spain"),
+    ("phones for < $500", "phones for <$500"),
+    ("covid-19 in 2020-2021", "Covid 19 2020 2021"),
+    ("Python \u2013 3 ways to sort", "Python 3 ways to sort"),
     ("东京塔的高度", "东京塔 的 高度?"),
 ]
 

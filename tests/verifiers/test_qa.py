@@ -45,6 +45,9 @@ ANSWERS: list[tuple[str, str, str, float, float]] = [
     ("the hobbit: a novel", "The Hobbit: A Novel", "search_r1", 1.0, 1.0),
     ("covid 19", "COVID-19", "search_r1", 0.0, 0.0),
     ("covid19", "COVID-19", "search_r1", 1.0, 1.0),
+    ("ak47", "AK-47", "search_r1", 1.0, 1.0),
+    ("No5", "No.5", "search_r1", 1.0, 1.0),
+    ("\u22645", "<=5", "search_r1", 1.0, 1.0),
     ("paris paris", "paris", "search_r1", 0.0, 2 / 3),
 ]
 

@@ -1,4 +1,4 @@
-"""verifiers.telling_words: texts with different numbers in words differ in sense, also with a hyphen."""
+"""verifiers.telling_words: texts with other numbers, or other signs at them, differ in sense."""
 
 import pytest
 
@@ -19,3 +19,45 @@ from verl_pivot.verifiers.telling_words import have_same_sense
 def test_another_number_in_words_is_another_sense(text: str, other: str) -> None:
     assert not have_same_sense(text, other)
     assert have_same_sense(text, f"{text} please")
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("Alert me at >100 euros.", "Alert me at <100 euros."),
+        ("Alert me at > 100 euros.", "Alert me at < 100 euros."),
+        ("Alert me at \u2264 100 euros.", "Alert me at \u2265 100 euros."),
+        ("Alert me at > $100 today.", "Alert me at < $100 today."),
+        ("It costs 5 \u20ac.", "It costs 5 $."),
+        ("It costs 5 \u20ac.", "It costs 5."),
+        ("Prices grew by 5 %.", "Prices grew by 5."),
+        ("Change the sum by - 5 euros.", "Change the sum by 5 euros."),
+        ("Change the sum by - 5 euros.", "Change the sum by + 5 euros."),
+        ("Change the sum by \u2212 5 euros.", "Change the sum by 5 euros."),
+        ("Allow \u00b1 5 grams.", "Allow 5 grams."),
+        ("Keep rows where x == 5.", "Keep rows where x != 5."),
+        ("Keep rows where x != 5.", "Keep rows where x 5."),
+        ("Keep rows where x != 5.", "Keep rows where x = 5."),
+        ("She is rated A+ there.", "She is rated A- there."),
+    ],
+)
+def test_another_sign_at_a_number_or_a_short_name_is_another_sense(text: str, other: str) -> None:
+    assert not have_same_sense(text, other)
+    assert not have_same_sense(other, text)
+    assert have_same_sense(text, text.replace("the", "a"))
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("Prices grew by 5 %.", "Prices grew by 5%."),
+        ("It costs $ 5.", "It costs $5."),
+        ("Alert me at > 100.", "Alert me at >100."),
+        ("Wow! 5 bags are here.", "Wow, 5 bags are here."),
+        ("Two bags \u2014 5 kilograms each", "Two bags, 5 kilograms each"),
+        ("Write to <Ann> today.", "Write to Ann today."),
+        ("Set it to -5.", "Set it to \u22125."),
+    ],
+)
+def test_another_place_of_the_same_sign_is_the_same_sense(text: str, other: str) -> None:
+    assert have_same_sense(text, other)

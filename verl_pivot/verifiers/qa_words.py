@@ -12,8 +12,16 @@ _OPENING, _CLOSING = "\"'([{$,;:", "\"')]},;:?."
 """Marks that are dropped before and after a word."""
 _THOUSANDS = re.compile(r"([-+<>=~]*)(\d{1,3}(?:,\d{3})+)((?:\.\d+)?\D*)")
 _LONE_PERCENT = re.compile(r"(?<=\d)\s+%")
-_WITHIN_WORD = re.compile(r"(?<=[^\W\d_])['.\-_/&](?=[^\W\d_])|(?<=[^\W\d_]{2})['.\-_/&](?=\d)")
-"""Marks between letters, or a word and a number: well-known, U.S.A, O'Neill, covid-19; not those in 1e-5 and x-1."""
+_WITHIN_WORD = re.compile(r"(?<=[^\W\d_])['.\-_/&](?=[^\W\d_])")
+"""Marks between letters: well-known, U.S.A, O'Neill."""
+_WORD_AND_NUMBER = re.compile(r"(?<![^\W\d_])([^\W\d_]{2,})[.\-](?=\d)")
+"""A mark between a word and a number: covid-19; not those in 1e-5 and x-1."""
+_TAKES_SIGN = frozenset(
+    {"usd", "eur", "gbp", "jpy", "cny", "rmb", "inr", "chf", "cad", "aud", "nzd", "sek", "nok", "dkk", "rub", "brl"}
+    | {"krw", "mxn", "pln", "try", "zar", "pi", "tau", "phi", "sin", "cos", "tan", "cot", "sec", "csc", "log", "ln"}
+    | {"lg", "exp", "sqrt"}
+)
+"""Words behind which a mark may be the minus sign or point of a number."""
 _ARTICLES = frozenset({"a", "an", "the"})
 
 
@@ -97,7 +105,11 @@ def _word(token: str) -> str:
         return token.lower()
     if "," in token and (grouped := _THOUSANDS.fullmatch(token)):
         token = grouped[1] + grouped[2].replace(",", "") + grouped[3]
-    return _WITHIN_WORD.sub("", token).lower()
+    return _WORD_AND_NUMBER.sub(_joined, _WITHIN_WORD.sub("", token)).lower()
+
+
+def _joined(found: re.Match[str]) -> str:
+    return found[0] if found[1].lower() in _TAKES_SIGN else found[1]
 
 
 def _is_article(tokens: list[str], index: int) -> bool:

@@ -6,12 +6,27 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from verl_pivot.verifiers.telling_words import NUMBER, NUMBER_WORDS, num_negations, plain, without_accents
-
-_TOKEN = re.compile(
-    rf"{NUMBER.pattern}\w*|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+(?:\+\+|#)?"
+from verl_pivot.verifiers.telling_words import (
+    CURRENCIES,
+    NUMBER,
+    NUMBER_WORDS,
+    SIGN_BEFORE,
+    num_negations,
+    plain,
+    without_accents,
+    without_lone_dashes,
 )
-"""A number with the letters attached to it, one character of Chinese, Japanese or Korean, or a word."""
+
+_CJK = r"\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_TOKEN = re.compile(
+    rf"(?:{SIGN_BEFORE} ?[{CURRENCIES}]? ?)?{NUMBER.pattern}\w*(?: ?(?:%|(?i:per ?cent|pct)\b)|\+(?![\w+]))?"
+    r"|\b(?:[A-Z]{1,3}|[A-Za-z]{1,2})[-+](?![\w+-])"
+    rf"|[{_CJK}]|[^\W{_CJK}]+(?:\+\+|#)?"
+)
+"""A number with its signs and the letters attached to it, a short name with a sign as in A+, one character of Chinese,
+Japanese or Korean, or a word."""
+_SPELLINGS = re.compile(rf"[\s{CURRENCIES}]|(?i:per ?cent|pct)\Z")
+"""Parts of a number and its signs that make no difference."""
 _EXCLUDED = re.compile(r"(?<!\S)-(?=\w)")
 """The minus sign that makes search engines leave out results with the next word."""
 _LITTLE = frozenset(
@@ -67,7 +82,7 @@ _DIRECTIONS = frozenset(
     }
 )
 """Words that, with the word after them, give the direction, order or measure of what is asked."""
-_CURRENCY = re.compile(r"[$\u20ac\u00a3\u00a5\u20b9](?=\s?\d)|(?<=\d)\s?[\u20ac\u00a3\u00a5\u20b9]")
+_CURRENCY = re.compile(rf"[{CURRENCIES}](?=\s?\d)|(?<=\d)\s?[\u20ac\u00a3\u00a5\u20b9]")
 _QUESTION = re.compile(
     r"(?:what|who|whom|whose|which|when|where|why|how|did|do|does|can|could|will|would|should|has|have|had|find|list"
     r"|show|give|tell)\Z",
@@ -87,10 +102,10 @@ class Query:
 
     @cached_property
     def tokens(self) -> list[str]:
-        """Words in their order and case, without accents."""
-        if self.text.isascii():
-            return _TOKEN.findall(_HOW_TO.sub("how", self.text))
-        return without_accents(_TOKEN.findall(_HOW_TO.sub("how", plain(self.text))))
+        """Words in their order and case, without accents; numbers and short names have their signs."""
+        text = self.text if self.text.isascii() else plain(without_lone_dashes(self.text))
+        tokens = [_one_spelling(token) for token in _TOKEN.findall(_HOW_TO.sub("how", text))]
+        return tokens if self.text.isascii() else without_accents(tokens)
 
     @cached_property
     def words(self) -> list[str]:
@@ -105,7 +120,7 @@ class Query:
 
     @cached_property
     def numbers(self) -> Counter[str]:
-        """Words with a digit, and words for numbers, turned into digits."""
+        """Words with a digit, with their signs, and words for numbers, turned into digits."""
         words = [token.casefold() for token in self.tokens]
         return Counter(
             NUMBER_WORDS.get(word, word) for word in words if word in NUMBER_WORDS or any(map(str.isdigit, word))
@@ -164,6 +179,13 @@ def stem(word: str) -> str:
     if len(word) > 3 and word.endswith("s") and word[-2] not in "sui":
         word = word.removesuffix("s")
     return word.removesuffix("e") if len(word) > 4 else word
+
+
+def _one_spelling(token: str) -> str:
+    """A number with its signs directly at it, with % for percent and without its currency; any other word unchanged."""
+    if token.isalnum() or not any(map(str.isdigit, token)):
+        return token
+    return _SPELLINGS.sub(lambda found: "%" if found[0][:1] in "pP" else "", token)
 
 
 def _stems(query: Query) -> frozenset[str]:

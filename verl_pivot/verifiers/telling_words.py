@@ -7,6 +7,9 @@ from typing import NamedTuple
 
 NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
 """A number, time or date in digits: 17, 3.14, 1,000, 18:40, 1/2."""
+SIGN_BEFORE = r"(?:(?<![\w)])[-+\u00b1]|!={1,2}|[<>=~]{1,3})"
+"""Signs before a number that change it; a minus behind a letter or digit is a hyphen, as in covid-19 and 1990-1995."""
+CURRENCIES = "$\u20ac\u00a3\u00a5\u20b9"
 _NEGATION = re.compile(
     r"\b(?:not|no|nor|none|never|neither|nobody|nothing|nowhere|nope|without|cannot|can't|\w+n't|unable|impossible"
     r"|hardly|barely|scarcely|rarely|seldom|except|unless|only|fail(?:s|ed|ing)?|refus(?:e[sd]?|ing)"
@@ -95,9 +98,14 @@ _CONTRARIES = tuple(
 """Groups of words, without their endings, that exclude each other."""
 _PREFIXES = ("non-", "non", "un", "dis", "in", "il", "im", "ir", "de-", "de", "mis", "anti-", "anti")
 """Prefixes that reverse the meaning of a word."""
-_AROUND_WORD = "\"'`*_()[]{}<>,;:!?.\u2026"
+_AROUND_WORD = "\"'`*_()[]{},;:!?.\u2026"
+_IN_BRACKETS = re.compile(r"\A<(.*)>\Z", re.DOTALL)
 _PROSE = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
-_AMOUNT = re.compile(r"[-+~<>=#$\u20ac\u00a3\u00a5]*\d+(?:[.,:/]\d+)*")
+_AMOUNT = re.compile(rf"[-+~<>=!#\u00b1{CURRENCIES}]*\d+(?:[.,:/]\d+)*[{CURRENCIES}]?")
+_APART_BEFORE = re.compile(rf"({SIGN_BEFORE}[{CURRENCIES}]?|[{CURRENCIES}])\s(?=[{CURRENCIES}]?\d)")
+_APART_BEHIND = re.compile(rf"(?<=\d)\s(?=[%{CURRENCIES}](?![\w{CURRENCIES}]))")
+"""A blank between a number and a sign that belongs to it."""
+_LONE_DASH = re.compile("(?<!\\S)[\u2012-\u2015]\\s")
 _BEHIND_NUMBER = frozenset(
     {"a", "an", "and", "are", "as", "at", "be", "by", "for", "from", "in", "is", "it", "of", "on", "or", "that", "the"}
     | {"this", "to", "was", "were", "with"}
@@ -105,11 +113,17 @@ _BEHIND_NUMBER = frozenset(
 """Words after a number that do not name the thing that is counted."""
 _QUOTES = str.maketrans({"\u2018": "'", "\u2019": "'", "\u201c": '"', "\u201d": '"'})
 _DASHES = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2212", "-"))
+_COMPARISONS = str.maketrans({"\u2260": "!=", "\u2264": "<=", "\u2265": ">=", "\u2248": "~"})
 
 
 def plain(text: str) -> str:
-    """The text in Unicode's composed form, with straight quotes and one kind of dash."""
-    return unicodedata.normalize("NFC", text).translate(_QUOTES).translate(_DASHES)
+    """The text in Unicode's composed form, with straight quotes, one kind of dash and comparisons in ASCII."""
+    return unicodedata.normalize("NFC", text).translate(_QUOTES).translate(_DASHES).translate(_COMPARISONS)
+
+
+def without_lone_dashes(text: str) -> str:
+    """The text without dashes between blanks, which are no minus signs before a number."""
+    return text if text.isascii() else _LONE_DASH.sub("", text)
 
 
 def num_negations(text: str) -> int:
@@ -181,8 +195,8 @@ def _turned(words: Set[str], others: Set[str]) -> bool:
 def _prose_words(text: str) -> list[_ProseWord]:
     found: list[_ProseWord] = []
     begins, follows_amount = True, False
-    for written in unicodedata.normalize("NFKC", plain(text)).split():
-        word = written.strip(_AROUND_WORD).removesuffix("'s")
+    for written in _with_signs_at_numbers(text).split():
+        word = _IN_BRACKETS.sub(r"\1", written.strip(_AROUND_WORD)).strip(_AROUND_WORD).removesuffix("'s")
         small = word.casefold()
         if not any(map(str.isalnum, word)):
             continue
@@ -197,6 +211,12 @@ def _prose_words(text: str) -> list[_ProseWord]:
         )
         begins, follows_amount = written[-1] in ".!?:", is_amount
     return found
+
+
+def _with_signs_at_numbers(text: str) -> str:
+    """The text in one form of Unicode, with the signs of numbers directly before and behind them."""
+    text = unicodedata.normalize("NFKC", plain(without_lone_dashes(text)))
+    return _APART_BEHIND.sub("", _APART_BEFORE.sub(r"\1", text)).replace("!=", "<>")
 
 
 def without_accents(words: Iterable[str]) -> list[str]:
