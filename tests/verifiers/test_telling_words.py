@@ -61,3 +61,35 @@ def test_another_sign_at_a_number_or_a_short_name_is_another_sense(text: str, ot
 )
 def test_another_place_of_the_same_sign_is_the_same_sense(text: str, other: str) -> None:
     assert have_same_sense(text, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("Pay 50 to Ann, 50 to Bob and 20 to Carl.", "Pay 50 to Ann, 20 to Bob and 50 to Carl."),
+        ("Book seat 3 in row 4 and seat 3 in row 3.", "Book seat 3 in row 3 and seat 4 in row 3."),
+        ("Refund 100 for it and 100 for that.", "Refund 100 for it and for that."),
+        ("Ann owes Bob money, and Bob owes Carl money.", "Ann owes Bob money, and Carl owes Bob money."),
+        ("Ann and Bob paid, then Bob left, then Carl.", "Ann and Bob paid, then Carl left, then Bob, then Bob."),
+        ("the left one goes right, the right one left", "the left one goes right, the left one right"),
+        ("the left one up, that right, the rest left", "the left one up, that left, the rest right"),
+        ("the left one right, the rest left", "the left one right, the rest right"),
+    ],
+)
+def test_repeated_words_in_another_order_are_another_sense(text: str, other: str) -> None:
+    assert not have_same_sense(text, other)
+    assert not have_same_sense(other, text)
+    assert have_same_sense(text, f"please, {text}")
+
+
+@pytest.mark.parametrize(
+    ("text", "other"),
+    [
+        ("Ask Ann and then Bob.", "Ask Ann, then ask Bob, yes, Bob."),
+        ("Turn left here.", "Turn left here, left."),
+        ("Take the red or the green one.", "Take the red one, the red or the green one."),
+    ],
+)
+def test_names_and_contraries_may_be_repeated(text: str, other: str) -> None:
+    assert have_same_sense(text, other)
+    assert have_same_sense(other, text)

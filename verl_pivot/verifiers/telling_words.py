@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from typing import NamedTuple
 
 NUMBER = re.compile(r"\d+(?:[.,:/]\d+)*")
@@ -146,23 +146,23 @@ def have_same_sense(text: str, other: str) -> bool:
 
     Numbers must be the same in the same order, with their signs and units. A text may leave names out or add some. If
     each text has names that the other lacks, or both have the same names in another order, the texts say different
-    things. The same holds if one text has the contrary of a word of the other. Words may be repeated.
+    things. The same holds if one text has the contrary of a word of the other. One text may repeat words, but no
+    numbers.
     """
     if num_negations(text) != num_negations(other):
         return False
     words, others = _prose_words(text), _prose_words(other)
     if _exchange_contraries(words, others):
         return False
-    if [each.word for each in dict.fromkeys(words) if each.is_number] != [
-        each.word for each in dict.fromkeys(others) if each.is_number
-    ]:
+    numbers, other_numbers = ([each.word for each in found if each.is_number] for found in (words, others))
+    if numbers != other_numbers:
         return False
     names, other_names = ({each.word for each in found if each.is_name} for found in (words, others))
     all_words, all_others = (dict.fromkeys(each.word for each in found) for found in (words, others))
     if names - all_others.keys() and other_names - all_words.keys():
         return False
     shared = (names | other_names) & all_words.keys() & all_others.keys()
-    return [word for word in all_words if word in shared] == [word for word in all_others if word in shared]
+    return _are_in_one_order(*([each.word for each in found if each.word in shared] for found in (words, others)))
 
 
 def _exchange_contraries(words: list[_ProseWord], others: list[_ProseWord]) -> bool:
@@ -173,14 +173,21 @@ def _exchange_contraries(words: list[_ProseWord], others: list[_ProseWord]) -> b
     whole, whole_others = ({each.word for each in found} for found in (words, others))
     if any(_turned(new, old) for new, old in ((whole - whole_others, whole_others), (whole_others - whole, whole))):
         return True
-    stems, other_stems = (
-        list(dict.fromkeys(_ENDING.sub("", each.word) for each in found)) for found in (words, others)
-    )
+    stems, other_stems = ([_ENDING.sub("", each.word) for each in found] for found in (words, others))
     for group in _CONTRARIES:
         ours, theirs = ([stem for stem in found if stem in group] for found in (stems, other_stems))
-        if ours != theirs and (len(ours) == len(theirs) or not {*ours} & {*theirs}) and ours and theirs:
+        if ours and theirs and {*ours}.isdisjoint(theirs):
+            return True
+        if len({*ours}) == len({*theirs}) and not _are_in_one_order(ours, theirs):
             return True
     return False
+
+
+def _are_in_one_order(words: Sequence[str], others: Sequence[str]) -> bool:
+    """Whether two sequences of words are the same, except that one of them may repeat words."""
+    fewer, more = sorted((words, others), key=len)
+    left = iter(more)
+    return list(dict.fromkeys(fewer)) == list(dict.fromkeys(more)) and all(word in left for word in fewer)
 
 
 def _turned(words: Set[str], others: Set[str]) -> bool:
