@@ -23,6 +23,7 @@ from verl_pivot.planning.expectation import ExpectedCount, expect_pivots
 from verl_pivot.planning.lengths import MeasuredTurns, choose_lengths
 from verl_pivot.planning.measuring import measure_turns
 from verl_pivot.planning.plan_commands import PlanRequest, launch_words, shape_of, typed
+from verl_pivot.planning.problems import unknown_arguments
 from verl_pivot.planning.survey import named_arguments, survey
 from verl_pivot.profiling.summary import TrajectoryCluster
 from verl_pivot.types import JsonObject, Turn
@@ -191,6 +192,15 @@ def test_a_survey_counts_messages_and_missing_schemas() -> None:
     assert found.verifiers == Counter({("tool_call", "{}"): 3})
     assert found.arguments == {ToolArgument(tool="find_order", argument="order_id")}
     assert FIND_ORDER
+
+
+def test_an_argument_within_an_object_is_known_where_its_object_is() -> None:
+    found = survey([make_trajectory(messages=(SYSTEM, USER, CALL, RESULT, ANSWER))], lambda number: None)
+    names = ("find_order.order_id", "find_order.order_id.year", "find_order.order_id2", "find.order_id")
+
+    unknown = unknown_arguments(found, [ToolArgument.parse(name) for name in names])
+
+    assert unknown == ["find.order_id", "find_order.order_id2"]
 
 
 def test_arguments_that_options_name_are_found_in_sets_and_single_values() -> None:

@@ -102,10 +102,14 @@ def _about_rows(survey: Survey) -> Iterator[PlanProblem]:
         )
 
 
-def _about_options(survey: Survey, named: Sequence[ToolArgument]) -> Iterator[PlanProblem]:
+def unknown_arguments(survey: Survey, named: Sequence[ToolArgument]) -> list[str]:
+    """Named arguments that no tool schema has; a value within an object belongs to the argument that is the object."""
     known = tuple(f"{argument}." for argument in survey.arguments)
-    unknown = sorted(str(argument) for argument in {*named} if not f"{argument}.".startswith(known))
-    if unknown and survey.arguments:
+    return sorted({str(argument) for argument in named if known and not f"{argument}.".startswith(known)})
+
+
+def _about_options(survey: Survey, named: Sequence[ToolArgument]) -> Iterator[PlanProblem]:
+    if unknown := unknown_arguments(survey, named):
         shown = ", ".join(unknown[:_NUM_NAMED]) + (", ..." if len(unknown) > _NUM_NAMED else "")
         yield PlanProblem(
             f"Options of the verifier name arguments that no tool schema has: {shown}; check their spelling"
