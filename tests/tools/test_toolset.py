@@ -16,8 +16,9 @@ from tests.support import tool_functions
 from tests.support.factories import FIND_ORDER
 from tests.support.launching import cli
 from verl_pivot.errors import ConfigError, DataError, UserCodeError
+from verl_pivot.tools import environments
 from verl_pivot.tools.calls import CallOutcome
-from verl_pivot.tools.contract import Environment, Observation, ToolError, tool
+from verl_pivot.tools.contract import CallPolicy, Environment, Observation, ToolError, tool
 from verl_pivot.tools.functions import FunctionTool
 from verl_pivot.tools.toolset import Toolset, load_toolset
 from verl_pivot.tools.workspace import Workspace
@@ -333,6 +334,27 @@ async def test_what_is_no_mistake_of_the_policy_is_a_failure_however_it_is_raise
             await opened.score(None)
 
     assert (outcome.observation, outcome.failure.startswith(failure)) == (None, True)
+
+
+class Endless(Environment):
+    async def score(self, answer: Message | None) -> float:
+        await asyncio.Event().wait()
+        return 1.0
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_score_and_close_of_an_environment_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environments, "SCORE_SECONDS", 0.05)
+    monkeypatch.setattr(environments, "CLOSE_SECONDS", 0.05)
+    environment = environments.EnvironmentKind.read(Endless, "Endless", CallPolicy()).open({})
+
+    verdict = await environment.score(None)
+    with pytest.raises(UserCodeError, match=r"environment Endless\.close did not end within 0\.05 s"):
+        await environment.close()
+
+    assert verdict == Verdict.undecided("environment_failed", "environment Endless.score did not end within 0.05 s")
 
 
 async def test_a_call_that_is_cancelled_from_outside_stays_cancelled(tmp_path: Path) -> None:

@@ -21,6 +21,11 @@ from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import Json, JsonObject, Message, ToolCall, Verdict
 from verl_pivot.user_code import code_error, ends_this_task, named
 
+SCORE_SECONDS = 600
+"""Seconds that the method `score` of an environment may take."""
+CLOSE_SECONDS = 10
+"""Seconds that its method `close` may take."""
+
 
 class OpenedEnvironment(Protocol):
     """An environment during one rollout: its tools, its beginning, its outcome, and its end."""
@@ -190,8 +195,11 @@ class RunningEnvironment:
             UserCodeError: If `score` raises, or returns neither a Verdict, nor a number in [0, 1], nor None.
         """
         try:
-            coming = self._environment.score(answer)
-            outcome = await coming if inspect.isawaitable(coming) else coming
+            async with asyncio.timeout(SCORE_SECONDS):
+                coming = self._environment.score(answer)
+                outcome = await coming if inspect.isawaitable(coming) else coming
+        except TimeoutError:
+            return Verdict.undecided("environment_failed", f"{self._place}.score did not end within {SCORE_SECONDS} s")
         except (PivotError, OSError) as error:
             return Verdict.undecided("environment_failed", named(error))
         except BaseException as error:  # the user's `score`, which may raise anything
@@ -271,10 +279,13 @@ class RunningEnvironment:
         """Close the environment.
 
         Raises:
-            UserCodeError: If its `close` raises.
+            UserCodeError: If its `close` raises, or does not end in time.
         """
         try:
-            await self._environment.close()
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._environment.close()
+        except TimeoutError as error:
+            raise UserCodeError(f"{self._place}.close did not end within {CLOSE_SECONDS} s") from error
         except (PivotError, OSError):
             raise
         except BaseException as error:  # the user's `close`, which may raise anything
