@@ -81,19 +81,19 @@ def doctor_command(
       verl-pivot doctor --json > machine.json
     """
     from rich.console import Console
-    from rich.markup import escape
+    from rich.text import Text
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False)
     found = []
     with Console(stderr=True).status("looking at the packages ...") as status:
         for diagnosis in examine(lambda what: status.update(f"looking at {what} ...")):
             found.append(diagnosis)
             if as_json:
                 continue
-            mark = "[green]ok  [/green]" if diagnosis.passed else "[red]FAIL[/red]"
-            console.print(f"{mark} {diagnosis.name}: {escape(diagnosis.detail)}")
+            mark = Text("ok  ", "green") if diagnosis.passed else Text("FAIL", "red")
+            console.print(mark, f"{diagnosis.name}: {diagnosis.detail}")
             if not diagnosis.passed:
-                console.print(f"     remedy: {escape(diagnosis.remedy)}")
+                console.print(f"     remedy: {diagnosis.remedy}")
     passed = all(diagnosis.passed for diagnosis in found)
     if as_json:
         print(json.dumps({"passed": passed, "checks": [asdict(diagnosis) for diagnosis in found]}, indent=2))

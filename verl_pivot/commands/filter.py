@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 import typer
 
 from verl_pivot.commands.options import out_of_json_lines, refuse_overwriting
-from verl_pivot.commands.tables import counts_table, table_console
+from verl_pivot.commands.tables import counts_table, printable, table_console
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -71,9 +71,9 @@ def _track(items: "Iterable[T]", doing: str, total: int | None) -> "Iterable[T]"
 def _print_outcome(outcome: "FilterOutcome") -> None:
     table = counts_table(f"{len(outcome.ids)} trajectories")
     for step in outcome.steps:
-        table.add_row(step.label.replace("_", " "), str(step.num_dropped), step.note)
+        table.add_row(step.label.replace("_", " "), str(step.num_dropped), printable(step.note))
         for reason, count in sorted(step.num_by_reason.items(), key=lambda item: -item[1]):
-            table.add_row(f"  {reason.replace('_', ' ')}", str(count), step.examples[reason])
+            table.add_row(f"  {reason.replace('_', ' ')}", str(count), printable(step.examples[reason]))
     table.add_section()
     table.add_row("kept", str(outcome.num_kept), "")
     table_console().print(table)

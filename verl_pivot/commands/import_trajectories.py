@@ -99,8 +99,6 @@ def import_command(
 
 
 def _print_check(out: Path, options: "ImportOptions", workers: int) -> None:
-    from rich.text import Text
-
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.selection.expert_checks import check_experts
 
@@ -109,7 +107,7 @@ def _print_check(out: Path, options: "ImportOptions", workers: int) -> None:
     table = counts_table(f"{report.num_turns} expert actions, each judged twice by its verifier")
     table.add_row("accepted", str(report.num_accepted), "")
     for (reason, kind), count in report.others.most_common():
-        table.add_row(f"{kind}: {reason}", str(count), Text(printable(report.examples[reason, kind])))
+        table.add_row(f"{kind}: {reason}", str(count), printable(report.examples[reason, kind]))
     table_console().print(table)
 
 
@@ -138,8 +136,6 @@ def _progress(files: list[Path]) -> "Iterator[Callable[[int], None]]":
 
 
 def _print_import(report: "ImportReport", out: Path, options: "ImportOptions") -> None:
-    from rich.text import Text
-
     console = table_console()
     table = counts_table(f"{report.num_rows} rows")
     for name, count in report.formats.most_common():
@@ -154,10 +150,10 @@ def _print_import(report: "ImportReport", out: Path, options: "ImportOptions") -
         )
     table.add_row("not passed", str(report.num_not_passed), "left out; --outcome all keeps them")
     for reason, count in report.rejected.most_common():
-        table.add_row(f"rejected: {reason}", str(count), Text(printable(report.examples[reason])))
+        table.add_row(f"rejected: {reason}", str(count), printable(report.examples[reason]))
     console.print(table)
     for line in _remarks(report, out):
-        console.print(line, highlight=False, soft_wrap=True)
+        console.print(printable(line), highlight=False, soft_wrap=True)
     modules = [word for module in options.verifier_modules for word in ("--verifier-module", module)]
     allow = ["--allow-no-tools"] if report.num_calls_without_tools else []
     words = ["profile", str(out), "--out", str(out.with_name("profile.jsonl")), *modules, *allow]

@@ -37,6 +37,7 @@ def next_stage_command(
     Example: verl-pivot next-stage checkpoints/stage-2 --out stage-2-model
     """
     from rich.console import Console
+    from rich.text import Text
 
     from verl_pivot.exports.carried_run import carry_run
     from verl_pivot.exports.checkpoints import find_actor, write_model
@@ -47,7 +48,7 @@ def next_stage_command(
         _print_carried_launch(actor, out)
         return
     doing = "Copying" if actor.backend is None else f"Merging {actor.backend} shards of"
-    with Console(stderr=True).status(f"{doing} {actor.actor}"):
+    with Console(stderr=True).status(Text(f"{doing} {actor.actor}")):
         write_model(actor, out, trust_remote_code=trust_remote_code)
     _print_next_launch(actor, out)
 

@@ -186,14 +186,13 @@ def _refuse_void(address: str, workers_per_node: int, gpus_per_server: int, *, r
 
 
 def _run(verifier_modules: tuple[str, ...], job: "ProfileJob") -> "FinishedProfile":
-    from rich.console import Console
-
     from verl_pivot.commands.profile_display import print_summary, turn_progress
+    from verl_pivot.commands.tables import message_console
     from verl_pivot.profiling.profiler import Totals
     from verl_pivot.profiling.running import resume_hint, run_profile
     from verl_pivot.verifiers.judge_usage import usage_lines
 
-    console, totals = Console(stderr=True), Totals()
+    console, totals = message_console(), Totals()
     try:
         finished = run_profile(job, totals, console, partial(turn_progress, console=console))
     except KeyboardInterrupt:

@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from verl_pivot.commands.tables import message_console
 
 _LOG_SECONDS = 30.0
 """Seconds between two lines of progress in a log file."""
@@ -19,7 +20,7 @@ def progress_bar(doing: str, total: int | None) -> Iterator[Callable[[int], None
         doing: Name of the things that are counted, such as "rows".
         total: Number of all things; None if it is not known before the end.
     """
-    console = Console(stderr=True)
+    console = message_console()
     bar = Progress(
         *(TextColumn(doing), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}")),
         *(TextColumn("left:"), TimeRemainingColumn()),

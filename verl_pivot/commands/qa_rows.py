@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
-from verl_pivot.commands.tables import counts_table, table_console
+from verl_pivot.commands.tables import counts_table, printable, table_console
 
 if TYPE_CHECKING:
     from verl_pivot.exports.qa_rows import QuestionCounts
@@ -78,14 +78,14 @@ def qa_rows_command(
 def _print_counts(counts: "QuestionCounts") -> None:
     table = counts_table(f"{counts.num_read} rows")
     for reason, number in counts.refused.most_common():
-        table.add_row(reason, str(number), counts.first_refused[reason])
+        table.add_row(reason, str(number), printable(counts.first_refused[reason]))
     if counts.num_duplicates:
         table.add_row("duplicate", str(counts.num_duplicates), "the question occurs in an earlier row")
     if counts.num_beyond_limit:
         table.add_row("not drawn", str(counts.num_beyond_limit), "beyond --limit")
     table.add_section()
     for data_source, number in counts.written.most_common():
-        table.add_row("written", str(number), data_source)
+        table.add_row("written", str(number), printable(data_source))
     table_console().print(table)
     if counts.num_answers_left_out:
         typer.echo(f"{counts.num_answers_left_out} accepted answers were left out: normalisation leaves no letters.")

@@ -90,7 +90,6 @@ def _explained(rollout: "DumpedRollout", path: Path) -> ExplainedRollout:
 
 def _print(rollouts: list[ExplainedRollout]) -> None:
     from rich.table import Table
-    from rich.text import Text
 
     from verl_pivot.commands.tables import printable, table_console
 
@@ -103,15 +102,15 @@ def _print(rollouts: list[ExplainedRollout]) -> None:
     for rollout in rollouts:
         total = "undecided" if rollout.reward is None else f"{rollout.reward:.3f}"
         cells = (rollout.id, "reward", "", total, "" if rollout.why == "composed" else rollout.why)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        table.add_row(*(printable(cell) for cell in cells))
         for term in rollout.terms:
             value = "" if term["value"] is None else f"{term['value']:.3f}"
             name = "  " * (term["depth"] - 1) + term["name"]
-            table.add_row("", *(Text(printable(cell)) for cell in (name, value, f"{term['paid']:+.3f}", term["why"])))
+            table.add_row("", *(printable(cell) for cell in (name, value, f"{term['paid']:+.3f}", term["why"])))
         for each in rollout.criteria:
             points = "" if each.get("points") is None else str(each["points"])
             age = "" if each.get("born") is None else f" (written in step {each['born']})"
             criterion = f"{each['text'][:200]}{age}, weight {each['weight']:g}"
-            table.add_row("", Text(printable(f"  criterion {each['id']}")), points, "", Text(printable(criterion)))
+            table.add_row("", printable(f"  criterion {each['id']}"), points, "", printable(criterion))
         table.add_section()
     table_console().print(table)

@@ -48,10 +48,10 @@ def audit_command(
 
 
 def _print(report: "AuditReport") -> None:
-    from rich.markup import escape
     from rich.table import Table
+    from rich.text import Text
 
-    from verl_pivot.commands.tables import table_console
+    from verl_pivot.commands.tables import printable, table_console
 
     title = f"Attacks on the backend {report.backend} at tier {report.tier}"
     table = Table(title=title, title_justify="left")
@@ -64,8 +64,8 @@ def _print(report: "AuditReport") -> None:
             told.append(f"remedy: {finding.attack.remedy}")
         table.add_row(
             finding.attack.name,
-            f"[{color}]{finding.outcome}[/{color}]",
+            Text(finding.outcome, color),
             finding.attack.layer,
-            escape("\n".join(told)),
+            printable("\n".join(told)),
         )
     table_console().print(table, highlight=False)

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-from rich.markup import escape
 from rich.table import Table
 
 from verl_pivot.commands.tables import printable, table_console
@@ -22,7 +21,7 @@ def print_report(report: RescoringReport, *, is_early_stopped: bool) -> None:
             console.print(_changed_table(report))
         console.print(_counts(report))
     for line in _remarks(report, is_early_stopped):
-        console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
+        console.print(printable(line), highlight=False, soft_wrap=True)
 
 
 def print_turn(rescored: RescoredTurn) -> None:
@@ -43,7 +42,7 @@ def print_verdict(turn: Turn, verdict: Verdict) -> None:
     console = table_console()
     lines = [_title(turn), f"score   {_score(verdict)}", f"reason  {verdict.reason}"]
     for line in (*lines, *([f"detail  {verdict.detail}"] if verdict.detail else [])):
-        console.print(printable(line), highlight=False, soft_wrap=True, markup=False)
+        console.print(printable(line), highlight=False, soft_wrap=True)
 
 
 def report_as_dict(report: RescoringReport) -> JsonObject:
@@ -173,4 +172,4 @@ def _action(turn: Turn) -> str:
 def _short(text: str) -> str:
     """The text in one line, shortened if it is long."""
     line = printable(" ".join(text.split()))
-    return escape(line if len(line) <= _MAX_CHARACTERS else f"{line[: _MAX_CHARACTERS - 4]} ...")
+    return line if len(line) <= _MAX_CHARACTERS else f"{line[: _MAX_CHARACTERS - 4]} ..."

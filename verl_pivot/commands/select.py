@@ -7,7 +7,7 @@ import typer
 
 from verl_pivot.commands.next_steps import launch_command
 from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
-from verl_pivot.commands.tables import counts_table, table_console
+from verl_pivot.commands.tables import counts_table, printable, table_console
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -142,5 +142,5 @@ def _print_selection(report: "SelectionReport") -> None:
         note = f"{report.num_train} train, {report.num_validation} validation" if decision.value == "kept" else ""
         table.add_row(decision.value.replace("_", " "), str(count), note)
     for reason, count in report.num_refused_experts.items():
-        table.add_row(f"  expert: {reason}", str(count), report.refused_expert_examples[reason])
+        table.add_row(f"  expert: {reason}", str(count), printable(report.refused_expert_examples[reason]))
     console.print(table)

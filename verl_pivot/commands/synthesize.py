@@ -264,13 +264,13 @@ def _print_training(training: "TrainingBetween") -> None:
 
 
 def _print_report(job: "SynthesisJob", report: "SynthesisReport") -> None:
-    from verl_pivot.commands.tables import counts_table, table_console
+    from verl_pivot.commands.tables import counts_table, printable, table_console
 
     table = counts_table(f"{report.num_items} items, {report.num_drafts} drafts")
     for step, reasons in report.rejected.items():
         table.add_row(step, str(sum(reasons.values())), "")
         for reason, count in sorted(reasons.items(), key=lambda item: -item[1]):
-            table.add_row(f"  {reason.replace('_', ' ')}", str(count), report.examples[reason])
+            table.add_row(f"  {reason.replace('_', ' ')}", str(count), printable(report.examples[reason]))
     table.add_section()
     table.add_row("kept", str(report.num_kept), _asked(report))
     table_console().print(table)

@@ -12,11 +12,22 @@ _WIDTH_OF_FILES = 160
 
 
 def table_console() -> "Console":
-    """Console for tables: as wide as the terminal or as COLUMNS says, and 160 characters in a file or a pipe."""
+    """Console for tables: as wide as the terminal or as COLUMNS says, and 160 characters in a file or a pipe.
+
+    Text is printed as it is, since it may come from data: `[red]` is no style, and `:smile:` no picture.
+    """
     from rich.console import Console
 
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_WIDTH_OF_FILES)
+    console = Console(markup=False, emoji=False)
+    is_as_wide = console.is_terminal or "COLUMNS" in os.environ
+    return console if is_as_wide else Console(width=_WIDTH_OF_FILES, markup=False, emoji=False)
+
+
+def message_console() -> "Console":
+    """Console for messages and progress on stderr, which prints text as it is."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, emoji=False)
 
 
 def counts_table(title: str) -> "Table":

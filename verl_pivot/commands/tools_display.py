@@ -40,11 +40,11 @@ def print_report(report: ToolReport) -> None:
     """Print the steps of each run by blocks, the trends of each run, and their ranges over runs."""
     console = table_console()
     for number, (name, steps) in enumerate(report.runs.items(), start=1):
-        console.print(printable(f"run {number}: {name}"), highlight=False, soft_wrap=True, markup=False)
+        console.print(printable(f"run {number}: {name}"), highlight=False, soft_wrap=True)
         console.print(_blocks(steps, report.block_size))
     console.print(_trends(report))
     for line in (*_remarks(report), _LEGEND):
-        console.print(line, highlight=False, soft_wrap=True, markup=False)
+        console.print(line, highlight=False, soft_wrap=True)
 
 
 def report_as_dict(report: ToolReport) -> JsonObject:

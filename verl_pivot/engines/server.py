@@ -12,6 +12,7 @@ from pathlib import Path
 
 import httpx
 from rich.console import Console
+from rich.text import Text
 
 from verl_pivot.errors import EngineError
 from verl_pivot.local.environment import GRPC_PORT, cpu_engine_variables, has_accelerator
@@ -139,7 +140,7 @@ def await_ready(
     with console.status("") as status, httpx.Client(timeout=5.0, trust_env=False) as client:
         while not _is_ready(client, url):
             seconds = time.monotonic() - begin
-            status.update(f"starting SGLang for {model}: {seconds:.0f} s (log: {log})")
+            status.update(Text(f"starting SGLang for {model}: {seconds:.0f} s (log: {log})"))
             if _has_exited(process):
                 raise EngineError(f"SGLang for {model} exited while starting; its log {log} ends with:\n{_tail(log)}")
             if seconds > start_seconds:

@@ -10,6 +10,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.text import Text
 
 from verl_pivot.local.environment import has_accelerator
 from verl_pivot.local.supervision import SupervisedProgram, fork_supervised
@@ -74,7 +75,7 @@ def report(supervisor: SupervisedProgram, log: Path) -> int | str:
 
         def tick() -> None:
             seconds = time.monotonic() - began
-            status.update(f"{progress.doing}: {seconds:.0f} s")
+            status.update(Text(f"{progress.doing}: {seconds:.0f} s"))
             for said in progress.read_new(file, seconds):
                 print(said, flush=True)
 

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from rich.console import Console
+from rich.text import Text
 
 from verl_pivot.engines.pool import EnginePool
 from verl_pivot.engines.rendering import PromptRenderer
@@ -47,12 +48,12 @@ def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: Tur
     """
     begin = time.monotonic()
     with open_profile(job.out, job.settings) as writer:
-        with console.status(f"reading {job.trajectories}"):
+        with console.status(Text(f"reading {job.trajectories}")):
             counts = count_turns(job, writer.done)
         try:
             if counts.num_left:
                 begin = _measure(job, writer, counts, totals, console, progress)
-            with console.status(f"sorting the lines of {job.out}"):
+            with console.status(Text(f"sorting the lines of {job.out}")):
                 writer.put_in_order(TurnKey(turn.trajectory_id, turn.index) for turn in job.turns())
         except EngineError as error:
             raise EngineError(f"{error}\n{resume_hint(job, totals)}") from error
@@ -81,7 +82,7 @@ def _measure(
         from verl_pivot.profiling.ray_running import measure_on_ray
 
         return measure_on_ray(job, job.on_ray, writer, counts, totals, console, progress)
-    with console.status(f"loading the tokenizer of {job.settings.model}"):
+    with console.status(Text(f"loading the tokenizer of {job.settings.model}")):
         renderer = PromptRenderer(job.settings.model, job.settings.chat_template_kwargs)
         limit = job.settings.max_prompt_tokens
         refuse_overlong(job.turns(), lambda turn: len(renderer.prompt_ids(turn)), limit)

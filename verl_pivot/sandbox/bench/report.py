@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from rich.table import Table
+from rich.text import Text
 
 
 class Comparator(StrEnum):
@@ -107,8 +108,8 @@ def _target(row: BenchRow) -> str:
     return "" if row.target is None else f"{row.target.bound} {number(row.target.value)} {row.unit}".strip()
 
 
-def _reached(row: BenchRow) -> str:
-    words: Mapping[bool | None, str] = {None: "", True: "[green]yes[/green]", False: "[red]NO[/red]"}
+def _reached(row: BenchRow) -> Text:
+    words: Mapping[bool | None, Text] = {None: Text(), True: Text("yes", "green"), False: Text("NO", "red")}
     return words[row.is_reached]
 
 
