@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from verl_pivot.commands.options import json_object, out_of_parquet, refuse_overwriting
+from verl_pivot.commands.options import json_object, out_of_parquet
 from verl_pivot.errors import ConfigError
 
 
@@ -48,7 +48,6 @@ def environment_rows_command(
     kind, _, name = environment.partition(":")
     if kind not in ("verifiers", "miniwob") or not name:
         raise ConfigError(f"{environment} is not an environment with rows; give verifiers:NAME or miniwob:TASK,TASK")
-    refuse_overwriting(out, [])
     if kind == "miniwob":
         _write_miniwob(name.split(","), range(first_seed, first_seed + seeds), limit, out)
         return

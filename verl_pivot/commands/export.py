@@ -42,7 +42,7 @@ def export_command(
     """
     from verl_pivot.exports.exporting import export_jsonl, export_nemo_gym, export_verl, read_scores
 
-    refuse_overwriting(out, [file, *([profile] if profile else [])])
+    refuse_overwriting([out], [file, profile])
     if to != "nemo-gym" and (agent or profile):
         raise ConfigError(f"--agent and --profile are for --to nemo-gym, not for --to {to}; leave them out")
     rows = _rows_with_progress(file)

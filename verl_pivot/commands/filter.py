@@ -42,7 +42,9 @@ def filter_command(
     from verl_pivot.quality.rules import read_rules, shipped_rules
     from verl_pivot.quality.writing import FilterOutputs, write_outcome, write_profile
 
-    refuse_overwriting(out, [trajectories, *([profile] if profile else [])])
+    paths = FilterOutputs(kept=out)
+    outputs = [out, paths.dropped, paths.report, paths.picture, *([paths.profile] if profile else [])]
+    refuse_overwriting(outputs, [trajectories, profile, rules, *(filter_module or [])])
     checked = read_rules(rules or shipped_rules(), filter_module or [])
     outcome = filter_trajectories(
         trajectories,
@@ -53,13 +55,10 @@ def filter_command(
         total=num_rows(trajectories),
     )
     _print_outcome(outcome)
-    paths = FilterOutputs(kept=out)
     write_outcome(trajectories, outcome, paths, checked, _track)
-    written = [out, paths.dropped, paths.report, paths.picture]
     if profile is not None:
         write_profile(profile, outcome, paths)
-        written.append(paths.profile)
-    typer.echo(f"Wrote {', '.join([str(out), *(path.name for path in written[1:])])}.")
+    typer.echo(f"Wrote {', '.join([str(out), *(path.name for path in outputs[1:])])}.")
 
 
 def _track(items: "Iterable[T]", doing: str, total: int | None) -> "Iterable[T]":

@@ -47,7 +47,7 @@ def hard_set_command(
     from verl_pivot.selection.hard_set import judge_problems, read_pass_counts, write_hard_set
 
     picture = out.with_suffix(".png")
-    refuse_overwriting(out, [problems, *rollouts])
+    refuse_overwriting([out, picture], [problems, *rollouts])
     if not math.isfinite(right_from):
         raise ConfigError(f"--right-from {right_from}: give a number, such as 1")
     with progress_bar("rollouts", sum(num_rows(path) or 0 for path in rollouts) or None) as on_done:

@@ -69,12 +69,14 @@ def import_command(
     Example: verl-pivot import runs/*.jsonl --tools tools.json --out trajectories.jsonl
     """
     from verl_pivot.data.parallel import num_cores
-    from verl_pivot.formats.importing import import_files
+    from verl_pivot.formats.importing import import_files, rejected_path
     from verl_pivot.formats.registry import format_named, load_format_modules
     from verl_pivot.formats.row_import import ImportOptions
+    from verl_pivot.profiling.published import published_profile_path
     from verl_pivot.verifiers.registry import check_verifier, load_verifier_modules
 
-    refuse_overwriting(out, files)
+    outputs = [out, rejected_path(out), published_profile_path(out)]
+    refuse_overwriting(outputs, [*files, tools, *(format_module or []), *(verifier_module or [])])
     options = ImportOptions(
         format=format,
         format_modules=tuple(format_module or ()),

@@ -108,7 +108,7 @@ def scenarios_command(
     from verl_pivot.tools.scenarios import ScenarioAnswer, draw_scenarios, write_scenarios
     from verl_pivot.tools.toolset import load_toolset
 
-    refuse_overwriting(out, [tools])
+    refuse_overwriting([out], [tools])
     endpoint = EndpointOptions(base_url=[base_url], model=model, api_key_variable=api_key_variable)
     endpoint.check("the model")
     toolset = load_toolset(str(tools))

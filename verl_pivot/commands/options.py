@@ -1,7 +1,7 @@
 """Options that several commands share, and checks of options."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import is_dataclass
 from functools import wraps
 from pathlib import Path
@@ -92,14 +92,22 @@ def refuse_without_ray(address: str, workers_per_node: int, gpus_per_server: int
     refuse_void(given, because="without --ray no Ray cluster is used; give --ray, too")
 
 
-def refuse_overwriting(out: Path, inputs: list[Path]) -> None:
+def refuse_overwriting(outputs: Sequence[Path], inputs: Iterable[Path | str | None], option: str = "--out") -> None:
     """Stop a command that would overwrite one of its inputs.
 
+    Args:
+        outputs: Every file that the command may write: first the value of the option, then files named after it.
+        inputs: Every file that the command may read, or the name of one, or of a module; None for one not given.
+        option: The option that names the output.
+
     Raises:
-        ConfigError: If the output is one of the inputs.
+        ConfigError: If an output is one of the inputs.
     """
-    if out.resolve() in [path.resolve() for path in inputs]:
-        raise ConfigError(f"--out {out} is one of the inputs; choose another name, so that they are kept")
+    read = {Path(path).resolve() for path in inputs if path is not None}
+    for path in outputs:
+        if path.resolve() in read:
+            what = f"{option} {path}" if path == outputs[0] else f"{path}, which is written for {option} {outputs[0]},"
+            raise ConfigError(f"{what} is one of the inputs; choose another name, so that they are kept")
 
 
 def refuse_repeats(runs: list[Path], each: str = "a different one") -> None:

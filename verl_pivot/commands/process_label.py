@@ -84,8 +84,8 @@ def label_command(
         --base-url http://policy:30000/v1 --model my-policy --out turns.parquet
     """
     pairs_out = out.with_suffix(".pairs.parquet")
-    for each in (out, pairs_out):
-        refuse_overwriting(each, [*dumps, *rows])
+    read = [*dumps, *rows, question.principles, continuing.tools, continuing.tool_format]
+    refuse_overwriting([out, *([pairs_out] if pairs else [])], read)
     why, void = _VOID_OPTIONS[by]
     if given := options_given(ctx, tuple(each for each in void if not (pairs and each == "seed"))):
         raise ConfigError(f"--by {by} {why}: leave {', '.join(given)} out")

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.next_steps import next_command
-from verl_pivot.commands.options import Address, json_object, out_of_json_lines, refuse_void, refuse_without_ray
+from verl_pivot.commands.options import (
+    Address,
+    json_object,
+    out_of_json_lines,
+    refuse_overwriting,
+    refuse_void,
+    refuse_without_ray,
+)
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -131,6 +138,7 @@ def profile_command(
     if endpoint and openai:
         raise ConfigError("--endpoint and --openai were both given; give only one kind of server")
     _refuse_void(address, workers_per_node, gpus_per_server, ray=ray, has_servers=bool(endpoint or openai))
+    refuse_overwriting([out], [trajectories, *(verifier_module or [])])
     load_verifier_modules(verifier_module or [])
     check_pool_of(trajectories)
     settings = ProfileSettings(

@@ -52,7 +52,7 @@ def qa_rows_command(
     from verl_pivot.exports.qa_rows import write_qa_rows
     from verl_pivot.planning.overrides import override_value
 
-    refuse_overwriting(out, files)
+    refuse_overwriting([out], files)
     with progress_bar("questions", sum(num_rows(path) or 0 for path in files) or None) as on_done:
         counts = write_qa_rows(
             files,

@@ -59,7 +59,8 @@ def report_command(
     verl-pivot report baseline outputs/run --json
     verl-pivot report outputs/run --profile profile.jsonl --out report.html
     """
-    _check_out(out, runs, as_json=as_json)
+    _check_out(out, as_json=as_json)
+    refuse_overwriting([out] if out else [], [*runs, profile, trajectories])
     refuse_repeats(runs)
     if len(runs) > _MAX_RUNS:
         raise ConfigError(f"{len(runs)} runs are given: a report compares at most {_MAX_RUNS}; write several reports")
@@ -127,7 +128,7 @@ def _several(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
-def _check_out(out: Path | None, runs: list[Path], *, as_json: bool) -> None:
+def _check_out(out: Path | None, *, as_json: bool) -> None:
     """Stop if the options would write nothing, or a file that is no HTML page.
 
     Raises:
@@ -143,4 +144,3 @@ def _check_out(out: Path | None, runs: list[Path], *, as_json: bool) -> None:
         raise ConfigError(
             f"--out {out}: HTML is written, and its name must end in .html; give {out.with_suffix('.html')}"
         )
-    refuse_overwriting(out, runs)

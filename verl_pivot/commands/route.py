@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from verl_pivot.commands.options import refuse_overwriting
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -122,11 +123,13 @@ def simulate_command(
 
     Example: verl-pivot route simulate --scenario A --scenario M --policy kv_forecast --seeds 3
     """
+    from verl_pivot.data.files import replacing
     from verl_pivot.routing.simulator.comparison import BASELINE, ROUTING_POLICIES, summarize
     from verl_pivot.routing.simulator.engine import RATES
     from verl_pivot.routing.simulator.workload import SCENARIOS, with_options
     from verl_pivot.routing.simulator.workload import all_scenarios as every_scenario
 
+    refuse_overwriting([out] if out else [], [recorded, before])
     if recorded is None and before is not None:
         raise ConfigError("--before does nothing without --recorded: name the recorded step, too, or leave it out")
     if recorded is not None:
@@ -155,7 +158,9 @@ def simulate_command(
         _print_rows(name, table, results[name])
     typer.echo(_LEGEND)
     if out is not None:
-        out.write_text(json.dumps({name: [asdict(row) for row in table] for name, table in tables.items()}, indent=2))
+        with replacing(out) as unfinished:
+            shown = {name: [asdict(row) for row in table] for name, table in tables.items()}
+            unfinished.write_text(json.dumps(shown, indent=2), encoding="utf-8")
 
 
 def _replay(

@@ -70,7 +70,9 @@ def select_command(
     from verl_pivot.selection.selecting import SelectionJob, SelectionOutputs, select_pivots
     from verl_pivot.verifiers.judge_usage import usage_lines
 
-    refuse_overwriting(out, [trajectories, *([profile] if profile else [])])
+    paths = SelectionOutputs(train=out)
+    outputs = [out, paths.validation, paths.report, paths.picture]
+    refuse_overwriting(outputs, [trajectories, profile, *(verifier_module or [])])
     rule = SelectionRule(
         lambda_diff=lambda_diff,
         keep=keep,
@@ -85,7 +87,7 @@ def select_command(
     job = SelectionJob(
         trajectories=trajectories,
         profile=profile,
-        paths=SelectionOutputs(train=out),
+        paths=paths,
         rule=rule,
         settings=CandidateSettings(
             model=model if counts_prompts else None,
@@ -104,7 +106,6 @@ def select_command(
     _print_selection(report)
     for line in usage_lines():
         typer.echo(line)
-    paths = job.paths
     typer.echo(
         f"Wrote {paths.train}, {paths.validation.name}, {paths.report.name}"
         + (f", {paths.picture.name}" if profile else "")

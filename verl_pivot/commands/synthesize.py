@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.options import Address, refuse_without_ray
+from verl_pivot.commands.options import Address, refuse_overwriting, refuse_without_ray
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -101,6 +101,7 @@ def synthesize_command(
     from verl_pivot.engines.retries import Retries
     from verl_pivot.synthesis.budget import BudgetLimits
     from verl_pivot.synthesis.job import SynthesisJob
+    from verl_pivot.synthesis.outputs import OUTPUTS
     from verl_pivot.synthesis.recipes import num_items, read_recipe
     from verl_pivot.synthesis.rollouts import POLICY
     from verl_pivot.synthesis.rounds import LoopRound, check_loop, next_of_loop
@@ -109,6 +110,9 @@ def synthesize_command(
 
     load_verifier_modules(verifier_module or [])
     modules = (*(step_module or []), *(verifier_module or []))
+    folders = [out] if rounds is None else [out / f"round-{number}" for number in range(1, rounds + 1)]
+    written = [out, *(folder / name for folder in folders for name in OUTPUTS)]
+    refuse_overwriting(written, [tasks, trajectories, tools, writers, method, *modules])
     on_ray = _on_ray(address, workers_per_node, tools, modules, ray=ray)
     recipe = read_recipe(method, _changes(set_option or []), step_module or [])
     chosen = _writers(writers, openai, model, program, answer_format)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from verl_pivot.commands.options import refuse_repeats
+from verl_pivot.commands.options import refuse_overwriting, refuse_repeats
 from verl_pivot.errors import ConfigError, DataError, PivotError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def report_command(
         raise ConfigError(
             f"--plot {plot}: a PNG is drawn, and its name must end in .png; give {plot.with_suffix('.png')}"
         )
+    refuse_overwriting([plot] if plot else [], runs, "--plot")
     if not math.isfinite(right_from):
         raise ConfigError(f"--right-from {right_from}: give a number, such as 1")
     refuse_repeats(runs, "the run of another seed")

@@ -68,7 +68,7 @@ def induce_command(
         raise ConfigError(
             f"{given[0]} does nothing with --by rule, which asks no model: leave it out, or set --by model"
         )
-    refuse_overwriting(out, [*dumps, *(rows or [])])
+    refuse_overwriting([out], [*dumps, *(rows or [])])
     successes = read_successes(dumps, _tasks(rows), min_score)
     found = workflows_by_rule(successes.rollouts)
     if by == "model":
