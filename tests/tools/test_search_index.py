@@ -361,3 +361,48 @@ def test_an_approximate_index_without_its_vectors_is_damaged(tmp_path: Path) -> 
 
     with pytest.raises(ConfigError, match="is damaged"):
         SearchIndex(tmp_path / "index")
+
+
+def made(documents: Path, folder: Path) -> str:
+    """The message with which an index is refused."""
+    with pytest.raises(ConfigError) as refused:
+        write_index(documents, folder, lambda _: None)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(("kind", "approximate"), [*((each, False) for each in KINDS), (SearchKind.HYBRID, True)])
+def test_an_index_of_any_kind_is_replaced_where_a_link_leads(
+    tmp_path: Path, kind: SearchKind, approximate: bool
+) -> None:
+    index_of(tmp_path, [{"text": "red fox"}, {"text": "blue owl"}], kind, approximate=approximate)
+    (tmp_path / "link").symlink_to("index")
+    (tmp_path / "index.unfinished").mkdir()
+    (tmp_path / "index.unfinished" / "documents.jsonl").touch()
+
+    write_index(tmp_path / "documents.jsonl", tmp_path / "link", lambda _: None)
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["documents.jsonl", "index", "link"]
+    assert (tmp_path / "link").is_symlink()
+    assert found(SearchIndex(tmp_path / "link"), "owl")[0][0] == "2"
+
+
+def test_an_index_deletes_neither_its_documents_nor_a_file_of_the_user(tmp_path: Path) -> None:
+    index_of(tmp_path, [{"text": "red fox"}])
+    folder, unfinished = tmp_path / "index", tmp_path / "index.unfinished"
+    mine = folder / "bm25" / "notes.txt"
+    mine.touch()
+    unfinished.mkdir()
+
+    assert made(tmp_path / "documents.jsonl", folder) == (
+        f"{folder} would be deleted for the new index, but holds bm25/notes.txt, which is no part of an index: move it "
+        "to another folder, or give another --out"
+    )
+    mine.unlink()
+    for its in (folder, unfinished):
+        (its / "documents.jsonl").write_text('{"text": "red fox"}\n')
+        assert made(its / "documents.jsonl", folder) == (
+            f"{its / 'documents.jsonl'} lies in {its}, which is deleted for the new index: give another --out"
+        )
+    (unfinished / "thesis.tex").touch()
+    assert "holds thesis.tex, which is no part of an index" in made(tmp_path / "documents.jsonl", folder)
+    assert (unfinished / "thesis.tex").exists()

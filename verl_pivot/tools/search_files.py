@@ -15,6 +15,14 @@ VERSION = 2
 _FACTS = "index.json"
 _OF_VERSION_1 = "params.index.json"
 _DOCUMENTS, _ENDS = "documents.jsonl", "document_ends.npy"
+_OWN = frozenset(
+    {
+        *(_FACTS, _DOCUMENTS, _ENDS, "bm25", "vectors.npy", "vectors.faiss"),
+        *("words.json", "word_weights.npy", "word_directions.npy", "corpus.jsonl", "corpus.mmindex.json"),
+    }
+)
+"""Names in the folder of an index of any version, beside those that end in one of `_OF_WORDS`."""
+_OF_WORDS = (".index.json", ".index.npy")
 
 
 class SearchKind(StrEnum):
@@ -105,6 +113,20 @@ class _Version(msgspec.Struct):
 def is_index(folder: Path) -> bool:
     """Whether the folder holds a search index of any version."""
     return (folder / _FACTS).is_file() or (folder / _OF_VERSION_1).is_file()
+
+
+def check_replaceable(folder: Path) -> None:
+    """Refuse a folder with something that no index has, since an index in it is replaced with all its files.
+
+    Raises:
+        ConfigError: If there is such a file or folder; the message names it.
+    """
+    for path in sorted(folder.rglob("*")):
+        if path.name not in _OWN and not path.name.endswith(_OF_WORDS):
+            raise ConfigError(
+                f"{folder} would be deleted for the new index, but holds {path.relative_to(folder)}, which is no part "
+                "of an index: move it to another folder, or give another --out"
+            )
 
 
 def write_facts(folder: Path, facts: IndexFacts) -> None:

@@ -16,6 +16,7 @@ from verl_pivot.tools.search_files import (
     EncoderFacts,
     IndexFacts,
     SearchKind,
+    check_replaceable,
     is_index,
     write_documents,
     write_facts,
@@ -60,16 +61,17 @@ def write_index(
 
     Raises:
         DataError: If no row holds a document with a word.
-        ConfigError: If the folder exists and is no index, the encoder cannot be used, or FAISS is not installed.
+        ConfigError: If the folder exists and is no index, the folder or the one where the index is made holds other
+            files or the documents, the encoder cannot be used, or FAISS is not installed.
     """
-    if folder.exists() and not is_index(folder):
-        raise ConfigError(f"{folder} exists but holds no search index: give another --out")
+    folder = folder.resolve()  # a link to a folder stays
+    unfinished = folder.with_name(f"{folder.name}.unfinished")
+    _check_folders(folder, unfinished, documents)
     left_out: list[str] = []
     corpus = list(_read(documents, on_done, left_out))
     words = words_of([each.contents for each in corpus])
     if not any(words):
         raise DataError(f"{documents} holds no document with a word. {next(iter(left_out), '')}".strip())
-    unfinished = folder.with_name(f"{folder.name}.unfinished")
     shutil.rmtree(unfinished, ignore_errors=True)
     unfinished.mkdir(parents=True)
     write_documents(unfinished, corpus)
@@ -85,6 +87,16 @@ def write_index(
         shutil.rmtree(folder)
     unfinished.rename(folder)
     return IndexReport(len(corpus), len(left_out), next(iter(left_out), ""), num_cut)
+
+
+def _check_folders(folder: Path, unfinished: Path, documents: Path) -> None:
+    """Refuse folders that hold anything but an index, since they are deleted."""
+    if folder.exists() and not is_index(folder):
+        raise ConfigError(f"{folder} exists but holds no search index: give another --out")
+    for each in (folder, unfinished):
+        if documents.resolve().is_relative_to(each):
+            raise ConfigError(f"{documents} lies in {each}, which is deleted for the new index: give another --out")
+        check_replaceable(each)
 
 
 def _write_vectors(
