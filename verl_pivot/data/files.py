@@ -18,6 +18,7 @@ from verl_pivot.data.json_values import (
     as_object,
     decode_json,
 )
+from verl_pivot.data.output_place import output_place
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.extras import extra
 from verl_pivot.types import JsonObject
@@ -248,15 +249,17 @@ def replacing(path: Path) -> Iterator[Path]:
     """Path of a temporary file that becomes `path` when the block succeeds and is removed when the block fails.
 
     Raises:
-        ConfigError: If the file cannot be written (full disk, no permission); an older file at `path` stays.
+        ConfigError: If the file cannot be written (full disk, no permission), or `path` is a folder or a device; an
+            older file at `path` stays.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    place = output_place(path)
+    temporary = place.with_name(f".{place.name}.{os.getpid()}.tmp")
     try:
-        make_folder(path.parent)
+        make_folder(place.parent)
         yield temporary
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary.replace(place)
     except OSError as error:
         raise unwritable(path, error) from error
     finally:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from verl_pivot import __version__
-from verl_pivot.data.files import make_folder, unwritable
+from verl_pivot.data.files import make_folder, replacing, unwritable
+from verl_pivot.data.output_place import output_place
 from verl_pivot.errors import ConfigError
 from verl_pivot.types import Json, JsonObject
 
@@ -102,7 +103,7 @@ class Journal:
         for name, place in outputs.items():
             unfinished = self.folder / name
             if unfinished.exists() and unfinished.stat().st_size:
-                unfinished.replace(place)
+                _move(unfinished, place)
             elif unfinished.exists():
                 place.unlink(missing_ok=True)
 
@@ -121,18 +122,32 @@ class Journal:
         self.database.close()
 
 
+def _move(unfinished: Path, place: Path) -> None:
+    """Put a file at its place; where a link leads to another disk, by a copy."""
+    target = output_place(place)
+    if unfinished.stat().st_dev == target.parent.stat().st_dev:
+        unfinished.replace(target)
+        return
+    with replacing(target) as copy:
+        shutil.copyfile(unfinished, copy)
+
+
 @contextmanager
-def open_journal(out: Path, settings: JsonObject) -> Iterator[Journal]:
+def open_journal(out: Path, settings: JsonObject, *, is_folder: bool = False) -> Iterator[Journal]:
     """Open the journal of the job that writes `out`: that of an interrupted run with the same settings, or a new one.
 
     Args:
         out: Output of the job.
         settings: Everything that the output depends on, inputs included. A journal with other settings, or of another
             version of this package, is begun anew.
+        is_folder: Whether `out` is a folder for several files.
 
     Raises:
-        ConfigError: If another process writes `out`, or the journal cannot be written; its content then stays.
+        ConfigError: If another process writes `out`, the journal cannot be written (its content then stays), or there
+            is a folder or a device where `out` will be a file.
     """
+    if not is_folder:
+        output_place(out)
     folder = journal_path(out)
     try:
         make_folder(out.parent)

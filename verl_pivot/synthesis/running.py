@@ -52,7 +52,7 @@ def run_synthesis(job: SynthesisJob, on_items: Callable[[int], object]) -> Synth
         DataError: If the input cannot be read, or the filters at the end leave nothing.
         UserCodeError: If the user's own code fails before it has worked once.
     """
-    with open_journal(job.out, job.settings()) as journal:
+    with open_journal(job.out, job.settings(), is_folder=True) as journal:
         store = DraftStore(journal)
         if not journal.is_finished:
             prepared = asyncio.run(_make_all(job, journal, store, on_items))
