@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.options import refuse_overwriting
+from verl_pivot.commands.options import out_file, refuse_overwriting
 from verl_pivot.commands.tables import counts_table, table_console
 from verl_pivot.errors import ConfigError
 
@@ -24,7 +24,7 @@ def export_command(
             "jsonl: JSON lines, one per row."
         ),
     ],
-    out: Annotated[Path, typer.Option(help="The file to write.")],
+    out: Annotated[Path, typer.Option(callback=out_file, help="The file to write.")],
     agent: Annotated[
         str | None,
         typer.Option(

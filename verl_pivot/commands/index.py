@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.options import out_of_any_kind
 from verl_pivot.errors import ConfigError
 from verl_pivot.extras import require
 
@@ -16,7 +17,10 @@ def index_command(
     documents: Annotated[
         Path, typer.Argument(help='JSON lines or parquet with the columns "text" (or "contents") and "title".')
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write; an index that is already there is replaced.")],
+    out: Annotated[
+        Path,
+        typer.Option(callback=out_of_any_kind, help="The folder to write; an index that is already there is replaced."),
+    ],
     kind: Annotated[
         Literal["bm25", "dense", "hybrid"],
         typer.Option(help="Search by words (bm25), vectors (dense) or both (hybrid); a hybrid index serves all three."),

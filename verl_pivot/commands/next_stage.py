@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from verl_pivot.commands.options import out_of_any_kind
+
 if TYPE_CHECKING:
     from verl_pivot.exports.checkpoints import ActorCheckpoint
 
@@ -13,7 +15,7 @@ def next_stage_command(
     checkpoint: Annotated[
         Path, typer.Argument(help="A run's trainer.default_local_dir, or one global_step_N folder in it.")
     ],
-    out: Annotated[Path, typer.Option(help="The folder to write; it must not exist yet.")],
+    out: Annotated[Path, typer.Option(callback=out_of_any_kind, help="The folder to write; it must not exist yet.")],
     keep_optimizer: Annotated[
         bool,
         typer.Option(

@@ -22,13 +22,50 @@ _READ_OTHERWISE = frozenset({".parquet", ".gz", ".bz2", ".zst", ".lz4"})
 """Endings of files that every reader takes for parquet or compressed JSON."""
 
 
+def with_home(path: Path | None) -> Path | None:
+    """The value of an option for a path to write, in which `~` is the home folder, also after `--out=`.
+
+    Raises:
+        ConfigError: If there is no such home folder.
+    """
+    try:
+        return None if path is None else path.expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{path}: there is no such home folder; write its whole path") from error
+
+
+def out_of_any_kind(out: Path | None) -> Path | None:
+    """The value of an option for a file or folder to write.
+
+    Raises:
+        ConfigError: As `with_home`, or if the path has no name, as "" and "." have none.
+    """
+    if out is not None and out.name in ("", ".."):
+        raise ConfigError(f"the output {str(out)!r} has no name: give the name to write, such as {out / 'new'}")
+    return with_home(out)
+
+
+def out_file(out: Path | None) -> Path | None:
+    """The value of an option --out for a file.
+
+    Raises:
+        ConfigError: If the path has no name, or there is a folder or a device.
+    """
+    from verl_pivot.data.output_place import output_place
+
+    if (out := out_of_any_kind(out)) is not None:
+        output_place(out)
+    return out
+
+
 def out_of_json_lines(out: Path | None) -> Path | None:
     """The value of an option --out whose file will hold JSON lines.
 
     Raises:
-        ConfigError: If the name has the ending of another kind of file, so that the file would be read as that kind.
+        ConfigError: As `out_file`, or if the name has the ending of another kind of file, so that the file would be
+            read as that kind.
     """
-    if out is not None and out.suffix in _READ_OTHERWISE:
+    if (out := out_file(out)) is not None and out.suffix in _READ_OTHERWISE:
         stem = out.with_suffix("")
         raise ConfigError(
             f"--out {out}: JSON lines are written, and {out.suffix} is read as another kind of file; give a name "
@@ -41,8 +78,10 @@ def out_of_parquet(out: Path) -> Path:
     """The value of an option --out whose file will be parquet.
 
     Raises:
-        ConfigError: If the name does not end in .parquet, by which verl and every reader recognize such a file.
+        ConfigError: As `out_file`, or if the name does not end in .parquet, by which verl and every reader recognize
+            such a file.
     """
+    out = out_file(out) or out
     if out.suffix != ".parquet":
         raise ConfigError(
             f"--out {out}: parquet is written, and its name must end in .parquet; give {out.with_suffix('.parquet')}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.options import json_object
+from verl_pivot.commands.options import json_object, with_home
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ def plan_command(
         list[Path], typer.Argument(help="Files of any format that `import` reads, or one trajectories.jsonl.")
     ],
     model: Annotated[str, typer.Option(help="Checkpoint of the policy: a folder or a Hugging Face name.")],
-    out: Annotated[Path, typer.Option(help="Folder for everything that is written.")] = Path("plan"),
+    out: Annotated[Path, typer.Option(callback=with_home, help="Folder for everything that is written.")] = Path(
+        "plan"
+    ),
     num_profiled: Annotated[
         int, typer.Option(min=1, help="Trajectories to profile for the plan, drawn by --seed.")
     ] = 50,

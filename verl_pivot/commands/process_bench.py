@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions, judge_of, judge_settings
-from verl_pivot.commands.options import options_given, with_option_groups
+from verl_pivot.commands.options import options_given, with_home, with_option_groups
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +30,10 @@ def bench_command(
     temperature: Annotated[float, typer.Option(min=0.0, help="Temperature of the answers.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of the answers, and of the draw of --limit.")] = 0,
     cache: Annotated[
-        Path | None, typer.Option(help="Folder that keeps the answers, so that a rerun reuses them; by default none.")
+        Path | None,
+        typer.Option(
+            callback=with_home, help="Folder that keeps the answers, so that a rerun reuses them; by default none."
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as one JSON object instead.")] = False,
 ) -> None:

@@ -9,7 +9,7 @@ import typer
 from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions
 from verl_pivot.commands.label_continuations import ContinuationOptions
 from verl_pivot.commands.label_sources import Labelled, LabelRequest, by_continuations, by_judge, by_outcomes
-from verl_pivot.commands.options import options_given, out_of_parquet, refuse_overwriting, with_option_groups
+from verl_pivot.commands.options import options_given, out_of_parquet, refuse_overwriting, with_home, with_option_groups
 from verl_pivot.errors import ConfigError
 
 _OPTIONS_OF_ANSWERS = ("answer_format", "max_tokens")
@@ -64,7 +64,10 @@ def label_command(
     ] = 0,
     cache: Annotated[
         Path | None,
-        typer.Option(help="Folder that keeps the answers, so that a rerun reuses them; by default <out>.answers."),
+        typer.Option(
+            callback=with_home,
+            help="Folder that keeps the answers, so that a rerun reuses them; by default <out>.answers.",
+        ),
     ] = None,
 ) -> None:
     """Label every sampled turn but the last of each rollout, for judges of turns.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verl_pivot.commands.options import refuse_overwriting, refuse_repeats
+from verl_pivot.commands.options import out_file, refuse_overwriting, refuse_repeats
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def report_command(
             help="Folder of a run, of its trainer.rollout_data_dir, or one dump; others are compared with the first.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="The HTML file to write.")] = None,
+    out: Annotated[Path | None, typer.Option(callback=out_file, help="The HTML file to write.")] = None,
     rollouts: Annotated[
         int,
         typer.Option(

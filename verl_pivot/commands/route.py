@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verl_pivot.commands.options import refuse_overwriting
+from verl_pivot.commands.options import out_file, refuse_overwriting
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -108,7 +108,10 @@ def simulate_command(
     workers: Annotated[int | None, typer.Option(min=1, help="Processes; by default one per core.")] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="JSON file for the tables. With it, an interrupted command continues when it is run again."),
+        typer.Option(
+            callback=out_file,
+            help="JSON file for the tables. With it, an interrupted command continues when it is run again.",
+        ),
     ] = None,
 ) -> None:
     """Simulate training steps' rollouts under each routing policy.

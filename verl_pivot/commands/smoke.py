@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from verl_pivot.commands.options import with_home
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def smoke_command(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Number of GPUs of a launch, or of CPU processes instead.")] = 1,
     rollouts: Annotated[int, typer.Option(min=8, help="Rollouts per step and worker.")] = 16,
-    out: Annotated[Path, typer.Option(help="Folder for files and logs.")] = Path("outputs/smoke"),
+    out: Annotated[Path, typer.Option(callback=with_home, help="Folder for files and logs.")] = Path("outputs/smoke"),
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of lines.")] = False,
 ) -> None:
     """Try whether methods run on this machine: two steps of the stock trainer with each method and a tiny policy.

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.options import Address, refuse_overwriting, refuse_without_ray
+from verl_pivot.commands.options import Address, out_of_any_kind, refuse_overwriting, refuse_without_ray
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ _NUM_PLANNED = 20
 
 def synthesize_command(
     method: Annotated[str, typer.Argument(help="Name of a method, such as rejection, or a recipe.yaml of your own.")],
-    out: Annotated[Path, typer.Option(help="Folder for the output, or that of an interrupted run to continue.")],
+    out: Annotated[
+        Path, typer.Option(callback=out_of_any_kind, help="Folder for the output, or of a stopped run to continue.")
+    ],
     tasks: Annotated[Path | None, typer.Option(help="Rows as for training, parquet or JSON lines.")] = None,
     trajectories: Annotated[Path | None, typer.Option(help="trajectories.jsonl from `verl-pivot import`.")] = None,
     tools: Annotated[
@@ -111,8 +113,10 @@ def synthesize_command(
     load_verifier_modules(verifier_module or [])
     modules = (*(step_module or []), *(verifier_module or []))
     folders = [out] if rounds is None else [out / f"round-{number}" for number in range(1, rounds + 1)]
-    written = [out, *(folder / name for folder in folders for name in OUTPUTS)]
-    refuse_overwriting(written, [tasks, trajectories, tools, writers, method, *modules])
+    refuse_overwriting(
+        [out, *(folder / name for folder in folders for name in OUTPUTS)],
+        [tasks, trajectories, tools, writers, method, *modules],
+    )
     on_ray = _on_ray(address, workers_per_node, tools, modules, ray=ray)
     recipe = read_recipe(method, _changes(set_option or []), step_module or [])
     chosen = _writers(writers, openai, model, program, answer_format)

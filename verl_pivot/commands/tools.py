@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from verl_pivot.commands.options import refuse_overwriting, refuse_repeats
+from verl_pivot.commands.options import out_of_any_kind, refuse_overwriting, refuse_repeats
 from verl_pivot.errors import ConfigError, DataError, PivotError
 
 if TYPE_CHECKING:
@@ -35,7 +35,9 @@ def report_command(
     block: Annotated[
         int, typer.Option(min=1, help="Steps per block; rows and differences are of means over a block.")
     ] = 10,
-    plot: Annotated[Path | None, typer.Option(help="PNG file to draw, with a line for each run.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(callback=out_of_any_kind, help="PNG file to draw, with a line for each run.")
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print everything, with every step, as one JSON object instead.")
     ] = False,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.asked_judge import EndpointOptions
-from verl_pivot.commands.options import options_given, refuse_overwriting, with_option_groups
+from verl_pivot.commands.options import options_given, out_of_json_lines, refuse_overwriting, with_option_groups
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def induce_command(
     dumps: Annotated[
         list[Path], typer.Argument(help="Dumps of rollouts with tools, <trainer.rollout_data_dir>/pivot/<step>.jsonl.")
     ],
-    out: Annotated[Path, typer.Option(help="The workflows.jsonl to write.")],
+    out: Annotated[Path, typer.Option(callback=out_of_json_lines, help="The workflows.jsonl to write.")],
     endpoint: EndpointOptions,
     by: Annotated[
         Literal["rule", "model"],
