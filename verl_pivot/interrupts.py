@@ -1,27 +1,29 @@
 """Name of a command that Ctrl-C stopped -> the line that says how to go on, and the exit code."""
 
 import os
+import re
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 _RESUMED = (
-    "plan", "import", "filter", "profile", "select", "synthesize",
+    "plan", "import", "profile", "select", "synthesize", "process label",
     "quickstart", "grpo_roc", "tool_rollout", "synthesis", "synthesis_sft", "study", "l0", "ppr", "search", "zerotir",
     "mcp_rl", "tree_search", "turn_cost", "blackjack", "rubrics", "render", "web",
 )  # fmt: skip
 """Commands and examples that resume where they were stopped."""
-_RESUMED_WITH_OUT = ("route",)
-"""Commands that resume only if they are given `--out`."""
+_RESUMED_WITH = {"route simulate": "--out", "process bench": "--cache", "environment-rows": "miniwob"}
+"""{command: word of its command line, up to a `=` or `:`, with which alone it resumes}"""
 INTERRUPTED = 130
 """Exit code of a command that Ctrl-C stopped."""
 
 
 def stop(command: str | None) -> int:
     """Print whether the same command resumes when it is run again; returns the exit code."""
-    has_out = any(argument.partition("=")[0] == "--out" for argument in sys.argv)
-    is_resumed = command in _RESUMED or (has_out and command in _RESUMED_WITH_OUT)
+    names = {command, " ".join(sys.argv[1:3])}  # a command in a group has two words
+    words = {re.split("[=:]", word)[0] for word in sys.argv}
+    is_resumed = bool(names & {*_RESUMED}) or any(_RESUMED_WITH.get(str(name)) in words for name in names)
     how = "continues where it stopped" if is_resumed else "begins again from the start"
     print(f"Stopped. The same command {how} when it is run again.", file=sys.stderr, flush=True)
     return INTERRUPTED
