@@ -136,6 +136,10 @@ def test_an_input_that_is_not_there_is_named_before_anything_is_read(
         (("profile", "t.jsonl", "--model", "m"), "p.zst", "p.jsonl"),
         (("play", "tools.yaml"), "played.parquet", "played.jsonl"),
         (("select", "t.jsonl"), "pivots.jsonl", "pivots.parquet"),
+        (("export", "t.jsonl", "--to", "verl"), "e.jsonl", "e.parquet"),
+        (("export", "t.jsonl", "--to", "jsonl"), "e.parquet", "e.jsonl"),
+        (("export", "t.jsonl", "--to", "nemo-gym"), "e.jsonl.gz", "e.jsonl"),
+        (("workflows", "induce", "1.jsonl"), "w.jsonl.gz", "w.jsonl"),
         (("hard-set", "problems.parquet", "--rollouts", "r.jsonl"), "hard", "hard.parquet"),
     ],
 )

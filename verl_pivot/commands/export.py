@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.options import out_file, refuse_overwriting
+from verl_pivot.commands.options import out_file, out_of_json_lines, out_of_parquet, refuse_overwriting
 from verl_pivot.commands.tables import counts_table, table_console
 from verl_pivot.errors import ConfigError
 
@@ -42,6 +42,7 @@ def export_command(
     """
     from verl_pivot.exports.exporting import export_jsonl, export_nemo_gym, export_verl, read_scores
 
+    out = out_of_parquet(out) if to == "verl" else out_of_json_lines(out) or out
     refuse_overwriting([out], [file, profile])
     if to != "nemo-gym" and (agent or profile):
         raise ConfigError(f"--agent and --profile are for --to nemo-gym, not for --to {to}; leave them out")
