@@ -1,6 +1,7 @@
 """`verl-pivot workflows induce` over a dump: by rule, by a model behind an endpoint, and what is refused."""
 
 import json
+import shlex
 from pathlib import Path
 
 from tests.support.chat_server import said
@@ -31,12 +32,13 @@ def dump(folder: Path) -> Path:
 
 
 def test_by_rule_the_success_is_written_with_its_goal_and_site(tmp_path: Path) -> None:
-    result = cli("workflows", "induce", dump(tmp_path), "--out", tmp_path / "w.jsonl")
+    out = tmp_path / "my w.jsonl"
+    result = cli("workflows", "induce", dump(tmp_path), "--out", out)
     assert result.returncode == 0, result.stderr
-    (found,) = read_workflows(tmp_path / "w.jsonl")
+    (found,) = read_workflows(out)
     assert (found.goal, found.site) == ("At https://shop.example find Ada.", "shop.example")
     assert [step.tool for step in found.steps] == ["fill", "click"]
-    assert "Wrote" in result.stdout
+    assert shlex.split(result.stdout.splitlines()[-1])[-1] == f"pivot.rollout.workflows.file='{out}'"
 
 
 def test_a_models_workflows_are_checked_against_their_source(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from verl_pivot.commands.next_steps import next_override
 from verl_pivot.commands.options import json_object, out_of_parquet
 from verl_pivot.errors import ConfigError
 
@@ -57,10 +58,10 @@ def environment_rows_command(
     typer.echo(f"Wrote {out}: {num_rows} rows.")
     setting = f"pivot.rollout.environment={{verifiers: {name}"
     if python != sys.executable:
-        setting += f", python: {python}"
+        setting += f", python: {override_value(python)}"
     if chosen:
         setting += f", arguments: {arguments}"
-    files = shlex.quote(f"data.train_files={override_value(str(out))}")
+    files = next_override("data.train_files", out)
     typer.echo(
         "Next:\npython -m verl.trainer.main_ppo <your overrides> +method=tool_rollout \\\n"
         f"    {files} {shlex.quote(setting + '}')}"
@@ -70,11 +71,10 @@ def environment_rows_command(
 def _write_miniwob(tasks: list[str], seeds: range, limit: int | None, out: Path) -> None:
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.environments.miniwob_rows import miniwob_problems, write_miniwob_rows
-    from verl_pivot.planning.overrides import override_value
 
     problems = miniwob_problems(tasks, seeds)[:limit]
     with progress_bar("rows", len(problems)) as on_rows:
         num_rows = write_miniwob_rows(problems, out, on_rows)
     typer.echo(f"Wrote {out}: {num_rows} rows.")
-    files = shlex.quote(f"data.train_files={override_value(str(out))}")
+    files = next_override("data.train_files", out)
     typer.echo(f"Next:\npython -m verl.trainer.main_ppo <your overrides> +method=web_agent \\\n    {files}")

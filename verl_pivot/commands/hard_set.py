@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from verl_pivot.commands.next_steps import next_override
 from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
 from verl_pivot.commands.tables import counts_table, table_console
 from verl_pivot.errors import ConfigError
@@ -58,7 +59,7 @@ def hard_set_command(
     with progress_bar("problems", len(hard_set.judged)) as on_done:
         write_hard_set(problems, hard_set, out, picture, on_done)
     typer.echo(f"Wrote {out}, {picture.name}.")
-    typer.echo(f"Next: data.train_files={out}")
+    typer.echo(f"Next: {next_override('data.train_files', out)}")
 
 
 def _print_counts(hard_set: "HardSet") -> None:

@@ -154,15 +154,18 @@ def _print_import(report: "ImportReport", out: Path, options: "ImportOptions") -
     for reason, count in report.rejected.most_common():
         table.add_row(f"rejected: {reason}", str(count), printable(report.examples[reason]))
     console.print(table)
-    for line in _remarks(report, out):
+    for line in _remarks(report, out, options):
         console.print(printable(line), highlight=False, soft_wrap=True)
-    modules = [word for module in options.verifier_modules for word in ("--verifier-module", module)]
     allow = ["--allow-no-tools"] if report.num_calls_without_tools else []
-    words = ["profile", str(out), "--out", str(out.with_name("profile.jsonl")), *modules, *allow]
+    words = ["profile", str(out), "--out", str(out.with_name("profile.jsonl")), *_module_words(options), *allow]
     typer.echo(f'Next: {next_command(words)} --model "$MODEL"  # MODEL: your policy, a folder or a Hugging Face name')
 
 
-def _remarks(report: "ImportReport", out: Path) -> "Iterator[str]":
+def _module_words(options: "ImportOptions") -> list[str]:
+    return [word for module in options.verifier_modules for word in ("--verifier-module", module)]
+
+
+def _remarks(report: "ImportReport", out: Path, options: "ImportOptions") -> "Iterator[str]":
     from verl_pivot.formats.importing import rejected_path
     from verl_pivot.profiling.published import published_profile_path
 
@@ -176,8 +179,9 @@ def _remarks(report: "ImportReport", out: Path) -> "Iterator[str]":
             "If a verifier needs them, put them into the column `metadata`, a JSON object."
         )
     if report.num_published:
-        profile = published_profile_path(out)
-        select = f"verl-pivot select {out} --profile {profile}"
+        words = ["select", str(out), "--profile", str(published_profile_path(out))]
+        words += ["--out", str(out.with_name("pivots.parquet")), *_module_words(options)]
+        select = f'{next_command(words)} --model "$MODEL"'  # its tokenizer counts the tokens of prompts
         yield f"{report.num_published} turns came with published scores. To select from them: {select}"
     if report.num_message_turns:
         yield message_turns_remark(report.num_message_turns, report.num_turns)

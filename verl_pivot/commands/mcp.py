@@ -1,11 +1,11 @@
 """`verl-pivot mcp list`, `freeze` and `scenarios`: a tools file -> what its MCP servers offer, and tasks for it."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.next_steps import next_override
 from verl_pivot.commands.options import json_object, out_of_parquet, refuse_overwriting
 from verl_pivot.errors import ConfigError, DataError
 
@@ -140,7 +140,7 @@ def scenarios_command(
     typer.echo(
         f"Wrote {out}: {len(drawn.scenarios)} rows.\nNext, with a judge behind an endpoint:\n"
         "python -m verl.trainer.main_ppo <your overrides> +method=mcp_rl \\\n"
-        f"    {_override('data.train_files', out)} {_override('pivot.rollout.tools', tools)} \\\n"
+        f"    {next_override('data.train_files', out)} {next_override('pivot.rollout.tools', tools)} \\\n"
         "    pivot.ruler.base_url=URL pivot.ruler.model=M"
     )
 
@@ -152,12 +152,6 @@ def _check_rows(servers: "Sequence[McpServer]", metadata: "JsonObject") -> None:
             server.check_row(metadata)
     except DataError as error:
         raise ConfigError(f"{error}; give the metadata of every row with --metadata '{{...}}'") from error
-
-
-def _override(key: str, path: Path) -> str:
-    from verl_pivot.planning.overrides import override_value
-
-    return shlex.quote(f"{key}={override_value(str(path))}")
 
 
 def _asker(

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from verl_pivot.commands.next_steps import next_override
 from verl_pivot.commands.options import out_of_any_kind
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def _print_next_launch(actor: "ActorCheckpoint", model: Path) -> None:
     typer.echo(
         f"Wrote {model} ({num_bytes / 1e9:.2f} GB) from {actor.step_folder}.\n"
         f"Change in the next launch:\n"
-        f"  actor_rollout_ref.model.path={model} trainer.default_local_dir={model}-run trainer.resume_mode=auto\n"
+        f"  {next_override('actor_rollout_ref.model.path', model)} "
+        f"{next_override('trainer.default_local_dir', model.with_name(f'{model.name}-run'))} trainer.resume_mode=auto\n"
         f"Give trainer.default_local_dir a new folder: in {actor.step_folder.parent} verl would resume the old "
         "optimizer, weights and step count, whatever the model."
     )
@@ -70,6 +72,6 @@ def _print_carried_launch(actor: "ActorCheckpoint", run: Path) -> None:
     typer.echo(
         f"Wrote {run} from {actor.step_folder}.\n"
         "Change in the next launch:\n"
-        f"  trainer.default_local_dir={run} trainer.resume_mode=auto\n"
+        f"  {next_override('trainer.default_local_dir', run)} trainer.resume_mode=auto\n"
         "Keep actor_rollout_ref.model.path, which gives the reference policy, and the number of GPUs."
     )

@@ -27,6 +27,11 @@ def next_command(words: Sequence[str], program: Sequence[str] = ("verl-pivot",))
     return shlex.join([*program, *words])
 
 
+def next_override(key: str, path: Path) -> str:
+    """Word of a launch that sets a key to a path, which may hold any characters."""
+    return shlex.quote(f"{key}={override_value(str(path))}")
+
+
 def message_turns_remark(num_messages: int, num_turns: int) -> str:
     """Sentence about turns at which the expert writes a message, for which any text is accepted."""
     return (

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.next_steps import next_command
 from verl_pivot.commands.options import json_object, out_of_json_lines
 from verl_pivot.commands.play_loops import DEFAULT_RESPONSE_TOKENS, PlayLoop, check_options, notebook_rules
 from verl_pivot.errors import ConfigError
@@ -256,7 +257,7 @@ def _run(job: "PlayingJob", endpoint: "ChosenEndpoint | None", out: Path | None,
         print_totals(totals)
     if out is not None:
         typer.echo(f"Wrote {out}: {totals.num_played} conversations.")
-        typer.echo(f"Next: verl-pivot import {out} --out trajectories.jsonl")
+        typer.echo(f"Next: {next_command(['import', str(out), '--out', 'trajectories.jsonl'])}")
     if totals.num_masked == totals.num_played:
         raise ConfigError(f"every conversation was masked; the last failure: {totals.last_failure}")
 

@@ -9,6 +9,7 @@ import typer
 from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions
 from verl_pivot.commands.label_continuations import ContinuationOptions
 from verl_pivot.commands.label_sources import Labelled, LabelRequest, by_continuations, by_judge, by_outcomes
+from verl_pivot.commands.next_steps import next_command
 from verl_pivot.commands.options import options_given, out_of_parquet, refuse_overwriting, with_home, with_option_groups
 from verl_pivot.errors import ConfigError
 
@@ -108,11 +109,11 @@ def label_command(
     _write(out, labelled, tolerance)
     if pairs:
         _write_pairs(pairs_out, labelled, pairs, tolerance, request)
-    files = f"{out} {pairs_out}" if pairs else str(out)
+    files = [str(out), *([str(pairs_out)] if pairs else [])]
     typer.echo(
         "Next, to measure another judge, and to import rows that train one:\n"
-        f"verl-pivot process bench {out} --base-url URL --model M\n"
-        f"verl-pivot import {files} --allow-no-tools --out trajectories.jsonl"
+        f"{next_command(['process', 'bench', str(out)])} --base-url URL --model M\n"
+        f"{next_command(['import', *files, '--allow-no-tools', '--out', 'trajectories.jsonl'])}"
     )
 
 

@@ -1,11 +1,11 @@
 """`verl-pivot qa-rows`: questions with accepted answers -> rows for rollouts with tools."""
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.next_steps import next_override
 from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
 from verl_pivot.commands.tables import counts_table, printable, table_console
 
@@ -50,7 +50,6 @@ def qa_rows_command(
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.data.files import num_rows
     from verl_pivot.exports.qa_rows import write_qa_rows
-    from verl_pivot.planning.overrides import override_value
 
     refuse_overwriting([out], files)
     with progress_bar("questions", sum(num_rows(path) or 0 for path in files) or None) as on_done:
@@ -66,12 +65,11 @@ def qa_rows_command(
         )
     _print_counts(counts)
     typer.echo(f"Wrote {out}: {counts.written.total()} rows.")
-    files_override = shlex.quote(f"data.train_files={override_value(str(out))}")
     tool_format = "" if instructions else " +tool_format=search_r1"
     typer.echo(
         "Next, with the tool search in tools.yaml:\n"
         f"python -m verl.trainer.main_ppo <your overrides> +method=tool_rollout{tool_format} \\\n"
-        f"    {files_override} pivot.rollout.tools=tools.yaml"
+        f"    {next_override('data.train_files', out)} pivot.rollout.tools=tools.yaml"
     )
 
 

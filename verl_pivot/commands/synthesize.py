@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from verl_pivot.commands.next_steps import next_command
 from verl_pivot.commands.options import Address, out_of_any_kind, refuse_overwriting, refuse_without_ray
 from verl_pivot.errors import ConfigError
 
@@ -252,7 +253,6 @@ def _run(job: "SynthesisJob", total: int | None, *, is_plan: bool) -> None:
 
 
 def _print_training(training: "TrainingBetween") -> None:
-    from verl_pivot.commands.next_steps import next_command
     from verl_pivot.planning.overrides import override_value
 
     settings = {
@@ -291,7 +291,8 @@ def _print_report(job: "SynthesisJob", report: "SynthesisReport") -> None:
             f"nothing was kept of {report.num_drafts} drafts; rejected.jsonl in {job.out} has each reason"
         )
     if report.num_trajectories:
-        typer.echo(f"Next: verl-pivot filter {job.out / 'trajectories.jsonl'} --out filtered.jsonl")
+        trajectories = str(job.out / "trajectories.jsonl")
+        typer.echo(f"Next: {next_command(['filter', trajectories, '--out', 'filtered.jsonl'])}")
 
 
 def _asked(report: "SynthesisReport") -> str:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.asked_judge import EndpointOptions
+from verl_pivot.commands.next_steps import next_override
 from verl_pivot.commands.options import options_given, out_of_json_lines, refuse_overwriting, with_option_groups
 from verl_pivot.errors import ConfigError
 
@@ -81,7 +82,8 @@ def induce_command(
         raise ConfigError(f"no workflow was found, and {out} is not written: give dumps of successes with calls")
     write_workflows(out, kept)
     typer.echo(
-        f"Wrote {out}: {len(kept)} workflows.\nNext: ... +method=tool_rollout pivot.rollout.workflows.file={out}"
+        f"Wrote {out}: {len(kept)} workflows.\n"
+        f"Next: ... +method=tool_rollout {next_override('pivot.rollout.workflows.file', out)}"
     )
 
 
