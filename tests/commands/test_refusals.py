@@ -181,3 +181,17 @@ def test_an_option_of_a_cluster_that_would_do_nothing_is_refused(
     assert result.exit_code == 1, result.output
     assert result.stderr.startswith(f"error: {void} would do nothing: "), result.stderr
     assert remedy in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "what"),
+    [
+        ("process label 1.jsonl ./1.jsonl --rows r.parquet --out t.parquet", "a dump"),
+        ("workflows induce 1.jsonl ./1.jsonl --out w.jsonl", "a dump"),
+        ("hard-set p.parquet --rollouts 1.jsonl --rollouts ./1.jsonl --out h.parquet", "a file of --rollouts"),
+    ],
+)
+def test_a_dump_that_is_given_twice_is_refused(command: str, what: str) -> None:
+    said = f"error: {what} is given twice: each must be another file, since its rollouts would count twice\n"
+
+    assert run(*command.split()).stderr == said

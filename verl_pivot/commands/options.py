@@ -149,18 +149,19 @@ def refuse_overwriting(outputs: Sequence[Path], inputs: Iterable[Path | str | No
             raise ConfigError(f"{what} is one of the inputs; choose another name, so that they are kept")
 
 
-def refuse_repeats(runs: list[Path], each: str = "a different one") -> None:
+def refuse_repeats(runs: list[Path], each: str = "a different one", what: str = "a RUN") -> None:
     """Stop a command to which the same run was given twice.
 
     Args:
         runs: Folders of runs, or dumps.
         each: Words for what each run must be, for the message.
+        what: Words for one of them, for the message.
 
     Raises:
         ConfigError: If two are the same folder or file.
     """
     if len({run.resolve() for run in runs}) < len(runs):
-        raise ConfigError(f"a RUN is given twice: each must be {each}")
+        raise ConfigError(f"{what} is given twice: each must be {each}")
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,7 +10,14 @@ from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions
 from verl_pivot.commands.label_continuations import ContinuationOptions
 from verl_pivot.commands.label_sources import Labelled, LabelRequest, by_continuations, by_judge, by_outcomes
 from verl_pivot.commands.next_steps import next_command
-from verl_pivot.commands.options import options_given, out_of_parquet, refuse_overwriting, with_home, with_option_groups
+from verl_pivot.commands.options import (
+    options_given,
+    out_of_parquet,
+    refuse_overwriting,
+    refuse_repeats,
+    with_home,
+    with_option_groups,
+)
 from verl_pivot.errors import ConfigError
 
 _OPTIONS_OF_ANSWERS = ("answer_format", "max_tokens")
@@ -90,6 +97,7 @@ def label_command(
     pairs_out = out.with_suffix(".pairs.parquet")
     read = [*dumps, *rows, question.principles, continuing.tools, continuing.tool_format]
     refuse_overwriting([out, *([pairs_out] if pairs else [])], read)
+    refuse_repeats(dumps, "another file, since its rollouts would count twice", "a dump")
     why, void = _VOID_OPTIONS[by]
     if given := options_given(ctx, tuple(each for each in void if not (pairs and each == "seed"))):
         raise ConfigError(f"--by {by} {why}: leave {', '.join(given)} out")

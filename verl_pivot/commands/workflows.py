@@ -7,7 +7,13 @@ import typer
 
 from verl_pivot.commands.asked_judge import EndpointOptions
 from verl_pivot.commands.next_steps import next_override
-from verl_pivot.commands.options import options_given, out_of_json_lines, refuse_overwriting, with_option_groups
+from verl_pivot.commands.options import (
+    options_given,
+    out_of_json_lines,
+    refuse_overwriting,
+    refuse_repeats,
+    with_option_groups,
+)
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -70,6 +76,7 @@ def induce_command(
             f"{given[0]} does nothing with --by rule, which asks no model: leave it out, or set --by model"
         )
     refuse_overwriting([out], [*dumps, *(rows or [])])
+    refuse_repeats(dumps, "another file, since its rollouts would count twice", "a dump")
     successes = read_successes(dumps, _tasks(rows), min_score)
     found = workflows_by_rule(successes.rollouts)
     if by == "model":
