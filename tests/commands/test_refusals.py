@@ -8,6 +8,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from verl_pivot.cli import app
+from verl_pivot.engines.engine import Sampling
+from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
+from verl_pivot.profiling.writer import open_profile
 from verl_pivot.types import JsonObject
 
 CALL: JsonObject = {"id": "c", "type": "function", "function": {"name": "find", "arguments": "{}"}}
@@ -195,3 +198,68 @@ def test_a_dump_that_is_given_twice_is_refused(command: str, what: str) -> None:
     said = f"error: {what} is given twice: each must be another file, since its rollouts would count twice\n"
 
     assert run(*command.split()).stderr == said
+
+
+PLAY = ("play", "tools.yaml")
+BENCH = ("process", "bench", "t.parquet", "--base-url", "http://a", "--model", "m")
+LABEL = ("process", "label", "1.jsonl", "--rows", "r.parquet", "--out", "t.parquet")
+ROWS = ("environment-rows", "--out", "r.parquet")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            (*PLAY, "--openai", "http://a", "--rows", "r.jsonl", "--metadata", "{"),
+            "--metadata does nothing with --rows",
+        ),
+        ((*PLAY, "--human", "--prompt", "Hi", "--num", "2"), "--num does nothing without --rows"),
+        (
+            (*PLAY, "--human", "--prompt", "Hi", "--model", "m", "--temperature", "1", "--concurrency", "2"),
+            "--model and --temperature and --concurrency do nothing with --human, who answers instead of a model",
+        ),
+        ((*ROWS, "miniwob:click-button", "--python", "p"), "--python does nothing with miniwob"),
+        ((*ROWS, "miniwob:click-button", "--arguments", "{}"), "--arguments does nothing with miniwob"),
+        ((*ROWS, "verifiers:wordle", "--first-seed", "0"), "--first-seed does nothing with verifiers"),
+        (
+            ("score", "p.jsonl", "--turn", "t:1", "--limit", "1", "--show", "2"),
+            "--limit and --show do nothing with --turn, which scores one turn",
+        ),
+        (
+            (*BENCH, "--form", "released", "--max-added-principles", "2"),
+            "--max-added-principles does nothing with --form released, in which the judge answers in lines",
+        ),
+        (
+            (*LABEL, "--form", "released", "--answer-format", "text"),
+            "--answer-format does nothing with --form released, in which the judge answers in lines",
+        ),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(words: tuple[str, ...], said: str) -> None:
+    result = run(*words)
+
+    them = "them" if " do " in said else "it"
+    assert (result.exit_code, result.stderr) == (1, f"error: {said}: leave {them} out\n")
+
+
+def test_a_selection_refuses_a_mean_and_a_tokenizer_that_it_would_not_use(tmp_path: Path) -> None:
+    trajectories, profile = imported(tmp_path), tmp_path / "profile.jsonl"
+    settings = ProfileSettings(
+        model="policy",
+        input_sha256=file_sha256(trajectories),
+        num_samples=4,
+        sampling=Sampling(),
+        max_prompt_tokens=100,
+        chat_template_kwargs={},
+    )
+    with open_profile(profile, settings):
+        pass
+    select = ("select", trajectories, "--out", tmp_path / "p.parquet")
+
+    for keep in ("all", "unsolved"):
+        assert run(*select, "--keep", keep, "--profile", profile, "--lambda-diff", "0.5").stderr == (
+            f"error: --lambda-diff would do nothing: --keep {keep} looks at no mean; leave it out\n"
+        )
+    assert run(*select, "--profile", profile, "--model", "m").stderr == (
+        f"error: --model does nothing with --profile {profile}, which has counted the prompts: leave it out\n"
+    )

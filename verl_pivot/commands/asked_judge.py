@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.options import option_name
+from verl_pivot.commands.options import option_name, refuse_given
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -109,6 +109,17 @@ class QuestionOptions:
 
         found = _tokenizer(self.tokenizer)
         return lambda texts, order: fit_together(texts, order, self.max_question_tokens, found)
+
+
+def refuse_void_of_form(ctx: typer.Context, form: str) -> None:
+    """Stop a command with options of a form in which the judge answers in JSON, if it answers in lines.
+
+    Raises:
+        ConfigError: If there is such an option.
+    """
+    if form.endswith("released"):
+        void = ("max_added_principles", "answer_format")
+        refuse_given(ctx, void, f"with --form {form}, in which the judge answers in lines")
 
 
 def judge_settings(endpoint: EndpointOptions, question: QuestionOptions, cache: Path | None) -> "ProcessSettings":

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from verl_pivot.commands.next_steps import next_override
-from verl_pivot.commands.options import json_object, out_of_parquet
+from verl_pivot.commands.options import json_object, out_of_parquet, refuse_given
 from verl_pivot.errors import ConfigError
 
 
 def environment_rows_command(
+    ctx: typer.Context,
     environment: Annotated[
         str,
         typer.Argument(help="verifiers:NAME, an environment or a task set of verifiers, or miniwob:TASK,TASK,..."),
@@ -49,6 +50,8 @@ def environment_rows_command(
     kind, _, name = environment.partition(":")
     if kind not in ("verifiers", "miniwob") or not name:
         raise ConfigError(f"{environment} is not an environment with rows; give verifiers:NAME or miniwob:TASK,TASK")
+    void = ("python", "arguments") if kind == "miniwob" else ("seeds", "first_seed")
+    refuse_given(ctx, void, f"with {kind}")
     if kind == "miniwob":
         _write_miniwob(name.split(","), range(first_seed, first_seed + seeds), limit, out)
         return

@@ -191,6 +191,22 @@ def options_given(ctx: typer.Context, names: tuple[str, ...]) -> list[str]:
     return [option_name(name) for name, source in sources.items() if source and source.name == "COMMANDLINE"]
 
 
+def refuse_given(ctx: typer.Context, names: tuple[str, ...], without: str) -> None:
+    """Stop a command to which an option was given that does nothing.
+
+    Args:
+        ctx: Context of the command.
+        names: Parameters that do nothing here.
+        without: Why, such as "with --human, who answers instead of a model".
+
+    Raises:
+        ConfigError: If one of them was given in the command line.
+    """
+    if given := options_given(ctx, names):
+        do = "does" if len(given) == 1 else "do"
+        raise ConfigError(f"{' and '.join(given)} {do} nothing {without}: leave {'it' if do == 'does' else 'them'} out")
+
+
 def option_name(setting: str) -> str:
     """How a parameter or setting is written as an option: max_tokens -> --max-tokens."""
     return "--" + setting.replace("_", "-")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.next_steps import next_command
-from verl_pivot.commands.options import json_object, out_of_json_lines
+from verl_pivot.commands.options import json_object, out_of_json_lines, refuse_given
 from verl_pivot.commands.play_loops import DEFAULT_RESPONSE_TOKENS, PlayLoop, check_options, notebook_rules
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.context import DEFAULT_CONTEXT_TOKENS, DEFAULT_STEP_TOKENS
@@ -24,9 +24,12 @@ if TYPE_CHECKING:
 
 _CONCURRENCY = 8
 _WALL_SECONDS = 1800.0
+_OF_MODEL = ("model", "temperature", "top_p", "seed", "extra_body", "concurrency", "attempts", "quiet")
+"""Parameters that do nothing where a person plays."""
 
 
 def play_command(
+    ctx: typer.Context,
     tools: Annotated[
         str,
         typer.Argument(help="Tools file (YAML), or an environment as path/to/file.py:Class or package.module:Class."),
@@ -158,6 +161,9 @@ def play_command(
         raise ConfigError("the message is given twice, as an argument and with --prompt; give only one of them")
     prompt = question if prompt is None else prompt
     _check_choices(openai, rows, prompt, is_human=human)
+    if human:
+        refuse_given(ctx, _OF_MODEL, "with --human, who answers instead of a model")
+    refuse_given(ctx, ("num",) if rows is None else ("metadata",), f"with{'out' if rows is None else ''} --rows")
     wall_seconds = max_wall_seconds or (math.inf if human else _WALL_SECONDS)
     notebook = None
     if loop is PlayLoop.NOTEBOOK:

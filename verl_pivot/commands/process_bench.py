@@ -5,7 +5,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions, judge_of, judge_settings
+from verl_pivot.commands.asked_judge import (
+    EndpointOptions,
+    QuestionOptions,
+    judge_of,
+    judge_settings,
+    refuse_void_of_form,
+)
 from verl_pivot.commands.options import options_given, with_home, with_option_groups
 from verl_pivot.errors import ConfigError
 
@@ -63,6 +69,7 @@ def bench_command(
 
     if pairs and (given := options_given(ctx, _IN_ROWS)):
         raise ConfigError(f"{given[0]} does nothing with --pairs, whose rows hold the questions: leave it out")
+    refuse_void_of_form(ctx, question.form)
     settings = judge_settings(endpoint, question, cache)
     if pairs:
         from verl_pivot.commands.pair_bench import bench_turn_pairs

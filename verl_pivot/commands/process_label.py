@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions
+from verl_pivot.commands.asked_judge import EndpointOptions, QuestionOptions, refuse_void_of_form
 from verl_pivot.commands.label_continuations import ContinuationOptions
 from verl_pivot.commands.label_sources import Labelled, LabelRequest, by_continuations, by_judge, by_outcomes
 from verl_pivot.commands.next_steps import next_command
@@ -101,6 +101,7 @@ def label_command(
     why, void = _VOID_OPTIONS[by]
     if given := options_given(ctx, tuple(each for each in void if not (pairs and each == "seed"))):
         raise ConfigError(f"--by {by} {why}: leave {', '.join(given)} out")
+    refuse_void_of_form(ctx, question.form)
     request = LabelRequest(
         dumps=dumps,
         rows=rows,

@@ -6,16 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from verl_pivot.commands.options import json_object
+from verl_pivot.commands.options import json_object, refuse_given
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
     from verl_pivot.profiling.rescoring import RescoringReport, VerifierChoice
     from verl_pivot.profiling.stored_samples import SampleStore
-    from verl_pivot.types import Message
+    from verl_pivot.types import JsonObject, Message
 
 
 def score_command(
+    ctx: typer.Context,
     source: Annotated[
         Path,
         typer.Argument(
@@ -63,10 +64,7 @@ def score_command(
     from verl_pivot.verifiers.registry import get_verifier, load_verifier_modules
 
     options = json_object(verifier_options, "--verifier-options")
-    if options and verifier is None:
-        raise ConfigError("--verifier-options was given without --verifier; name the verifier, too")
-    if action is not None and turn is None:
-        raise ConfigError("--action was given without --turn; name the turn at which it is scored")
+    _check_options(ctx, verifier, options, turn, action)
     load_verifier_modules(verifier_module or [])
     choice = None if verifier is None else VerifierChoice(verifier, options)
     if choice is not None:
@@ -84,6 +82,17 @@ def score_command(
         raise typer.Exit(130) from None
     for line in usage_lines():
         typer.echo(line, err=as_json)
+
+
+def _check_options(
+    ctx: typer.Context, verifier: str | None, options: "JsonObject", turn: str | None, action: str | None
+) -> None:
+    if options and verifier is None:
+        raise ConfigError("--verifier-options was given without --verifier; name the verifier, too")
+    if action is not None and turn is None:
+        raise ConfigError("--action was given without --turn; name the turn at which it is scored")
+    if turn is not None:
+        refuse_given(ctx, ("limit", "show", "concurrency"), "with --turn, which scores one turn")
 
 
 def _score_all(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from verl_pivot.commands.next_steps import launch_command
-from verl_pivot.commands.options import out_of_parquet, refuse_overwriting
+from verl_pivot.commands.options import out_of_parquet, refuse_overwriting, refuse_void
 from verl_pivot.commands.tables import counts_table, printable, table_console
 from verl_pivot.errors import ConfigError
 
@@ -73,6 +73,8 @@ def select_command(
     paths = SelectionOutputs(train=out)
     outputs = [out, paths.validation, paths.report, paths.picture]
     refuse_overwriting(outputs, [trajectories, profile, *(verifier_module or [])])
+    if keep != "pivots":
+        refuse_void({"--lambda-diff": lambda_diff != 1.0}, because=f"--keep {keep} looks at no mean; leave it out")
     rule = SelectionRule(
         lambda_diff=lambda_diff,
         keep=keep,
@@ -125,6 +127,8 @@ def _check_options(rule: "SelectionRule", profile: Path | None, *, counts_prompt
             "--profile is missing, and pivots are chosen by a profile: run `verl-pivot profile` and give its file with "
             "--profile, or take every turn with --keep all"
         )
+    if not counts_prompts and model is not None:
+        raise ConfigError(f"--model does nothing with --profile {profile}, which has counted the prompts: leave it out")
     if counts_prompts and rule.max_prompt_tokens is not None and model is None:
         raise ConfigError(
             "no profile has counted the tokens of the prompts: give --model, the policy whose tokenizer counts them, "
