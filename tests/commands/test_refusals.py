@@ -1,8 +1,11 @@
 """What import and profile refuse at once, since a later stage would refuse it: verifiers, modules, schemas, models."""
 
 import json
+import os
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from click.testing import Result
 from typer.testing import CliRunner
@@ -262,4 +265,35 @@ def test_a_selection_refuses_a_mean_and_a_tokenizer_that_it_would_not_use(tmp_pa
         )
     assert run(*select, "--profile", profile, "--model", "m").stderr == (
         f"error: --model does nothing with --profile {profile}, which has counted the prompts: leave it out\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "command", ["import pipe --out t.jsonl", "filter pipe --out f.jsonl", "qa-rows pipe --out q.parquet"]
+)
+def test_a_pipe_is_refused_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+
+    result = run(*command.split())
+
+    assert (result.exit_code, result.stderr) == (
+        1,
+        "error: pipe is a pipe or a device, but files are read more than once: write it to a file first\n",
+    )
+
+
+def test_the_row_that_an_export_or_a_score_cannot_read_is_named(tmp_path: Path) -> None:
+    broken, rows = tmp_path / "broken.jsonl", tmp_path / "rows.parquet"
+    broken.write_text("{broken\n")
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1]}), rows)
+
+    exported = run("export", broken, "--to", "verl", "--out", tmp_path / "e.parquet").stderr
+    scored = run("score", rows).stderr
+
+    assert exported.startswith(f"error: {broken}, line 1 cannot be exported (the row: not JSON"), exported
+    assert scored == (
+        f"error: {rows}, row 1 is no pivot (a row without trajectory_id, turn_index, prompt, expert, tools, verifier, "
+        "verifier_options, metadata is not a pivot; write the file with `verl-pivot select`); give the pivots.parquet "
+        "of `verl-pivot select`\n"
     )

@@ -101,20 +101,24 @@ def read_rows(path: Path) -> Iterator[RawRow]:
 
 
 def check_file(path: Path) -> None:
-    """Refuse a file that is not there, and a folder.
+    """Refuse a file that is not there, a folder, and a pipe or a device, from which rows can be read only once.
 
     Raises:
-        DataError: If the path is a folder or does not exist; the message says where a relative path was looked for.
+        DataError: If the path is no file; the message says where a relative path was looked for.
     """
     if path.is_dir():
         raise DataError(f"{path} is a folder; name the files in it, such as {path}/*.jsonl")
     if not path.exists():
         raise DataError(f"there is no file {path}{place_of(path)}; name files of JSON lines, JSON or parquet")
+    if not path.is_file():
+        raise DataError(f"{path} is a pipe or a device, but files are read more than once: write it to a file first")
 
 
 def num_rows(path: Path) -> int | None:
-    """Number of rows of a file, for a progress bar; None if the whole file would have to be parsed."""
+    """Number of rows of a file, for a progress bar; None if the whole file would have to be parsed, or is no file."""
     try:
+        if not path.is_file():  # reading it would take its rows away
+            return None
         if path.suffix == ".parquet":
             return int(pyarrow.parquet.ParquetFile(path).metadata.num_rows)
         if path.suffix in _COMPRESSED | _JSON:

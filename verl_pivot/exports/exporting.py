@@ -109,7 +109,8 @@ def export_verl(rows: Iterable[RawRow], out: Path) -> ExportReport:
     report = ExportReport()
     rows = iter(rows)
     first = next(rows)
-    write = _write_pivots if is_pivot(first.decoded()) else _write_trajectories
+    with _naming(first):
+        write = _write_pivots if is_pivot(first.decoded()) else _write_trajectories
     with replacing(out) as temporary:
         write(chain([first], rows), temporary, report)
     return report

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from verl_pivot.data.actions import TRUNCATED
-from verl_pivot.data.files import read_rows
+from verl_pivot.data.files import RawRow, read_rows
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_dumps import FOLDER, DumpedRollout, read_rollouts
 from verl_pivot.data.trajectories import read_trajectories
@@ -131,10 +131,17 @@ def open_samples(source: Path, trajectories: Path | None) -> SampleStore:
 
 def _turns(path: Path, limit: int | None) -> Iterator[Turn]:
     if path.suffix == ".parquet":
-        yield from (row_to_turn(row.decoded()) for row in islice(read_rows(path), limit))
+        yield from map(_turn_of, islice(read_rows(path), limit))
         return
     for trajectory in islice(read_trajectories(path), limit):
         yield from turns(trajectory)
+
+
+def _turn_of(row: RawRow) -> Turn:
+    try:
+        return row_to_turn(row.decoded())
+    except (ValueError, TypeError) as error:  # a DataError, or a value of another type
+        raise DataError(f"{row.place} is no pivot ({error}); give the pivots.parquet of `verl-pivot select`") from error
 
 
 def _first_line(source: Path) -> bytes:
