@@ -99,7 +99,7 @@ _CONTRARIES = tuple(
 _PREFIXES = ("non-", "non", "un", "dis", "in", "il", "im", "ir", "de-", "de", "mis", "anti-", "anti")
 """Prefixes that reverse the meaning of a word."""
 _AROUND_WORD = "\"'`*_()[]{},;:!?.\u2026"
-_IN_BRACKETS = re.compile(r"\A<(.*)>\Z", re.DOTALL)
+_IN_BRACKETS = re.compile(r"<(.*)>", re.DOTALL)
 _PROSE = re.compile(r"[^\W\d_]+(?:['-][^\W\d_]+)*")
 _AMOUNT = re.compile(rf"[-+~<>=!#\u00b1{CURRENCIES}]*\d+(?:[.,:/]\d+)*[{CURRENCIES}]?")
 _APART_BEFORE = re.compile(rf"({SIGN_BEFORE}[{CURRENCIES}]?|[{CURRENCIES}])\s(?=[{CURRENCIES}]?\d)")
@@ -203,7 +203,7 @@ def _prose_words(text: str) -> list[_ProseWord]:
     found: list[_ProseWord] = []
     begins, follows_amount = True, False
     for written in _with_signs_at_numbers(text).split():
-        word = _IN_BRACKETS.sub(r"\1", written.strip(_AROUND_WORD)).strip(_AROUND_WORD).removesuffix("'s")
+        word = _without_marks(written)
         small = word.casefold()
         if not any(map(str.isalnum, word)):
             continue
@@ -218,6 +218,13 @@ def _prose_words(text: str) -> list[_ProseWord]:
         )
         begins, follows_amount = written[-1] in ".!?:", is_amount
     return found
+
+
+def _without_marks(written: str) -> str:
+    """A word without the marks around it: quotation marks, brackets, points, and a possessive 's."""
+    word = written.strip(_AROUND_WORD)
+    bracketed = _IN_BRACKETS.fullmatch(word)
+    return (bracketed[1] if bracketed else word).strip(_AROUND_WORD).removesuffix("'s")
 
 
 def _with_signs_at_numbers(text: str) -> str:
