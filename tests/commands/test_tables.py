@@ -83,7 +83,7 @@ def test_commands_print_ids_reasons_and_paths_with_brackets_as_they_are(tmp_path
     assert "[/x]0" in filtered
     assert "[/s]" in asked
     assert f"{folder}/q.jsonl, line 2" in asked
-    assert f"{folder}/e.parquet" in exported
+    assert f"3rowsin{folder}/e.parquet" in "".join(exported.split())  # a title is as wide as its table
     assert f"Wrote {folder}/p.parquet" in selected
 
 
