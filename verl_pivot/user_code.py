@@ -3,6 +3,8 @@
 import asyncio
 import sysconfig
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import verl_pivot
@@ -46,6 +48,27 @@ def ends_this_task(error: BaseException) -> bool:
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
     return isinstance(error, KeyboardInterrupt | GeneratorExit)
+
+
+@contextmanager
+def own_code(place: str, passed: tuple[type[BaseException], ...] = ()) -> Iterator[None]:
+    """Run the user's code: whatever it raises becomes a UserCodeError that names the place.
+
+    Args:
+        place: Description of the code: "environment Shop.score".
+        passed: Exceptions that are raised as they are.
+
+    Raises:
+        UserCodeError: If the code raises any other exception, also one that is no Exception, as some libraries do.
+    """
+    try:
+        yield
+    except passed:
+        raise
+    except BaseException as error:  # the user's code may raise anything
+        if ends_this_task(error):
+            raise
+        raise code_error(place, error) from error
 
 
 def code_error(place: str, error: BaseException) -> UserCodeError:

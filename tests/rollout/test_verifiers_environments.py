@@ -14,6 +14,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pyarrow.parquet
 import pytest
 from omegaconf import OmegaConf
@@ -134,6 +135,7 @@ def test_the_command_writes_rows_and_says_how_to_train_on_them(tmp_path: Path) -
             {"reward": 1.0, "metrics": {"a": 2.0}},
         ),
         ({"reward": None}, {"reward": None, "metrics": {}}),
+        ({"reward": numpy.float32(0.5)}, {"reward": 0.5, "metrics": {}}),
         ({"reward": float("inf")}, {"error": "the reward is inf, which is not a finite number"}),
         ({"reward": "much"}, {"error": "the reward is 'much', which is not a finite number"}),
         ({"error": "\ud800" + "x" * 2000}, {"error": "?" + "x" * 999}),

@@ -358,6 +358,23 @@ async def test_a_query_that_a_service_refuses_fails_alone_and_not_those_of_other
     assert [read(outcomes[place]) for place in (0, 2)] == ['Doc 1(Title: "T") a', 'Doc 1(Title: "T") b']
 
 
+@pytest.mark.parametrize(("status", "num_requests"), [(503, 1), (500, 7)])
+async def test_a_batch_is_divided_if_it_was_refused_and_not_if_the_service_is_busy(
+    status: int, num_requests: int, tmp_path: Path
+) -> None:
+    sizes: list[int] = []
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        sizes.append(len((await request.json())["queries"]))
+        return web.Response(status=status)
+
+    async with running(answering(handle)) as url:
+        outcomes = await calls(tmp_path, f"  url: {url}\n  retries: 0\n", "a", "b", "c", "d")
+
+    assert [outcome.observation for outcome in outcomes] == [None] * 4
+    assert (len(sizes), sizes[0]) == (num_requests, 4)
+
+
 async def test_a_service_that_is_down_is_a_failure_of_the_system(tmp_path: Path) -> None:
     async with running(web.Application()) as url:
         pass

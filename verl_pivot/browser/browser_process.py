@@ -68,12 +68,9 @@ class BrowserProcess:
             ConfigError: If no browser is installed, or this machine has no sandbox for it.
             BrowserError: If it does not start.
         """
+        program: Path | str = self._settings.path or "Chromium"
         try:
             program = await asyncio.to_thread(self._write_script)
-        except BaseException:
-            await self.close()
-            raise
-        try:
             async with asyncio.timeout(self._settings.start_seconds):
                 self._playwright = asyncio.ensure_future(async_playwright().start())
                 playwright = await asyncio.shield(self._playwright)

@@ -169,20 +169,23 @@ async def answer(environment: LoadedEnvironment | TasksetEnvironment, asked: dic
 
 def readable(report: dict[str, Any]) -> dict[str, Any]:
     """The report of a trajectory in the form that the other side reads, whatever the environment put into it."""
-    reward, error = report.get("reward"), report.get("error")
-    if error is None and reward is not None and not is_finite(reward):
-        error = f"the reward is {reward!r}, which is not a finite number"
+    given, error = report.get("reward"), report.get("error")
+    reward = finite(given)
+    if error is None and given is not None and reward is None:
+        error = f"the reward is {given!r}, which is not a finite number"
     if error is not None:
         return {"error": str(error)[:MOST_CHARACTERS].encode("utf-8", "replace").decode()}
-    metrics = report.get("metrics") or {}
-    return {
-        "reward": reward if reward is None else float(reward),
-        "metrics": {str(name): float(value) for name, value in metrics.items() if is_finite(value)},
-    }
+    metrics = {str(name): finite(value) for name, value in (report.get("metrics") or {}).items()}
+    return {"reward": reward, "metrics": {name: value for name, value in metrics.items() if value is not None}}
 
 
-def is_finite(value: Any) -> bool:
-    return isinstance(value, (int, float)) and math.isfinite(value)
+def finite(value: Any) -> "float | None":
+    """The value as a number, also one of numpy or torch; None if it is none, or not a finite one."""
+    try:
+        number = math.nan if isinstance(value, str) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from verl_pivot.tools.functions import observe
 from verl_pivot.tools.signatures import ToolSignature, read_signature
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import Json, JsonObject, Message, ToolCall, Verdict
-from verl_pivot.user_code import code_error, ends_this_task, named
+from verl_pivot.user_code import named, own_code
 
 SCORE_SECONDS = 600
 """Seconds that the method `score` of an environment may take."""
@@ -123,13 +123,9 @@ class EnvironmentKind:
         Raises:
             UserCodeError: If the class raises.
         """
-        try:
+        with own_code(f"environment {self.environment.__name__}"):
             environment = self.environment(metadata)
             listed = list(environment.tools)
-        except BaseException as error:  # the user's constructor, which may raise anything
-            if ends_this_task(error):
-                raise
-            raise code_error(f"environment {self.environment.__name__}", error) from error
         return RunningEnvironment(environment, self.signatures, listed, self.policy)
 
     @property
@@ -194,18 +190,15 @@ class RunningEnvironment:
         Raises:
             UserCodeError: If `score` raises, or returns neither a Verdict, nor a number in [0, 1], nor None.
         """
-        try:
-            async with asyncio.timeout(SCORE_SECONDS):
-                coming = self._environment.score(answer)
-                outcome = await coming if inspect.isawaitable(coming) else coming
-        except TimeoutError:
-            return Verdict.undecided("environment_failed", f"{self._place}.score did not end within {SCORE_SECONDS} s")
-        except (PivotError, OSError) as error:
-            return Verdict.undecided("environment_failed", named(error))
-        except BaseException as error:  # the user's `score`, which may raise anything
-            if ends_this_task(error):
-                raise
-            raise code_error(f"{self._place}.score", error) from error
+        limit = asyncio.timeout(SCORE_SECONDS)
+        with own_code(f"{self._place}.score"):
+            try:
+                async with limit:
+                    coming = self._environment.score(answer)
+                    outcome = await coming if inspect.isawaitable(coming) else coming
+            except (PivotError, OSError) as error:
+                late = f"{self._place}.score did not end within {SCORE_SECONDS} s"
+                return Verdict.undecided("environment_failed", late if limit.expired() else named(error))
         return _as_verdict(outcome, f"{self._place}.score")
 
     def progress(self) -> float | None:
@@ -214,13 +207,9 @@ class RunningEnvironment:
         Raises:
             UserCodeError: If `progress` raises, or returns neither a finite number nor None.
         """
-        try:
+        with own_code(f"{self._place}.progress"):
             progress = self._environment.progress()
             number = None if progress is None else float(progress)
-        except BaseException as error:  # the user's `progress`, which may raise anything
-            if ends_this_task(error):
-                raise
-            raise code_error(f"{self._place}.progress", error) from error
         if number is not None and not math.isfinite(number):
             raise UserCodeError(f"{self._place}.progress returned {number}; return a finite number or None")
         return number
@@ -231,14 +220,10 @@ class RunningEnvironment:
         Raises:
             UserCodeError: If `achieved` raises, or returns anything but tasks whose metadata JSON can hold.
         """
-        try:
+        with own_code(f"{self._place}.achieved"):
             tasks = tuple(self._environment.achieved())
             for task in tasks:
                 encode_json(task.metadata)
-        except BaseException as error:  # the user's `achieved`, which may raise anything
-            if ends_this_task(error):
-                raise
-            raise code_error(f"{self._place}.achieved", error) from error
         return tasks
 
     @property
@@ -252,12 +237,8 @@ class RunningEnvironment:
         Raises:
             UserCodeError: If `fork` raises, or returns anything but an environment of the same class.
         """
-        try:
+        with own_code(f"{self._place}.fork"):
             copy = self._environment.fork()
-        except BaseException as error:  # the user's `fork`, which may raise anything
-            if ends_this_task(error):
-                raise
-            raise code_error(f"{self._place}.fork", error) from error
         if type(copy) is not type(self._environment) or copy is self._environment:
             raise UserCodeError(f"{self._place}.fork returned {copy!r:.80}; return a new environment of the same class")
         return RunningEnvironment(copy, self._signatures, self._listed, self._policy)
@@ -268,12 +249,8 @@ class RunningEnvironment:
         Raises:
             UserCodeError: If `state` raises, or returns what JSON cannot hold.
         """
-        try:
+        with own_code(f"{self._place}.state"):
             return decode_json(encode_json(self._environment.state()))
-        except BaseException as error:  # the user's `state`, which may raise anything
-            if ends_this_task(error):
-                raise
-            raise code_error(f"{self._place}.state", error) from error
 
     async def close(self) -> None:
         """Close the environment.
@@ -281,17 +258,15 @@ class RunningEnvironment:
         Raises:
             UserCodeError: If its `close` raises, or does not end in time.
         """
-        try:
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._environment.close()
-        except TimeoutError as error:
-            raise UserCodeError(f"{self._place}.close did not end within {CLOSE_SECONDS} s") from error
-        except (PivotError, OSError):
-            raise
-        except BaseException as error:  # the user's `close`, which may raise anything
-            if ends_this_task(error):
-                raise
-            raise code_error(f"{self._place}.close", error) from error
+        limit = asyncio.timeout(CLOSE_SECONDS)
+        with own_code(f"{self._place}.close", passed=(PivotError, OSError)):
+            try:
+                async with limit:
+                    await self._environment.close()
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise UserCodeError(f"{self._place}.close did not end within {CLOSE_SECONDS} s") from error
 
     async def _call_method(self, signature: ToolSignature, arguments: JsonObject, workspace: Workspace) -> Observation:
         method = getattr(self._environment, signature.name)

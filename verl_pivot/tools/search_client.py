@@ -61,13 +61,14 @@ class SearchClient:
         return found
 
     async def _find_each(self, queries: list[str]) -> Sequence[list[str] | RefusedError]:
-        """[num_queries] documents of each query; of a batch that the service refuses, each is asked by itself."""
+        """[num_queries] documents of each query; a batch that the service refuses is asked by halves."""
         try:
             return await self._find_all(queries)
         except RefusedError as error:
             if len(queries) == 1:
                 return [error]
-        return [found for query in queries for found in await self._find_each([query])]
+        half = len(queries) // 2
+        return [*await self._find_each(queries[:half]), *await self._find_each(queries[half:])]
 
     async def _find_all(self, queries: list[str]) -> list[list[str]]:
         if_other = {

@@ -13,6 +13,8 @@ AnswerT = TypeVar("AnswerT")
 
 _MAX_ANSWER_BYTES = 32 << 20
 _CONNECT_SECONDS = 10.0
+_BUSY = frozenset({429, 502, 503, 504})
+"""Statuses of a service that takes no requests at present."""
 _DETAIL = 200
 """Characters of a refusal that a message shows."""
 
@@ -63,7 +65,7 @@ class ServiceClient:
 
         Raises:
             RefusedError: If the service refuses, or its answer is too large or invalid.
-            ToolFailureError: If the service cannot be reached, or its answer is late.
+            ToolFailureError: If the service cannot be reached or is busy, or its answer is late.
         """
         answer = await self._post(path, body)
         try:
@@ -91,8 +93,8 @@ class ServiceClient:
             problem = f"cannot be reached: {type(error).__name__}: {error}"
             raise ToolFailureError(self._sentence(problem)) from error
         if response.status != 200:
-            text = answer[:_DETAIL].decode(errors="replace")
-            raise self.failure(f"answered {path} with status {response.status}: {text}")
+            what = f"answered {path} with status {response.status}: {answer[:_DETAIL].decode(errors='replace')}"
+            raise ToolFailureError(self._sentence(what)) if response.status in _BUSY else self.failure(what)
         return answer
 
     async def _read(self, response: aiohttp.ClientResponse) -> bytes:

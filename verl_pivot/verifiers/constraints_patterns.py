@@ -118,8 +118,10 @@ def _additional_properties(
 
 def _unevaluated_properties(validator: Any, inner: Any, value: Any, schema: Any) -> Iterator[SchemaMismatchError]:
     if validator.is_type(value, "object"):
-        for name in value.keys() - set(_evaluated_keys(validator, schema, value)):
-            yield from _unknown_key(validator, inner, value, name)
+        evaluated = set(_evaluated_keys(validator, schema, value))
+        for name in value:  # in their order, so that the same text has the same reason
+            if name not in evaluated:
+                yield from _unknown_key(validator, inner, value, name)
 
 
 def _unknown_key(validator: Any, inner: Any, value: Mapping[str, Any], name: str) -> Iterator[SchemaMismatchError]:
