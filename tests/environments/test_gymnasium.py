@@ -231,6 +231,14 @@ async def test_the_policy_reads_the_first_observation_and_steps_to_the_end() -> 
     assert outcome == EnvironmentReturn(score=3.0, reason="environment_terminated")
 
 
+async def test_steps_of_one_turn_are_taken_in_their_order_also_where_calls_are_parallel() -> None:
+    async with counting().open({}, parallel_calls=True) as tools:
+        steps = [ToolCall(name="step", arguments={"action": action}) for action in (1, 2, 1)]
+        outcomes = await tools.toolbox.run(steps)
+
+    assert [text(each).partition("\n")[0] for each in outcomes] == ["1", "3", "Tool call failure"]
+
+
 async def test_a_limit_of_steps_is_told_from_an_end_of_the_task() -> None:
     async with counting().open({}) as tools:
         outcomes = [await step(tools, 0) for _ in range(4)]

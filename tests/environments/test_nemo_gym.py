@@ -84,6 +84,14 @@ async def test_the_tools_of_the_row_are_run_by_the_server_and_verify_gives_the_r
     assert verdict == EnvironmentReturn(score=1.0, reason="verified")
 
 
+async def test_calls_of_one_turn_reach_the_server_in_their_order() -> None:
+    async with running(Counters().app()) as url, (await toolset(url)).open(METADATA, parallel_calls=True) as tools:
+        counts = [ToolCall(name="increment_counter", arguments={"count": 2}) for _ in range(3)]
+        outcomes = await tools.toolbox.run([*counts, ToolCall(name="get_counter_value", arguments={})])
+
+    assert json.loads(text(outcomes[-1])) == {"count": 9}
+
+
 async def test_each_rollout_has_a_session_of_its_own(server: str) -> None:
     made = await toolset(server)
     async with made.open(METADATA) as first, made.open(METADATA) as second:

@@ -336,6 +336,13 @@ async def test_what_is_no_mistake_of_the_policy_is_a_failure_however_it_is_raise
     assert (outcome.observation, outcome.failure.startswith(failure)) == (None, True)
 
 
+class Waiting(Environment):
+    @tool
+    async def wait(self) -> str:
+        await asyncio.Event().wait()
+        return ""
+
+
 class Endless(Environment):
     async def score(self, answer: Message | None) -> float:
         await asyncio.Event().wait()
@@ -412,6 +419,28 @@ async def test_blocking_methods_run_one_at_a_time_and_delay_no_other_rollout(tmp
 
     assert text(outcome) == "1"
     assert 0.5 <= seconds < 0.9  # calls of one rollout run one after the other, both rollouts at once
+
+
+async def test_a_call_that_waits_for_others_of_its_environment_keeps_its_time_limit(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:Shelf\n  timeout_seconds: 0.5")
+    put = ToolCall(name="put", arguments={"item": "vase"})
+
+    async with tools.open({}, parallel_calls=True) as opened:
+        outcomes = await opened.toolbox.run([put] * 8)
+
+    assert [json.loads(text(outcome)) for outcome in outcomes] == [{"vase": count} for count in range(1, 9)]
+
+
+async def test_no_call_of_an_environment_begins_after_one_that_the_system_failed(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:Waiting\n  timeout_seconds: 0.1")
+    wait, unknown = ToolCall(name="wait", arguments={}), ToolCall(name="walk", arguments={})
+
+    async with tools.open({}, parallel_calls=True) as opened:
+        outcomes = await opened.toolbox.run([unknown, *[wait] * 8, unknown])
+        waits = opened.toolbox.tools["wait"]
+
+    assert [outcome.failure for outcome in outcomes] == ["", "tool wait did not answer within 0.1 s", ""]
+    assert waits.policy == CallPolicy(timeout_seconds=0.1, in_order=True)
 
 
 async def test_tools_of_an_environment_that_depend_on_the_row_are_run_by_its_method_call(tmp_path: Path) -> None:

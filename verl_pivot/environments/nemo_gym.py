@@ -96,9 +96,8 @@ class NemoGymSession:
         """
         self._entry, self._row = entry, row
         self._place = f"environment nemo_gym:{entry.url}"
-        policy = CallPolicy(timeout_seconds=entry.timeout_seconds)
+        policy = CallPolicy(timeout_seconds=entry.timeout_seconds, in_order=True)
         self.tools = tuple(_ServerTool(self, schema, policy) for schema in schemas)
-        self._lock = asyncio.Lock()
         self._http: aiohttp.ClientSession | None = None
         self._output: list[Json] = []
         """Items of the response so far, in the form of OpenAI's Responses API."""
@@ -130,15 +129,14 @@ class NemoGymSession:
             ToolError: If the server refuses the arguments.
             ToolFailureError: If the server fails.
         """
-        async with self._lock:  # so that the response has the calls in the order in which they were made
-            answer = await self._posted(f"/{name}", arguments, None)
-            if answer.status not in _REFUSED:
-                answer.check()
-            text = shortened(answer.text, self._entry.max_characters)
-            number = len(self._output) // 2
-            call: JsonObject = {"name": name, "arguments": encode_json(arguments), "call_id": f"call_{number}"}
-            self._output.append({"type": "function_call", **call})
-            self._output.append({"type": "function_call_output", "call_id": f"call_{number}", "output": text})
+        answer = await self._posted(f"/{name}", arguments, None)
+        if answer.status not in _REFUSED:
+            answer.check()
+        text = shortened(answer.text, self._entry.max_characters)
+        number = len(self._output) // 2
+        call: JsonObject = {"name": name, "arguments": encode_json(arguments), "call_id": f"call_{number}"}
+        self._output.append({"type": "function_call", **call})
+        self._output.append({"type": "function_call_output", "call_id": f"call_{number}", "output": text})
         if (kind := _REFUSED.get(answer.status)) is not None:
             raise ToolError(text, kind)
         return Observation(text)

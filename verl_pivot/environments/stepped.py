@@ -136,8 +136,8 @@ class SteppedEnvironment:
             label: Name of the environment in messages.
         """
         self._stepper, self._options, self._place = stepper, options, f"environment {label}"
-        self.tools = (_StepTool(self, schema, CallPolicy(timeout_seconds=options.timeout_seconds)),)
-        self._lock = asyncio.Lock()
+        policy = CallPolicy(timeout_seconds=options.timeout_seconds, in_order=True)
+        self.tools = (_StepTool(self, schema, policy),)
         self._rewards: list[float] = []
         self._end: StopReason | None = None
         self._is_lost = False
@@ -166,21 +166,20 @@ class SteppedEnvironment:
             ToolError: If the action is the policy's mistake, or the environment has ended.
             ToolFailureError: If the environment fails, or gives a reward that is no finite number.
         """
-        async with self._lock:
-            if self._is_lost:
-                raise ToolFailureError(f"{self._place} failed in an earlier call")
-            if self._end is not None:
-                raise ToolError(f"the environment has ended ({_ENDINGS[self._end]}); it takes no further step")
-            self._is_lost = True  # until the step has returned, since a cancelled one leaves an unknown state
-            try:
-                taken = await self._stepper.step(arguments)
-            except ToolError:
-                self._is_lost = False
-                raise
-            if not math.isfinite(taken.reward):
-                raise ToolBugError(f"{self._place} gave the reward {taken.reward}; a reward is a finite number")
-            self._is_lost, self._end = False, taken.end
-            self._rewards.append(taken.reward)
+        if self._is_lost:
+            raise ToolFailureError(f"{self._place} failed in an earlier call")
+        if self._end is not None:
+            raise ToolError(f"the environment has ended ({_ENDINGS[self._end]}); it takes no further step")
+        self._is_lost = True  # until the step has returned, since a cancelled one leaves an unknown state
+        try:
+            taken = await self._stepper.step(arguments)
+        except ToolError:
+            self._is_lost = False
+            raise
+        if not math.isfinite(taken.reward):
+            raise ToolBugError(f"{self._place} gave the reward {taken.reward}; a reward is a finite number")
+        self._is_lost, self._end = False, taken.end
+        self._rewards.append(taken.reward)
         return Observation(self._text(taken), reward=taken.reward, end=taken.end)
 
     def _text(self, step: Step) -> str:

@@ -1,8 +1,8 @@
 """A task on web pages -> OpenedEnvironment: tools by the elements' numbers, and the page as text after each call."""
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple, Protocol
 
@@ -97,14 +97,15 @@ class WebEnvironment:
             page: Settings with which the page is opened.
             options: The entry of the tools file.
         """
-        self.tools: tuple[Tool, ...] = tuple(_WebTool(WEB_ACTIONS[name].schema, self._take(name)) for name in names)
+        self.tools: tuple[Tool, ...] = tuple(
+            _WebTool(WEB_ACTIONS[name].schema, partial(self._act, name)) for name in names
+        )
         self._task, self._browser, self._settings, self._options = task, browser, page, options
         self._page: WebPage | None = None
         self._seen = PageEvents()
         self._end: TaskEnd | None = None
         self._is_lost = False
         """Whether the browser failed, so that the outcome cannot be known."""
-        self._lock = asyncio.Lock()
 
     async def begin(self) -> str:
         """Open the page; returns the task and the page as text.
@@ -138,13 +139,6 @@ class WebEnvironment:
         """Close the page."""
         if self._page is not None:
             await self._page.close()
-
-    def _take(self, name: str) -> "Callable[[JsonObject], Awaitable[Observation]]":
-        async def taken(arguments: JsonObject) -> Observation:
-            async with self._lock:
-                return await self._act(name, arguments)
-
-        return taken
 
     async def _act(self, name: str, arguments: JsonObject) -> Observation:
         """Take an action.
@@ -191,7 +185,7 @@ class WebEnvironment:
 class _WebTool:
     """One action on the page of one rollout. The page has time limits of its own."""
 
-    policy = CallPolicy(timeout_seconds=None)
+    policy = CallPolicy(timeout_seconds=None, in_order=True)
 
     def __init__(self, schema: JsonObject, take: "Callable[[JsonObject], Awaitable[Observation]]") -> None:
         self.schema, self._take = schema, take

@@ -108,7 +108,7 @@ class RolloutSettings(Options):
     retry_message: str | None = None
     """Message that the policy reads after a turn with neither a call nor an answer."""
     parallel_calls: bool = False
-    """Whether the calls of one turn run at once."""
+    """Whether the calls of one turn run at once, but for those of an environment."""
     max_turns: Annotated[int, Field(ge=1)] = 10
     max_turn_tokens: Annotated[int, Field(ge=1)] | None = None
     max_observation_tokens: Annotated[int, Field(ge=16)] = 1024

@@ -44,7 +44,7 @@ class RolloutOptions(Options):
     max_calls_per_turn: int = Field(default=16, ge=1)
     """Maximum number of calls of one turn that are run."""
     parallel_calls: bool = False
-    """Whether the calls of one turn run concurrently."""
+    """Whether the calls of one turn run at once, but for those of an environment."""
     reward_function: str | None = None
     """Reward function in verl's format, given as file.py:name, for tasks that no environment decides."""
 

@@ -1,6 +1,7 @@
 """Calls of one turn -> CallOutcomes: calls are checked against the schemas, run, and retried after failures."""
 
 import asyncio
+import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -65,7 +66,7 @@ class Toolbox:
     max_calls_per_turn: int = 16
     """Most calls of one turn that are run; for each further call the policy reads an error."""
     parallel_calls: bool = False
-    """Whether the calls of one turn run at once, instead of one after the other."""
+    """Whether the calls of one turn run at once, but for those whose tools keep them in order."""
 
     @property
     def schemas(self) -> list[JsonObject]:
@@ -74,14 +75,29 @@ class Toolbox:
     async def run(self, calls: Sequence[ToolCall | Malformed]) -> list[CallOutcome]:
         """Run the calls of one turn and return their outcomes in order.
 
-        Unless calls are parallel, none begins after a failure of the system: there may be fewer outcomes than calls.
+        Of calls in order, none begins after a failure of the system: there may be fewer outcomes than calls.
         """
-        if self.parallel_calls:
-            return list(await asyncio.gather(*(self.run_one(call, number) for number, call in enumerate(calls))))
-        outcomes: list[CallOutcome] = []
+        chains: dict[int | None, list[tuple[int, ToolCall | Malformed]]] = {}
         for number, call in enumerate(calls):
-            outcomes.append(await self.run_one(call, number))
-            if outcomes[-1].failure:
+            is_in_order = not self.parallel_calls or self._is_in_order(call)
+            chains.setdefault(None if is_in_order else number, []).append((number, call))
+        found = await asyncio.gather(*(self._one_after_the_other(chain) for chain in chains.values()))
+        outcomes = dict(itertools.chain.from_iterable(found))
+        return [outcomes[number] for number in sorted(outcomes)]
+
+    def _is_in_order(self, call: ToolCall | Malformed) -> bool:
+        tool = self.tools.get(call.name) if isinstance(call, ToolCall) else None
+        return tool is not None and tool.policy.in_order
+
+    async def _one_after_the_other(
+        self, calls: Sequence[tuple[int, ToolCall | Malformed]]
+    ) -> list[tuple[int, CallOutcome]]:
+        """(number, outcome) of each call until the system fails."""
+        outcomes: list[tuple[int, CallOutcome]] = []
+        for number, call in calls:
+            outcome = await self.run_one(call, number)
+            outcomes.append((number, outcome))
+            if outcome.failure:
                 break
         return outcomes
 

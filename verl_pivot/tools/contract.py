@@ -53,7 +53,7 @@ class OnTimeout(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallPolicy:
-    """Time limit and retries for the calls of one tool.
+    """Time limit, retries and order of the calls of one tool.
 
     Example:
         CallPolicy(timeout_seconds=20.0, retries=2)
@@ -64,6 +64,9 @@ class CallPolicy:
     retries: int = 0
     """Further attempts after a failure of the system; 0 if running a call twice could do harm."""
     on_timeout: OnTimeout = OnTimeout.MASK
+    in_order: bool = False
+    """Whether calls of one rollout never run at once with other such calls, since they change a state that they share.
+    The time limit of a call begins with the call, not with its wait."""
 
 
 class Tool(Protocol):
@@ -76,7 +79,7 @@ class Tool(Protocol):
 
     @property
     def policy(self) -> CallPolicy:
-        """Time limit, retries, and what follows a timeout."""
+        """Time limit, retries, what follows a timeout, and order."""
         ...
 
     async def call(self, arguments: JsonObject, workspace: Workspace) -> Observation:

@@ -5,7 +5,7 @@ import inspect
 import math
 import numbers
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -114,8 +114,9 @@ class EnvironmentKind:
             raise ConfigError(f"{name} is not a subclass of verl_pivot.tools.contract.Environment")
         owner = f"environment {environment.__name__}"
         signatures = [read_signature(method, owner=owner, is_method=True) for method in tool_methods(environment)]
-        limit = CallPolicy(timeout_seconds=None) if environment.has_own_limits else policy
-        return cls(environment=environment, signatures=tuple(signatures), policy=limit)
+        seconds = None if environment.has_own_limits else policy.timeout_seconds
+        ordered = replace(policy, timeout_seconds=seconds, in_order=True)
+        return cls(environment=environment, signatures=tuple(signatures), policy=ordered)
 
     def open(self, metadata: JsonObject) -> "RunningEnvironment":
         """Make the state of one rollout from the decoded column `metadata` of its row.
@@ -169,7 +170,6 @@ class RunningEnvironment:
         self._environment = environment
         self._signatures, self._listed, self._policy = signatures, listed, policy
         self._place = f"environment {type(environment).__name__}"
-        self._lock = asyncio.Lock()
         methods = [
             _EnvironmentTool(schema=each.schema, policy=policy, run=partial(self._call_method, each))
             for each in signatures
@@ -277,8 +277,7 @@ class RunningEnvironment:
         return await self._observe("call", self._environment.call, {"call": call})
 
     async def _observe(self, name: str, function: Callable[..., Any], values: dict[str, Any]) -> Observation:
-        async with self._lock:
-            return await observe(function, values, f"{self._place}.{name}")
+        return await observe(function, values, f"{self._place}.{name}")
 
 
 def _as_verdict(outcome: object, place: str) -> Verdict | None:

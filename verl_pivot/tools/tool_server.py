@@ -81,7 +81,7 @@ class ToolServer:
 class ActionTool:
     """The tool of a server, which gets the text of a turn unchanged and finds the actions in it."""
 
-    policy = CallPolicy(timeout_seconds=None)  # the client has a limit, and an action may have been done already
+    policy = CallPolicy(timeout_seconds=None, in_order=True)  # the client has a limit, and an action may have been done
 
     def __init__(self, server: ToolServer, name: str) -> None:
         self.schema = text_schema(name, "Act by what the turn says.", {"action": "The turn."})
