@@ -37,7 +37,7 @@ KINDS = (
     Kind(
         "Verifiers",
         "A row names its verifier as `{{name: ..., options: {{...}}}}`; an import gives it by `--verifier` and "
-        "`--verifier-options`. What each accepts, and the attacks that it was tried with, is in [Verifiers]({page}).",
+        "`--verifier-options`. [Verifiers]({page}) says what each accepts.",
         known_verifiers,
         verifier_options,
         "verifiers.md",

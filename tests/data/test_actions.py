@@ -12,7 +12,7 @@ from verl_pivot.data.actions import parse_action
 from verl_pivot.rollout.turn_parsers import HermesParser
 from verl_pivot.types import Malformed, Message, Role, ToolCall
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 REFUND = '<tool_call>\n{"name": "refund", "arguments": {"order_id": 17}}\n</tool_call>'
 
 
@@ -169,11 +169,11 @@ async def test_a_turn_whose_text_makes_it_no_action_is_malformed_for_verifiers_a
 
 
 def test_the_page_shows_them() -> None:
-    rows = [f"| {attack} | `malformed_message` |" for attack in MALFORMED_MESSAGES]
+    rows = [f"\n- {attack}\n" for attack in MALFORMED_MESSAGES]
 
     missing = [row for row in rows if row not in PAGE.read_text()]
 
-    assert missing == [], "\n".join(rows)
+    assert missing == [], "".join(missing)
 
 
 @pytest.mark.parametrize(

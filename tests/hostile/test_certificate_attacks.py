@@ -1,5 +1,7 @@
-"""Patches that try to be paid by a judge of certificates, and certificates that prove nothing; docs/verifiers.md lists
-both."""
+"""Patches that try to be paid by a judge of certificates, and certificates that prove nothing.
+
+docs/verifier_attacks.md lists both.
+"""
 
 import copy
 import json
@@ -15,7 +17,7 @@ from tests.support.paths import ROOT
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 BEFORE = "def total(prices):\n    return prices[0]\n"
 RIGHT = "def total(prices):\n    return sum(prices)\n"
 WRONG = "def total(prices):\n    return max(prices)\n"
@@ -153,7 +155,7 @@ async def test_a_judge_that_believes_all_it_is_told_is_not_told_by_a_patch(
 def test_the_page_shows_the_attacks_and_the_defects() -> None:
     page = PAGE.read_text()
     rows = [f"| {name} | `{reason}` |" for name, (_, reason) in ATTACKS.items()]
-    rows += [f"| {name} | `uncertified` |" for name in DEFECTS]
+    rows += [f"\n- {name}\n" for name in DEFECTS]
 
     assert [row for row in rows if row not in page] == []
 

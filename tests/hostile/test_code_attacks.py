@@ -1,4 +1,4 @@
-"""Programs that try to be paid without solving the task; docs/verifiers.md lists them."""
+"""Programs that try to be paid without solving the task; docs/verifier_attacks.md lists them."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.support.sandbox_services import use_service
 from verl_pivot.types import JsonObject, Message, Role, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 RIGHT = "def total(numbers):\n    return sum(numbers)"
 ASSERTS: JsonObject = {
     "asserts": [

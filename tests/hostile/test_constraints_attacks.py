@@ -1,4 +1,4 @@
-"""Texts that try to pass for the form that a row asks for; docs/verifiers.md lists them."""
+"""Texts that try to pass for the form that a row asks for; docs/verifier_attacks.md lists them."""
 
 import json
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.constraints_patterns import contains_match
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 PERSON: JsonObject = {
     "type": "object",
     "properties": {

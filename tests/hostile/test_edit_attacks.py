@@ -1,4 +1,4 @@
-"""Editor calls that try to be paid without the expert's change; docs/verifiers.md lists them."""
+"""Editor calls that try to be paid without the expert's change; docs/verifier_attacks.md lists them."""
 
 import ast
 import difflib
@@ -16,7 +16,7 @@ from verl_pivot.verifiers.edit_patches import apply_patch
 from verl_pivot.verifiers.edit_python import PythonEdit
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 PATH = "/repo/app/total.py"
 BEFORE = '''# Copyright of the shop
 import math

@@ -1,4 +1,4 @@
-"""Answers that try to be paid without being the expert's; docs/verifiers.md lists them."""
+"""Answers that try to be paid without being the expert's; docs/verifier_attacks.md lists them."""
 
 import asyncio
 from functools import cache
@@ -12,7 +12,7 @@ from tests.support.sandbox_services import use_service
 from verl_pivot.types import Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 
 # {what the answer does: (the expert's answer, the text, reason)}
 ATTACKS: dict[str, tuple[str, str, str]] = {

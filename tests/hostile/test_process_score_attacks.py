@@ -1,4 +1,4 @@
-"""Answers of a policy trained as a judge that try to be paid for a wrong score; docs/verifiers.md lists them."""
+"""Answers of a policy trained as a judge that try to be paid for a wrong score; docs/verifier_attacks.md lists them."""
 
 import json
 
@@ -10,7 +10,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.types import JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 TURN = "I look it up. <search>who painted the Night Watch</search>"
 NAMES = ("information", "query")
 LISTED = [{"name": name, "text": "It is right."} for name in NAMES]

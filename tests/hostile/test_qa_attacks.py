@@ -1,4 +1,4 @@
-"""Short answers that try to pass for the expert's; docs/verifiers.md lists them."""
+"""Short answers that try to pass for the expert's; docs/verifier_attacks.md lists them."""
 
 import pytest
 from hypothesis import given
@@ -9,7 +9,7 @@ from tests.support.paths import ROOT
 from verl_pivot.types import Json, Message, Role, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 
 
 def say(text: str) -> Message:

@@ -1,4 +1,7 @@
-"""Pages that try to be paid without being what was asked for, in a real browser; docs/verifiers.md lists them."""
+"""Pages that try to be paid without being what was asked for, in a real browser.
+
+docs/verifier_attacks.md lists them.
+"""
 
 import asyncio
 import base64
@@ -18,7 +21,7 @@ from verl_pivot.types import Json, JsonObject, Message, Role, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
 pytestmark = needs_browser
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 RIGHT = """<style>body {margin: 0} #menu, #text {position: absolute; top: 20px; height: 100px}
 #menu {left: 20px; width: 100px; background: #ff0000} #text {left: 150px; width: 120px;
 background: #0000ff; color: #fff}</style><div id=menu>Menu</div><div id=text>Hello</div>"""

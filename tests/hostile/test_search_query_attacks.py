@@ -1,4 +1,4 @@
-"""Queries that try to be paid without asking what the expert asks; docs/verifiers.md lists them."""
+"""Queries that try to be paid without asking what the expert asks; docs/verifier_attacks.md lists them."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from verl_pivot.types import Json, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 from verl_pivot.verifiers.search_query_words import stem
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 EXPERT = "year the Eiffel Tower was built"
 TOPICS = ("tower", "river", "painter", "engine", "battle", "island", "opera", "vaccine", "comet", "bridge")
 

@@ -1,4 +1,4 @@
-"""Commands and keystrokes that try to be paid without being the expert's; docs/verifiers.md lists them."""
+"""Commands and keystrokes that try to be paid without being the expert's; docs/verifier_attacks.md lists them."""
 
 import json
 from difflib import SequenceMatcher
@@ -15,7 +15,7 @@ from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 from verl_pivot.verifiers.shell_forms import form_of
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 EXPERT = "rm -rf build/old && grep -n 'def main' src/app.py | head -n 5 > out.txt"
 
 ATTACKS: dict[str, tuple[str, str]] = {
@@ -112,7 +112,7 @@ NOT_SAME_HERE = [
     ("tar -xzf a", "tar xzf a"),
     ("sudo ls -la", "sudo ls -al"),
 ]
-"""Pairs of lines that do the same, but are refused as different; docs/verifiers.md names them."""
+"""Pairs of lines that do the same, but are refused as different; docs/verifier_attacks.md names them."""
 DIFFERENT = [
     ("find . -name a -type f", "find . -type f -name a"),
     ("tar -xzf a.tgz", "tar -zxf a.tgz"),

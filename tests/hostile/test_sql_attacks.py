@@ -1,4 +1,4 @@
-"""Queries that try to be paid without the expert's rows; docs/verifiers.md lists them."""
+"""Queries that try to be paid without the expert's rows; docs/verifier_attacks.md lists them."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tests.support.sandbox_services import use_service
 from verl_pivot.types import JsonObject, Message, Role, ToolCall, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 SHOP = """
 CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT NOT NULL, city TEXT, age INTEGER);
 INSERT INTO customers VALUES (1, 'Ann', 'Bern', 34), (2, 'Bob', 'Rome', 28), (3, 'Cem', 'Bern', 51),

@@ -1,4 +1,4 @@
-"""Attacks on `tool_call`: no completion is paid without the expert's call; docs/verifiers.md lists them."""
+"""Attacks on `tool_call`: no completion is paid without the expert's call; docs/verifier_attacks.md lists them."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.support.tool_call_attacks import ATTACKS, RIGHT, turn_of
 from verl_pivot.types import Verdict
 from verl_pivot.verifiers.scoring import score_completion
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 
 
 async def judge(text: str, mode: str) -> Verdict:

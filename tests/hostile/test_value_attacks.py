@@ -1,4 +1,7 @@
-"""Values that try to pass for the expert's under the most lenient schema or option; docs/verifiers.md lists them."""
+"""Values that try to pass for the expert's under the most lenient schema or option.
+
+docs/verifier_attacks.md lists them.
+"""
 
 import json
 
@@ -11,7 +14,7 @@ from tests.support.paths import ROOT
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Turn, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-PAGE = ROOT / "docs" / "verifiers.md"
+PAGE = ROOT / "docs" / "verifier_attacks.md"
 
 NO_SCHEMA: Json = None
 NUMBER: Json = {"type": "number"}

@@ -105,7 +105,7 @@ ATTACKS: dict[str, str] = {
     "gives no arguments at all": '<tool_call>{"name": "refund"}</tool_call>',
     "writes JavaScript for JSON": call("{order_id: 17, amount: 9.5, reason: 'arrived too late and broken'}"),
 }
-"""{what the completion does, in the words of docs/verifiers.md: its text}."""
+"""{what the completion does, in the words of docs/verifier_attacks.md: its text}."""
 
 
 def turn_of(mode: str) -> Turn:
