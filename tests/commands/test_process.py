@@ -164,8 +164,9 @@ def test_what_cannot_be_labelled_is_counted_by_its_reason(tmp_path: Path) -> Non
         dumped("a_5_0", 1.0, " ", "Ann."),
         dumped("a_6_0", 0.0, "look it up", "Ann.", stop_reason=StopReason.TOOL_FAILURE),
     )
+    (tmp_path / "copy.jsonl").write_bytes((tmp_path / "3.jsonl").read_bytes())
 
-    done = cli("process", "label", *given, "--by", "outcomes")
+    done = cli("process", "label", tmp_path / "copy.jsonl", *given, "--by", "outcomes")
 
     assert done.exit_code == 0, done.stderr
     for reason in (
@@ -175,6 +176,7 @@ def test_what_cannot_be_labelled_is_counted_by_its_reason(tmp_path: Path) -> Non
         "prompt that is not in --rows",
         "turn without text, which scores 0 without a question",
         "masked: the system failed",
+        "rollout that was read before, such as from a copy of a dump",
     ):
         assert reason in done.stdout
     assert len(rows_of(tmp_path)) == 1

@@ -41,6 +41,17 @@ def test_by_rule_the_success_is_written_with_its_goal_and_site(tmp_path: Path) -
     assert shlex.split(result.stdout.splitlines()[-1])[-1] == f"pivot.rollout.workflows.file='{out}'"
 
 
+def test_rollouts_of_a_copied_dump_are_read_once_and_counted(tmp_path: Path) -> None:
+    path = dump(tmp_path)
+    copy = tmp_path / "copy.jsonl"
+    copy.write_bytes(path.read_bytes())
+
+    result = cli("workflows", "induce", path, copy, "--out", tmp_path / "w.jsonl")
+
+    assert result.returncode == 0, result.stderr
+    assert "│ left out │     3 │ rollout that was read before, such as from a copy of a dump" in result.stdout
+
+
 def test_a_models_workflows_are_checked_against_their_source(tmp_path: Path) -> None:
     def answer(path: str, body: JsonObject) -> Answer:
         fill = {"note": "look", "tool": "fill", "arguments": {"element": 4, "text": "{name}"}}

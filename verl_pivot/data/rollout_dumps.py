@@ -17,6 +17,9 @@ from verl_pivot.types import JsonObject
 FOLDER = "pivot"
 """Folder of the dumps within `trainer.rollout_data_dir` and `trainer.validation_data_dir`."""
 
+REPEATED = "rollout that was read before, such as from a copy of a dump"
+"""Reason for which a reader of several dumps leaves a rollout out, which would count twice."""
+
 
 class RecordedTexts(StrEnum):
     """Which rollouts have their texts in a dump, as `pivot.record` says; every rollout has a line."""

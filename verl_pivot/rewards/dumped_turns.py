@@ -8,7 +8,7 @@ from pathlib import Path
 from verl_pivot.data.files import read_rows
 from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.prompts import prompt_id
-from verl_pivot.data.rollout_dumps import DumpedRollout, read_rollouts
+from verl_pivot.data.rollout_dumps import REPEATED, DumpedRollout, read_rollouts
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.labelled_turns import JudgedTurn
 from verl_pivot.rewards.principles import ShownTurn, task_text
@@ -73,10 +73,13 @@ def dumped_turns(
     Raises:
         DataError: If a dump cannot be read.
     """
+    seen: set[str] = set()
     for rollout in (rollout for path in dumps for rollout in read_rollouts(path)):
         counts.num_rollouts += 1
         on_rollouts(1)
-        if why := _unusable(rollout, tasks, needs_outcome=needs_outcome):
+        why = REPEATED if rollout.uid in seen else _unusable(rollout, tasks, needs_outcome=needs_outcome)
+        seen.add(rollout.uid)
+        if why:
             counts.left_out[why] += 1
             continue
         for turn in _turns(rollout, tasks):

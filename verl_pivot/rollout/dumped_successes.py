@@ -9,7 +9,7 @@ from pathlib import Path
 from verl_pivot.data.files import read_rows
 from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.prompts import prompt_id
-from verl_pivot.data.rollout_dumps import DumpedRollout, read_rollouts
+from verl_pivot.data.rollout_dumps import REPEATED, DumpedRollout, read_rollouts
 from verl_pivot.engines.chat import ChatClient
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.principle_answers import InvalidAnswerError, reason_to_count
@@ -60,12 +60,15 @@ def read_successes(
     """
     found = DumpedSuccesses()
     prompts: dict[str, WorkflowTask] = {}
+    seen: set[str] = set()
     for rollout in (rollout for path in dumps for rollout in read_rollouts(path)):
         found.num_rollouts += 1
         if rollout.prompt is not None:  # only the first line of a group has it
             prompts[rollout.group] = task_of(rollout.prompt, {})
         task = prompts.get(rollout.group) if tasks is None else _task(rollout, tasks)
-        if why := _unusable(rollout, task, min_score):
+        why = REPEATED if rollout.uid in seen else _unusable(rollout, task, min_score)
+        seen.add(rollout.uid)
+        if why:
             found.left_out[why] += 1
             continue
         assert rollout.record is not None, rollout.uid
