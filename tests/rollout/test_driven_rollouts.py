@@ -216,6 +216,17 @@ async def test_an_engine_that_fails_masks_whatever_the_environment_says() -> Non
     assert found["reason"] == "engine_failure"
 
 
+async def test_an_exception_of_the_engine_masks_whatever_the_environment_says() -> None:
+    """The script has one answer, so that the second request raises in the engine."""
+    loop = driven_loop("shrugs", ["One."])
+
+    (output,) = await rows_of(loop)
+
+    found = output.extra_fields["verdict"]
+    assert (found["score"], found["reason"]) == (None, "engine_failure")
+    assert found["detail"].startswith("IndexError: ")
+
+
 async def test_an_environment_that_asks_for_nothing_gives_no_row() -> None:
     assert await rows_of(driven_loop("idle", [])) == []
 

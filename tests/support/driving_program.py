@@ -169,6 +169,13 @@ def undecided(task: dict[str, Any]) -> None:
     report(None)
 
 
+def shrugs(task: dict[str, Any]) -> None:
+    """Give no reward, whatever the endpoint answers."""
+    once(task)
+    status, body = post({"messages": [{"role": "user", "content": "And now?"}]})
+    report(0.0, metrics={"status": status, "is_engine_failure": float(body["error"]["code"] == "engine_failure")})
+
+
 def idle(task: dict[str, Any]) -> None:
     report(1.0)
 

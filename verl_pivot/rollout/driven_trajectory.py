@@ -1,6 +1,7 @@
 """DrivenTrajectory: conversations that a foreign program has with the policy -> rows, with the tokens as sampled."""
 
 import asyncio
+import logging
 import math
 import time
 from collections.abc import Mapping
@@ -28,6 +29,9 @@ from verl_pivot.rollout.played_rollout import ToolLoopParts
 from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_sampler import NO_TOKENS, EngineReport, SampledTurn, TurnSampler
 from verl_pivot.types import JsonObject, ToolCall
+from verl_pivot.user_code import named
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,16 +86,13 @@ class DrivenTrajectory:
         self.engine = EngineReport()
         self.stop_reason = StopReason.ANSWERED
         """Limit or failure for which a request was refused; ANSWERED if none was."""
+        self.failure = ""
+        """Description of a failure of the engine, or of the chat template; "" if there was none."""
 
     @property
     def is_limited(self) -> bool:
         """Whether a request was refused for a limit of the rollout, or for a failure of the engine."""
         return self.stop_reason is not StopReason.ANSWERED
-
-    @property
-    def failure(self) -> str:
-        """Description of a failure of the engine; "" if there was none."""
-        return NO_TOKENS if self.stop_reason is StopReason.ENGINE_FAILURE else ""
 
     @property
     def idle_seconds(self) -> float:
@@ -107,32 +108,41 @@ class DrivenTrajectory:
         async with self._one_at_a_time:
             if self._is_over:
                 raise ChatRefusedError("the trajectory is over", status=401, code="invalid_api_key")
-            self._check_limits()
-            begun = await self._begun(request)
-            most = self._most_tokens(begun, request)
-            sampled = await self._sampler.sample(begun.tokens.token_ids, most, len(self.turn_tokens))
-            self._deadline = self.engine.deadline(self._deadline, sampled.report, self._limits.max_wall_seconds)
-            self.engine = self.engine.plus(sampled.report)
-            if not sampled.token_ids:
-                raise self._refused(StopReason.ENGINE_FAILURE, NO_TOKENS, status=500)
-            turn, text = await self._read(sampled, request, len(begun.tokens.token_ids))
-            self.conversations = [each for each in self.conversations if each.first_turn != begun.first_turn]
-            self.conversations.append(
-                DrivenConversation(
-                    tokens=await with_sampled_turn(self._parts, begun.tokens, sampled),
-                    seen=[*request.messages, _as_sent_back(turn.message)],
-                    written=[*begun.written, {"role": "assistant", "content": text}],
-                    tools=request.tools,
-                    num_prompt_messages=begun.num_prompt_messages,
-                    first_turn=begun.first_turn,
-                    may_go_on=turn.ended,
-                    turns=(*begun.turns, _dumped_turn(text, turn, sampled.report.seconds)),
-                )
+            try:
+                return await self._answer(request)
+            except ChatRefusedError:
+                raise
+            except Exception as error:  # of the engine or the chat template: a program may go on and give a reward
+                logger.exception("a request to the policy failed")
+                raise self._failed(named(error)) from error
+
+    async def _answer(self, request: ChatRequest) -> ChatTurn:
+        self._check_limits()
+        begun = await self._begun(request)
+        most = self._most_tokens(begun, request)
+        sampled = await self._sampler.sample(begun.tokens.token_ids, most, len(self.turn_tokens))
+        self._deadline = self.engine.deadline(self._deadline, sampled.report, self._limits.max_wall_seconds)
+        self.engine = self.engine.plus(sampled.report)
+        if not sampled.token_ids:
+            raise self._failed(NO_TOKENS)
+        turn, text = await self._read(sampled, request, len(begun.tokens.token_ids))
+        self.conversations = [each for each in self.conversations if each.first_turn != begun.first_turn]
+        self.conversations.append(
+            DrivenConversation(
+                tokens=await with_sampled_turn(self._parts, begun.tokens, sampled),
+                seen=[*request.messages, _as_sent_back(turn.message)],
+                written=[*begun.written, {"role": "assistant", "content": text}],
+                tools=request.tools,
+                num_prompt_messages=begun.num_prompt_messages,
+                first_turn=begun.first_turn,
+                may_go_on=turn.ended,
+                turns=(*begun.turns, _dumped_turn(text, turn, sampled.report.seconds)),
             )
-            self.conversations.sort(key=lambda each: each.first_turn)
-            self.turn_tokens.append(len(sampled.token_ids))
-            self._last_answer = time.monotonic()
-            return turn
+        )
+        self.conversations.sort(key=lambda each: each.first_turn)
+        self.turn_tokens.append(len(sampled.token_ids))
+        self._last_answer = time.monotonic()
+        return turn
 
     def _check_limits(self) -> None:
         """Raises ChatRefusedError if the rollout may have no further turn."""
@@ -188,11 +198,14 @@ class DrivenTrajectory:
             raise self._refused(StopReason.MAX_RESPONSE_TOKENS, text, code=CONTEXT_FULL)
         return most if request.max_tokens is None else min(most, request.max_tokens)
 
-    def _refused(
-        self, reason: StopReason, text: str, *, status: int = 400, code: str = "rollout_limit"
-    ) -> ChatRefusedError:
+    def _refused(self, reason: StopReason, text: str, *, code: str = "rollout_limit") -> ChatRefusedError:
         self.stop_reason = reason
-        return ChatRefusedError(text, status=status, code=code)
+        return ChatRefusedError(text, status=400, code=code)
+
+    def _failed(self, failure: str) -> ChatRefusedError:
+        """Error for a request that failed through no fault of the policy, which masks the rollout."""
+        self.stop_reason, self.failure = StopReason.ENGINE_FAILURE, failure
+        return ChatRefusedError(failure, status=500, code="engine_failure")
 
     async def _read(self, sampled: SampledTurn, request: ChatRequest, num_read: int) -> tuple[ChatTurn, str]:
         """A turn, and its whole text."""
