@@ -18,13 +18,14 @@ from verl_pivot.cli import app
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.errors import DataError
+from verl_pivot.profiling.early_stopping import EarlyStop
 from verl_pivot.profiling.profiles import ProfileSettings, file_sha256, read_profiles, read_settings
 from verl_pivot.profiling.writer import open_profile
 from verl_pivot.quality.contract import DatasetFilter, Ruling
 from verl_pivot.quality.difficulty import Difficulty, largest_mix
 from verl_pivot.quality.filtering import FilterOutcome, filter_trajectories
 from verl_pivot.quality.near_duplicates import bands_for
-from verl_pivot.quality.profile_totals import ProfileTotals, totals_of
+from verl_pivot.quality.profile_totals import ProfileTotals, read_totals, totals_of
 from verl_pivot.quality.registry import make_filter
 from verl_pivot.quality.rules import FilterRules, read_rules, shipped_rules
 from verl_pivot.types import Json, Message, Role, ToolCall, Trajectory, TurnProfile
@@ -277,7 +278,7 @@ def test_solved_drops_what_all_samples_of_every_turn_got_right(
 
 
 def test_a_profile_that_lacks_a_trajectory_is_refused() -> None:
-    with pytest.raises(DataError, match="lacks 1 of 2 trajectories, b among them"):
+    with pytest.raises(DataError, match="lacks 1 of 2 trajectories, or turns of them, b among them"):
         decide("solved", [make_trajectory(id="a"), make_trajectory(id="b")], profile_of({"a": [(1.0,)]}))
 
 
@@ -538,6 +539,52 @@ def test_the_profile_of_the_kept_trajectories_is_written_for_select(tmp_path: Pa
     kept = tmp_path / "out.jsonl.profile.jsonl"
     assert read_settings(kept) == replace(SETTINGS, input_sha256=file_sha256(tmp_path / "out.jsonl"))
     assert list(read_profiles(kept).values()) == turns[1:]
+
+
+def test_a_trajectory_is_not_solved_as_long_as_one_of_its_turns_is_not_profiled(tmp_path: Path) -> None:
+    trajectories, _ = write(tmp_path, [make_trajectory(id="a"), make_trajectory(id="b")])
+    turns = [
+        make_profile((1.0, 1.0), trajectory_id=name, index=index) for name, index in (("a", 1), ("b", 0), ("b", 1))
+    ]
+    write_profile(tmp_path / "profile.jsonl", trajectories, turns)
+
+    result = run_filter(tmp_path, "--profile", str(tmp_path / "profile.jsonl"), rules="- solved\n")
+
+    assert result.exit_code == 1
+    assert "the profile lacks 1 of 2 trajectories, or turns of them, a among them" in result.output
+
+
+def test_a_profile_of_calls_is_whole_without_the_turns_that_are_messages(tmp_path: Path) -> None:
+    trajectories, _ = write(tmp_path, [make_trajectory(id="a"), make_trajectory(id="b", messages=[USER, ANSWER])])
+    profile = tmp_path / "profile.jsonl"
+    with open_profile(profile, replace(SETTINGS, turns="calls", input_sha256=file_sha256(trajectories))) as writer:
+        writer.append(make_profile((1.0, 1.0), trajectory_id="a"))
+
+    totals = read_totals(profile, trajectories)
+
+    assert {name: found.num_turns for name, found in totals.items()} == {"a": 1, "b": 0}
+    assert reasons(decide("solved", list(read_trajectories(trajectories)), totals)) == {0: "always_right"}
+
+
+def test_samples_that_early_stopping_saved_count_for_no_trajectory(tmp_path: Path) -> None:
+    trajectories, _ = write(tmp_path, [make_trajectory(id="a", messages=[USER, ANSWER])])
+    plan = EarlyStop(filter="pivots", stages=(2, 4), lambda_diff=0.5)
+    profile = tmp_path / "profile.jsonl"
+    with open_profile(profile, replace(SETTINGS, early_stop=plan, input_sha256=file_sha256(trajectories))) as writer:
+        writer.append(make_profile((1.0, 1.0), trajectory_id="a"))  # two of four, and the mean cannot fall below 0.5
+
+    totals = read_totals(profile, trajectories)["a"]
+
+    assert (totals.num_turns, totals.num_solved_turns) == (1, 0)
+
+
+def test_the_mean_reward_of_a_profile_that_stopped_early_is_its_unbiased_estimate() -> None:
+    plan = EarlyStop(filter="unsolved", stages=(2, 4))
+
+    totals = totals_of([make_profile((1.0, 1.0, 0.0, 0.0))], plan)["shop-1"]
+
+    # Only a turn whose first two samples are right gets four.
+    assert (totals.reward_mean, totals.pass_rate) == (1.0, 1.0)
 
 
 def test_a_profile_of_another_file_is_refused(tmp_path: Path) -> None:

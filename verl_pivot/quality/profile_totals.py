@@ -6,8 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
+from verl_pivot.data.trajectories import read_trajectories
+from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
-from verl_pivot.profiling.profiles import file_sha256, iter_profiles, profiled_sha256
+from verl_pivot.profiling.early_stopping import EarlyStop, turn_statistics
+from verl_pivot.profiling.profiles import (
+    TurnKinds,
+    file_sha256,
+    is_published,
+    iter_profiles,
+    profiled_sha256,
+    read_settings,
+)
 from verl_pivot.profiling.summary import TurnOutcome, outcome
 from verl_pivot.types import TurnProfile
 
@@ -19,7 +29,7 @@ class TrajectoryTotals:
     num_turns: int = 0
     num_decided_turns: int = 0
     num_solved_turns: int = 0
-    """Turns at which every sample got the full score and none was undecided."""
+    """Turns at which all K samples were drawn and got the full score."""
     reward_mean_sum: float = 0.0
     pass_rate_sum: float = 0.0
     min_samples: int | None = None
@@ -35,53 +45,73 @@ class TrajectoryTotals:
         """Mean over the decided turns of their shares of full scores; NaN without one."""
         return self.pass_rate_sum / self.num_decided_turns if self.num_decided_turns else math.nan
 
-    def add(self, turn: TurnProfile) -> None:
+    def add(self, turn: TurnProfile, early_stop: EarlyStop | None) -> None:
+        """Add a turn; with a plan of early stopping, by its unbiased estimates for all K samples."""
         self.num_turns += 1
         num_samples = len(turn.samples)
         self.min_samples = num_samples if self.min_samples is None else min(self.min_samples, num_samples)
         if turn.scores:
             self.num_decided_turns += 1
-            self.reward_mean_sum += turn.reward_mean
-            self.pass_rate_sum += turn.pass_rate
-        self.num_solved_turns += outcome(turn) is TurnOutcome.ALWAYS_RIGHT and len(turn.scores) == num_samples
+            statistics = turn_statistics(turn, early_stop)
+            self.reward_mean_sum += statistics.reward_mean
+            self.pass_rate_sum += statistics.pass_rate
+        num_wanted = num_samples if early_stop is None else early_stop.num_samples
+        self.num_solved_turns += outcome(turn) is TurnOutcome.ALWAYS_RIGHT and len(turn.scores) == num_wanted
 
 
 ProfileTotals: TypeAlias = Mapping[str, TrajectoryTotals]
 """Totals by trajectory id."""
 
 
-def totals_of(turns: Iterable[TurnProfile]) -> ProfileTotals:
+def totals_of(profiles: Iterable[TurnProfile], early_stop: EarlyStop | None = None) -> dict[str, TrajectoryTotals]:
     """Totals of each trajectory from the profiles of its turns, in any order."""
     totals: dict[str, TrajectoryTotals] = {}
-    for turn in turns:
-        totals.setdefault(turn.trajectory_id, TrajectoryTotals()).add(turn)
+    for turn in profiles:
+        totals.setdefault(turn.trajectory_id, TrajectoryTotals()).add(turn, early_stop)
     return totals
 
 
 def read_totals(path: Path, trajectories: Path) -> ProfileTotals:
-    """Totals of the profile at `path`, which must have been measured on the file `trajectories`.
+    """Totals of the profile at `path`, without trajectories of which it lacks a turn.
 
     Raises:
-        DataError: If the profile was measured on another file.
+        DataError: If the profile was measured on another file than `trajectories`.
     """
     if profiled_sha256(path) != file_sha256(trajectories):
         raise DataError(
             f"{path} was not measured on the present content of {trajectories}; profile these trajectories again, to "
             "another --out"
         )
-    return totals_of(iter_profiles(path))
+    settings = None if is_published(path) else read_settings(path)
+    totals = totals_of(iter_profiles(path), None if settings is None else settings.early_stop)
+    nothing = TrajectoryTotals()
+    return {
+        identity: found
+        for identity, number in _num_turns(trajectories, "all" if settings is None else settings.turns).items()
+        if (found := totals.get(identity, nothing)).num_turns == number
+    }
+
+
+def _num_turns(trajectories: Path, kinds: TurnKinds) -> dict[str, int]:
+    """{id of a trajectory: number of turns that a whole profile has of it}; several rows may share one id."""
+    numbers: dict[str, int] = {}
+    for trajectory in read_trajectories(trajectories):
+        found = sum(kinds == "all" or bool(turn.expert.tool_calls) for turn in turns(trajectory))
+        numbers[trajectory.id] = numbers.get(trajectory.id, 0) + found
+    return numbers
 
 
 def totals_for(profile: ProfileTotals, ids: Iterable[str]) -> list[TrajectoryTotals]:
     """[num_trajectories] totals of the trajectories with these ids.
 
     Raises:
-        DataError: If the profile lacks a trajectory.
+        DataError: If the profile lacks a trajectory, or a turn of it.
     """
     listed = list(ids)
     if missing := [identity for identity in listed if identity not in profile]:
         raise DataError(
-            f"the profile lacks {len(missing)} of {len(listed)} trajectories, {missing[0]} among them; run the same "
-            "`verl-pivot profile` command again, without --limit: it profiles the missing turns"
+            f"the profile lacks {len(missing)} of {len(listed)} trajectories, or turns of them, {missing[0]} among "
+            "them; run the same `verl-pivot profile` command again, without --limit and --draw: it profiles the "
+            "missing turns"
         )
     return [profile[identity] for identity in listed]
