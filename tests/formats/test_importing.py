@@ -303,6 +303,36 @@ def test_importing_an_imported_file_changes_nothing(tmp_path: Path) -> None:
     assert report.ignored_columns == set()
 
 
+STRICT: JsonObject = {"mode": "strict"}
+LOOSE = ImportOptions(verifier_options={"mode": "name_only"})
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        ({}, {"mode": "name_only"}),
+        ({"verifier_options": STRICT}, STRICT),
+        ({"verifier_options": '{"mode": "strict"}'}, STRICT),
+        ({"verifier_options": {}}, {"mode": "name_only"}),
+        ({"verifier": "tool_call"}, {"mode": "name_only"}),
+        ({"verifier": "tool_call", "verifier_options": {}}, {}),
+        ({"verifier": "tool_call", "verifier_options": STRICT}, STRICT),
+        ({"verifier": {"name": "tool_call", "options": STRICT}, "verifier_options": {}}, STRICT),
+    ],
+)
+def test_options_of_a_row_go_to_the_verifier_that_the_row_gets(columns: JsonObject, options: JsonObject) -> None:
+    row = RawRow(place=Place(file="file.jsonl", unit="line", number=1), raw={**openai_row(), **columns})
+
+    trajectory = parse_row(row, LOOSE).trajectory
+
+    assert (trajectory.verifier, trajectory.verifier_options) == ("tool_call", options)
+
+
+def test_options_at_two_places_of_a_row_are_refused() -> None:
+    with pytest.raises(BadRowError, match="verifier has a place for its options"):
+        read_one({**openai_row(), "verifier": {"name": "tool_call"}, "verifier_options": STRICT})
+
+
 def test_failed_trajectories_are_counted_and_kept_only_with_outcome_all(tmp_path: Path) -> None:
     rows = [{**openai_row(id=f"shop-{i}"), "reward": reward} for i, reward in enumerate([1, 0, 0, None])]
 

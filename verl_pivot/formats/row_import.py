@@ -160,21 +160,23 @@ def _verifier(row: JsonObject, found: Conversation, options: ImportOptions) -> _
     """The verifier that the row names, else the one of the import; the format's own replaces the import's default.
 
     A row names a verifier as text, with its options in the column `verifier_options`, or as {"name", "options"}.
+    Options in a row that names no verifier are those of the verifier that it gets.
     """
-    verifier, row_options = row.get("verifier"), row.get("verifier_options")
-    if isinstance(verifier, str) and row_options is not None:
-        return _Verifier(verifier, as_object(decoded(row_options, "verifier_options"), "verifier_options"))
-    is_default = options.verifier == DEFAULT_VERIFIER and not options.verifier_options
-    if verifier is None and found.verifier and is_default:
-        return _Verifier(found.verifier, {})
-    if verifier is None or verifier == options.verifier:
-        return _Verifier(options.verifier, options.verifier_options)
+    verifier, given = row.get("verifier"), row.get("verifier_options")
+    own = None if given is None else as_object(decoded(given, "verifier_options"), "verifier_options")
+    if verifier is None:
+        is_default = options.verifier == DEFAULT_VERIFIER and not options.verifier_options
+        name = found.verifier if found.verifier and is_default else options.verifier
+        return _Verifier(name, own or options.verifier_options)
     if isinstance(verifier, str):
-        return _Verifier(verifier, {})
+        usual = options.verifier_options if verifier == options.verifier else {}
+        return _Verifier(verifier, usual if own is None else own)
     if not isinstance(verifier, dict) or not isinstance(verifier.get("name"), str) or verifier.keys() - _VERIFIER_KEYS:
         raise BadRowError(
             "bad_verifier", f'verifier must be a name or {{"name", "options"}}, got {type_in_words(verifier)}'
         )
+    if own:
+        raise BadRowError("bad_verifier", "verifier has a place for its options; leave the column verifier_options out")
     return _Verifier(str(verifier["name"]), as_object(verifier.get("options") or {}, "verifier.options"))
 
 
