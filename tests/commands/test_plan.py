@@ -246,6 +246,19 @@ def test_mistakes_are_refused_in_one_sentence_before_anything_is_sampled(
     assert server.requests == []
 
 
+def test_options_of_a_verifier_may_be_longer_than_the_name_of_a_file(
+    folder: Path, policy: Path, server: FakeServer
+) -> None:
+    options = json.dumps({"free_text": [f"find_order.{'a' * 300}"]})
+
+    said = refusal(
+        *("runs.jsonl", "--model", policy, "--endpoint", server.url),
+        *("--verifier-options", options, "--max-prompt-tokens", "9"),
+    )
+
+    assert said.startswith("every prompt is overlong")
+
+
 def test_a_plan_that_is_no_plan_and_other_lengths_in_the_same_folder_are_refused(
     folder: Path, policy: Path, server: FakeServer
 ) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
+from os.path import isfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,7 +97,8 @@ def import_files_once(request: "PlanRequest", runner: StageRunner, state: "PlanS
     if request.is_imported:
         return None
     words = import_words(request)
-    others = [Path(word) for word in request.import_words if Path(word).is_file()]
+    # Unlike Path.is_file, isfile takes any text, such as long options of a verifier, which are no name of a file.
+    others = [Path(word) for word in (*request.import_words, *request.module_words) if isfile(word)]
     identity: Json = {"words": [*words], "inputs": [input_identity(path) for path in (*request.files, *others)]}
     if state.imported != identity or not request.trajectories.is_file():
         runner.run_as_part(words)
