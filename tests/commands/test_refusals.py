@@ -244,6 +244,36 @@ def test_an_option_that_would_do_nothing_is_refused(words: tuple[str, ...], said
     assert (result.exit_code, result.stderr) == (1, f"error: {said}: leave {them} out\n")
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            (*PROFILE, "--stages", "2,8", "--lambda-diff", "0.5"),
+            "--stages and --lambda-diff would do nothing: without --early-stop every turn gets all samples; give "
+            "--early-stop, too",
+        ),
+        (
+            (*PROFILE, "--early-stop", "unsolved", "--lambda-diff", "0.5"),
+            "--lambda-diff would do nothing: --early-stop unsolved looks at no mean; leave it out",
+        ),
+        (
+            (*PROFILE, *SERVER, "--server-flags", "--tp-size 8"),
+            "--server-flags would do nothing: the servers of --endpoint or --openai run already, and none is started; "
+            "leave it out",
+        ),
+        (
+            ("plan", "t.jsonl", "--model", "m", "--openai", "http://a", "--server-flags", "--tp-size 8"),
+            "--server-flags would do nothing: the servers of --endpoint or --openai run already, and none is started; "
+            "leave it out",
+        ),
+    ],
+)
+def test_an_option_of_sampling_that_would_do_nothing_is_refused(words: tuple[str, ...], said: str) -> None:
+    result = run(*words)
+
+    assert (result.exit_code, result.stderr) == (1, f"error: {said}\n")
+
+
 def test_a_selection_refuses_a_mean_and_a_tokenizer_that_it_would_not_use(tmp_path: Path) -> None:
     trajectories, profile = imported(tmp_path), tmp_path / "profile.jsonl"
     settings = ProfileSettings(

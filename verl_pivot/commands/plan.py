@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.options import json_object, with_home
+from verl_pivot.commands.options import NO_SERVER_STARTS, json_object, refuse_void, with_home
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ def plan_command(
 
     if openai and endpoint:
         raise ConfigError("--endpoint and --openai were both given; give only one kind of server")
+    if openai or endpoint:
+        refuse_void({"--server-flags": bool(server_flags)}, because=NO_SERVER_STARTS)
     if tokens_per_second is not None and tokens_per_second <= 0.0:
         raise ConfigError(f"--tokens-per-second must be above 0, got {tokens_per_second}")
     load_verifier_modules(verifier_module or [])

@@ -10,6 +10,7 @@ import typer
 
 from verl_pivot.commands.next_steps import next_command
 from verl_pivot.commands.options import (
+    NO_SERVER_STARTS,
     Address,
     json_object,
     out_of_json_lines,
@@ -137,7 +138,9 @@ def profile_command(
 
     if endpoint and openai:
         raise ConfigError("--endpoint and --openai were both given; give only one kind of server")
-    _refuse_void(address, workers_per_node, gpus_per_server, ray=ray, has_servers=bool(endpoint or openai))
+    has_servers = bool(endpoint or openai)
+    _refuse_void(address, workers_per_node, gpus_per_server, server_flags, ray=ray, has_servers=has_servers)
+    stopping = _early_stop(early_stop, stages, samples, lambda_diff)
     refuse_overwriting([out], [trajectories, *(verifier_module or [])])
     load_verifier_modules(verifier_module or [])
     check_pool_of(trajectories)
@@ -148,7 +151,7 @@ def profile_command(
         sampling=Sampling(temperature=temperature, top_p=top_p, top_k=top_k, max_new_tokens=max_new_tokens, seed=seed),
         max_prompt_tokens=max_prompt_tokens,
         chat_template_kwargs=json_object(chat_template_kwargs, "--chat-template-kwargs"),
-        early_stop=_early_stop(early_stop, stages, samples, lambda_diff),
+        early_stop=stopping,
         turns=turns,
     )
     check_model(model)
@@ -181,8 +184,12 @@ def profile_command(
     )
 
 
-def _refuse_void(address: str, workers_per_node: int, gpus_per_server: int, *, ray: bool, has_servers: bool) -> None:
-    """Stop the command if an option of a Ray cluster would do nothing."""
+def _refuse_void(
+    address: str, workers_per_node: int, gpus_per_server: int, server_flags: str, *, ray: bool, has_servers: bool
+) -> None:
+    """Stop the command if an option of a Ray cluster or of a server would do nothing."""
+    if has_servers:
+        refuse_void({"--server-flags": bool(server_flags)}, because=NO_SERVER_STARTS)
     if not ray:
         refuse_without_ray(address, workers_per_node, gpus_per_server)
     elif has_servers:
@@ -234,7 +241,13 @@ def _early_stop(
     from verl_pivot.profiling.early_stopping import EarlyStop
 
     if name is None:
+        because = "without --early-stop every turn gets all samples; give --early-stop, too"
+        refuse_void({"--stages": bool(stages), "--lambda-diff": lambda_diff != 1.0}, because=because)
         return None
+    if name == "unsolved":
+        refuse_void(
+            {"--lambda-diff": lambda_diff != 1.0}, because="--early-stop unsolved looks at no mean; leave it out"
+        )
     try:
         sizes = tuple(int(size) for size in stages.split(",")) if stages else (samples // 2, samples)
     except ValueError as error:
