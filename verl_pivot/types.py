@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field
 from enum import StrEnum
+from statistics import fmean, pvariance
 from typing import Literal, TypeAlias
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
@@ -278,23 +279,20 @@ class TurnProfile:
     @property
     def pass_rate(self) -> float:
         """Share of decided samples with full score."""
-        return _mean([float(score == 1.0) for score in self.scores])
+        return fmean(score == 1.0 for score in self.scores) if self.scores else math.nan
 
     @property
     def reward_mean(self) -> float:
-        return _mean(self.scores)
+        return fmean(self.scores) if self.scores else math.nan
 
     @property
     def reward_var(self) -> float:
-        """Population variance, 1/K as in PivotRL's estimate (section 3.1); exactly 0 for equal scores."""
-        mean = self.reward_mean
-        is_mixed = len(set(self.scores)) > 1
-        return _mean([(score - mean) ** 2 if is_mixed else 0.0 for score in self.scores])
+        """Population variance, 1/K as in PivotRL's estimate (section 3.1); the order of the samples does not change it.
+
+        It is computed in fractions, so that it is 0 for equal scores, and equal for 3 and for 7 right samples of 10.
+        """
+        return pvariance(self.scores) if self.scores else math.nan
 
     @property
     def reward_std(self) -> float:
         return math.sqrt(self.reward_var)
-
-
-def _mean(values: list[float] | tuple[float, ...]) -> float:
-    return sum(values) / len(values) if values else math.nan

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import permutations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -161,6 +162,23 @@ def test_the_cap_keeps_turns_of_highest_variance_and_of_equal_ones_the_first() -
     selection = select(candidates, SelectionRule(max_per_trajectory=2))
 
     assert selection.decisions == (Decision.KEPT, Decision.KEPT, Decision.OVER_CAP, Decision.KEPT)
+
+
+def test_three_right_samples_of_ten_have_the_variance_of_seven_in_any_order() -> None:
+    right = [(1.0,) * 3 + (0.0,) * 7, (0.0,) * 3 + (1.0,) * 7, (0.0,) * 7 + (1.0,) * 3, (1.0,) * 7 + (0.0,) * 3]
+    candidates = [make_candidate(scores, index=index) for index, scores in enumerate(right)]
+
+    selection = select(candidates, SelectionRule(max_per_trajectory=1))
+
+    assert {make_profile(scores).reward_var for scores in right} == {0.21}
+    assert selection.decisions == (Decision.KEPT, *[Decision.OVER_CAP] * 3)
+
+
+def test_the_order_of_samples_changes_no_decision() -> None:
+    rule = SelectionRule(lambda_diff=0.2)
+
+    for scores in permutations((0.1, 0.2, 0.3)):
+        assert select([make_candidate(scores)], rule).decisions == (Decision.KEPT,)
 
 
 def test_keep_all_switches_only_the_filters_on_rewards_off() -> None:
