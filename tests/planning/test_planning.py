@@ -2,6 +2,7 @@
 
 import shlex
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,29 @@ from verl_pivot.planning.expectation import ExpectedCount, expect_pivots
 from verl_pivot.planning.lengths import MeasuredTurns, choose_lengths
 from verl_pivot.planning.measuring import measure_turns
 from verl_pivot.planning.plan_commands import PlanRequest, launch_words, shape_of, typed
-from verl_pivot.planning.problems import unknown_arguments
+from verl_pivot.planning.problems import find_problems, unknown_arguments
 from verl_pivot.planning.survey import named_arguments, survey
+from verl_pivot.planning.trial import Trial, TrialSamples
 from verl_pivot.profiling.summary import TrajectoryCluster
-from verl_pivot.types import JsonObject, Turn
+from verl_pivot.selection.decisions import Decision, SelectionReport
+from verl_pivot.types import JsonObject, Message, Turn
 from verl_pivot.validation import ToolArgument
 from verl_pivot.verifiers.registry import parsed_options
+
+KEPT = Trial(
+    report=SelectionReport(
+        num_candidates=1,
+        num_by_decision=Counter({Decision.KEPT: 1}),
+        num_by_outcome=Counter(),
+        num_train=1,
+        num_validation=0,
+        num_refused_experts={},
+        refused_expert_examples={},
+    ),
+    clusters=(TrajectoryCluster(1.0, 1),),
+    samples=TrialSamples(num_samples=0, num_tokens=0, num_truncated=0, reasons=Counter(), mean_prompt_tokens=0.0),
+)
+"""A trial of one turn, which is a pivot."""
 
 
 def expected(*clusters: tuple[int, int], num_trajectories: int, num_turns: int) -> ExpectedCount:
@@ -127,6 +145,10 @@ def test_without_the_models_size_hours_are_not_guessed() -> None:
 
     assert profile_hours(size, None).gpu_hours is None
     assert profile_hours(size, None).assumption.endswith("is not known: give --tokens-per-second")
+    training = TrainingSize(num_steps=1, batch_size=1, group_size=1, prompt_tokens=1, tokens_per_sample=1)
+    given = training_hours(training, given_speed(100.0, 1, "as given"), None)
+    assert given.gpu_hours is None
+    assert given.assumption.endswith("; no estimate, since the number of the model's parameters is not known")
 
 
 @pytest.mark.parametrize(
@@ -192,6 +214,42 @@ def test_a_survey_counts_messages_and_missing_schemas() -> None:
     assert found.verifiers == Counter({("tool_call", "{}"): 3})
     assert found.arguments == {ToolArgument(tool="find_order", argument="order_id")}
     assert FIND_ORDER
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        (
+            [("tool_call", {}, (USER, ANSWER))],
+            ["Every turn is a message: no expert calls a tool. tool_call accepts any"],
+        ),
+        (
+            [("tool_call", {}, (USER, CALL, RESULT, ANSWER))],
+            ["1 of 2 turns are messages, for which tool_call accepts any"],
+        ),
+        ([("tool_call", {}, (USER, CALL))], []),
+        ([("qa", {"answers": ["on its way"]}, (USER, ANSWER))], []),
+        ([("tool_call", {"mode": "strict"}, (USER, ANSWER))], []),
+        (
+            [("qa", {"answers": ["on its way"]}, (USER, ANSWER)), ("tool_call", {}, (USER, ANSWER))],
+            ["1 of 2 turns are messages, for which tool_call accepts any"],
+        ),
+    ],
+)
+def test_a_plan_warns_of_messages_that_are_paid_whatever_they_say(
+    rows: list[tuple[str, JsonObject, tuple[Message, ...]]], said: list[str]
+) -> None:
+    found = survey(
+        [
+            replace(make_trajectory(id=str(number), messages=messages, verifier=name), verifier_options=options)
+            for number, (name, options, messages) in enumerate(rows)
+        ],
+        lambda number: None,
+    )
+
+    problems = find_problems(found, choose_lengths(measured(10), context_tokens=None), KEPT, named=[], rejected={})
+
+    assert [problem.text[: len(each)] for problem, each in zip(problems, said, strict=True)] == said
 
 
 def test_an_argument_within_an_object_is_known_where_its_object_is() -> None:

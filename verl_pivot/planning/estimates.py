@@ -104,7 +104,7 @@ def training_hours(size: TrainingSize, speed: EngineSpeed | None, billions: floa
         f"{size.prompt_tokens:,.0f} + {size.tokens_per_sample:.0f} tokens"
     )
     if speed is None or billions is None:
-        return GpuHours(None, f"{work}; {_NO_SPEED}")
+        return GpuHours(None, f"{work}; {_NO_SIZE}")
     prompts = size.num_steps * size.batch_size * size.prompt_tokens
     rollouts = _sampling_hours(size.num_rollouts * size.tokens_per_sample, prompts, speed)
     tokens = size.num_rollouts * (size.prompt_tokens + size.tokens_per_sample)
@@ -124,7 +124,8 @@ def tensor_parallel_size(total_billions: float | None, num_gpus: int) -> int:
     return size
 
 
-_NO_SPEED = "no estimate, since the number of the model's parameters is not known: give --tokens-per-second"
+_NO_SIZE = "no estimate, since the number of the model's parameters is not known"
+_NO_SPEED = f"{_NO_SIZE}: give --tokens-per-second"
 
 
 def _sampling_hours(tokens: float, prompt_tokens: float, speed: EngineSpeed) -> float:

@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from verl_pivot.data.json_values import as_object, decode_json
 from verl_pivot.planning.lengths import Lengths
 from verl_pivot.planning.survey import Survey
 from verl_pivot.planning.trial import Trial
 from verl_pivot.profiling.summary import TurnOutcome
 from verl_pivot.selection.decisions import Decision
 from verl_pivot.validation import ToolArgument
+from verl_pivot.verifiers.tool_call import takes_any_text
 
 _MANY_TRUNCATED = 0.05
 _MANY_OVERLONG = 0.05
@@ -89,16 +91,20 @@ def _about_rows(survey: Survey) -> Iterator[PlanProblem]:
             f"{survey.num_without_schemas:,} of {survey.num_rows:,} rows call tools but have no tool schemas: the "
             "policy is not told which tools there are; give them with --tools"
         )
-    judged = all("message_judge" in options for name, options in survey.verifiers if name == "tool_call")
-    if survey.num_message_turns == survey.num_turns:
+    num_paid = sum(
+        number
+        for (name, options), number in survey.message_turns.items()
+        if takes_any_text(name, as_object(decode_json(options), "verifier_options"))
+    )
+    if num_paid and num_paid == survey.num_turns:
         yield PlanProblem(
             "Every turn is a message: no expert calls a tool. tool_call accepts any text, so choose a verifier that "
             "reads it, such as judge, qa or math"
         )
-    elif survey.num_message_turns and not judged:
+    elif num_paid:
         yield PlanProblem(
-            f"{survey.num_message_turns:,} of {survey.num_turns:,} turns are messages, for which tool_call accepts any "
-            "text and refuses calls; with its option message_judge a judge scores them"
+            f"{num_paid:,} of {survey.num_turns:,} turns are messages, for which tool_call accepts any text and "
+            "refuses calls; with its option message_judge a judge scores them"
         )
 
 

@@ -19,8 +19,8 @@ class Survey:
     num_trajectories: int
     """Distinct trajectories; several rows may each hold one turn of the same trajectory."""
     num_turns: int
-    num_message_turns: int
-    """Turns at which the expert writes a message and calls no tool."""
+    message_turns: Counter[tuple[str, str]]
+    """{(verifier, its options as JSON): number of turns at which the expert writes a message and calls no tool}."""
     num_without_schemas: int
     """Rows whose expert calls tools although the row has no tool schemas."""
     num_rows: int
@@ -29,6 +29,10 @@ class Survey:
     arguments: frozenset[ToolArgument]
     """Arguments of all tools in the rows' schemas."""
     trajectory_ids: tuple[str, ...]
+
+    @property
+    def num_message_turns(self) -> int:
+        return self.message_turns.total()
 
 
 def survey(trajectories: Iterable[Trajectory], on_row: Callable[[int], object]) -> Survey:
@@ -40,17 +44,19 @@ def survey(trajectories: Iterable[Trajectory], on_row: Callable[[int], object]) 
     """
     ids: dict[str, None] = {}
     verifiers: Counter[tuple[str, str]] = Counter()
+    message_turns: Counter[tuple[str, str]] = Counter()
     arguments: set[ToolArgument] = set()
     known_tools: set[str] = set()
-    num_rows = num_turns = num_messages = num_without = 0
+    num_rows = num_turns = num_without = 0
     for trajectory in trajectories:
         num_rows += 1
         ids[trajectory.id] = None
         found = turns(trajectory)
         num_turns += len(found)
-        num_messages += sum(not turn.expert.tool_calls for turn in found)
         num_without += not trajectory.tools and any(turn.expert.tool_calls for turn in found)
-        verifiers[trajectory.verifier, encode_json(trajectory.verifier_options, sort_keys=True)] += 1
+        verifier = trajectory.verifier, encode_json(trajectory.verifier_options, sort_keys=True)
+        verifiers[verifier] += 1
+        message_turns[verifier] += sum(not turn.expert.tool_calls for turn in found)
         for tool in trajectory.tools:
             if (text := encode_json(tool)) not in known_tools:
                 known_tools.add(text)
@@ -59,7 +65,7 @@ def survey(trajectories: Iterable[Trajectory], on_row: Callable[[int], object]) 
     return Survey(
         num_trajectories=len(ids),
         num_turns=num_turns,
-        num_message_turns=num_messages,
+        message_turns=message_turns,
         num_without_schemas=num_without,
         num_rows=num_rows,
         verifiers=verifiers,
