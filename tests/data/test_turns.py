@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.support.factories import ANSWER, CALL, RESULT, SYSTEM, USER, make_trajectory, make_turn
 from verl_pivot.data.turns import PROVENANCE, fingerprints, split_key, split_of, turns, with_split_key
+from verl_pivot.errors import DataError
 from verl_pivot.types import JsonObject, Message, Role, ToolCall
 
 
@@ -33,6 +34,18 @@ def test_a_greeting_without_a_state_is_counted_but_not_a_candidate() -> None:
     (turn,) = turns(make_trajectory(messages=(ANSWER, USER, CALL)))
 
     assert (turn.index, turn.state) == (1, (ANSWER, USER))
+
+
+def test_two_assistant_messages_in_a_row_are_refused_with_the_turn_and_the_remedy() -> None:
+    with pytest.raises(DataError, match=r"^turn shop-1:1: the state must end before .* `verl-pivot filter`, or import"):
+        turns(make_trajectory(messages=(USER, ANSWER, ANSWER)))
+
+
+def test_a_text_without_a_fingerprint_is_refused_with_its_trajectory() -> None:
+    half = Message(role=Role.USER, content="half an emoji: \ud83d")
+
+    with pytest.raises(DataError, match=r"^trajectory 'shop-1': a value has no JSON form: .* import it again"):
+        fingerprints(make_trajectory(messages=(half, ANSWER)))
 
 
 def test_with_expert_turns_last_only_the_last_turn_is_a_candidate() -> None:

@@ -1,4 +1,5 @@
 import json
+import pickle
 import tracemalloc
 from pathlib import Path
 
@@ -301,6 +302,12 @@ def test_importing_an_imported_file_changes_nothing(tmp_path: Path) -> None:
     assert list(read_trajectories(tmp_path / "again.jsonl")) == first
     assert (first[0].verifier, first[0].verifier_options) == ("tool_call", {"mode": "strict"})
     assert report.ignored_columns == set()
+
+
+def test_the_error_of_a_row_is_the_same_in_another_process() -> None:
+    error = pickle.loads(pickle.dumps(BadRowError("bad_tools", "a tool needs a name")))
+
+    assert (error.reason, str(error)) == ("bad_tools", "a tool needs a name")
 
 
 STRICT: JsonObject = {"mode": "strict"}

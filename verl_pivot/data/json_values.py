@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from typing import Self
 
 from verl_pivot.errors import DataError
 from verl_pivot.types import Json, JsonObject
@@ -17,6 +18,10 @@ class BadRowError(DataError):
         super().__init__(detail)
         self.reason = reason
         """Short code in snake_case, by which rejected rows are counted."""
+
+    def __reduce__(self) -> tuple[type[Self], tuple[str, str]]:
+        """How pickle makes the error again in another process; by itself it would give `__init__` the detail alone."""
+        return type(self), (self.reason, str(self))
 
 
 def _refuse_constant(name: str) -> Json:

@@ -1,10 +1,12 @@
 """Trajectory -> Turn: every assistant turn of the expert is a pivot candidate (PivotRL, section 3.1)."""
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
-from verl_pivot.data.json_values import encode_json
+from verl_pivot.data.json_values import BadRowError, encode_json
+from verl_pivot.errors import DataError
 from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory, Turn
 
 Split: TypeAlias = Literal["train", "validation"]
@@ -17,22 +19,28 @@ def turns(trajectory: Trajectory) -> tuple[Turn, ...]:
     """The pivot candidates of one trajectory: the state is everything before the turn, parallel calls are one action.
 
     An assistant message that opens the conversation has no state, so it is no candidate; `Turn.index` counts it.
+
+    Raises:
+        DataError: If two assistant messages follow each other, which `verl-pivot import` refuses.
     """
     positions = [i for i, message in enumerate(trajectory.messages) if message.role is Role.ASSISTANT]
-    return tuple(
-        Turn(
-            trajectory_id=trajectory.id,
-            index=index,
-            state=trajectory.messages[: positions[index]],
-            expert=trajectory.messages[positions[index]],
-            tools=trajectory.tools,
-            verifier=trajectory.verifier,
-            verifier_options=trajectory.verifier_options,
-            metadata=trajectory.metadata,
+    try:
+        return tuple(
+            Turn(
+                trajectory_id=trajectory.id,
+                index=index,
+                state=trajectory.messages[: positions[index]],
+                expert=trajectory.messages[positions[index]],
+                tools=trajectory.tools,
+                verifier=trajectory.verifier,
+                verifier_options=trajectory.verifier_options,
+                metadata=trajectory.metadata,
+            )
+            for index in trajectory.expert_indices
+            if positions[index] > 0
         )
-        for index in trajectory.expert_indices
-        if positions[index] > 0
-    )
+    except ValueError as error:
+        raise DataError(f"{error}; drop such trajectories with `verl-pivot filter`, or import them again") from error
 
 
 def split_of(trajectory_id: str, *, seed: int, validation_share: float) -> Split:
@@ -68,10 +76,19 @@ def fingerprints(trajectory: Trajectory) -> tuple[bytes, ...]:
 
     Ids of calls do not count, since they are random, nor does the expert's thinking at the turn, which verifiers never
     compare.
+
+    Raises:
+        DataError: If a text cannot be written as UTF-8, which `verl-pivot import` refuses.
     """
+    try:
+        return tuple(_digests(trajectory))
+    except BadRowError as error:
+        raise DataError(f"trajectory {trajectory.id!r}: {error}; import it again, which refuses such rows") from error
+
+
+def _digests(trajectory: Trajectory) -> Iterator[bytes]:
     before = hashlib.sha256(_json_line([trajectory.verifier, trajectory.verifier_options, list(trajectory.tools)]))
     chosen = frozenset(trajectory.expert_indices)
-    digests = []
     index = -1
     for position, message in enumerate(trajectory.messages):
         line = _json_line(_without_ids(message))
@@ -82,9 +99,8 @@ def fingerprints(trajectory: Trajectory) -> tuple[bytes, ...]:
             action.update(
                 b"action\n" + (line if message.reasoning is None else _json_line(_without_ids(without_thinking)))
             )
-            digests.append(action.digest())
+            yield action.digest()
         before.update(line)
-    return tuple(digests)
 
 
 def _json_line(value: Json) -> bytes:
