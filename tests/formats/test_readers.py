@@ -643,6 +643,22 @@ def test_of_a_prompt_with_earlier_turns_only_the_completion_is_the_experts() -> 
     assert [turn.index for turn in turns(trajectory)] == [1]
 
 
+@pytest.mark.parametrize("indent", [None, 0, 2])
+def test_messages_as_json_are_read_with_any_white_space(indent: int | None) -> None:
+    asked, answered = ([{"role": role, "content": "Hi."}] for role in ("user", "assistant"))
+    row: JsonObject = {"prompt": json.dumps(asked, indent=indent), "completion": json.dumps(answered, indent=indent)}
+
+    messages = read(row).trajectory.messages
+
+    assert [message.as_dict() for message in messages] == [*asked, *answered]
+
+
+def test_an_answer_that_is_a_list_in_json_is_a_text_to_the_letter() -> None:
+    answer = '[{"name": "Ann"}]'
+
+    assert read({"prompt": "Who?", "completion": answer}).trajectory.messages[1].content == answer
+
+
 def test_of_several_turns_behind_earlier_ones_each_is_the_experts() -> None:
     row: JsonObject = {"prompt": OPENAI_MESSAGES, "completion": [OPENAI_MESSAGES[0], *OPENAI_MESSAGES[1:]]}
 

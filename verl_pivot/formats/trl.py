@@ -1,5 +1,6 @@
 """Format `trl`: a prompt and the completion that an expert gave it, as TRL's trainers read them."""
 
+import re
 from collections.abc import Iterable
 
 from verl_pivot.data.json_values import as_list
@@ -9,6 +10,8 @@ from verl_pivot.formats.registry import register_format
 from verl_pivot.types import Json, JsonObject, Message, Role
 
 COLUMNS = ("prompt", "completion")
+_MESSAGES_AS_JSON = re.compile(r'\s*\[\s*\{\s*"(?:content|reasoning|reasoning_content|role|tool_calls)"\s*:')
+"""Beginning of a JSON list of messages, with any white space; a list of other objects is an answer in JSON."""
 
 
 def has_pair(row: JsonObject) -> bool:
@@ -38,7 +41,7 @@ def messages_of(value: Json, what: str, role: Role) -> list[Message]:
     Raises:
         BadRowError: If the column holds something else.
     """
-    if isinstance(value, str) and not value.lstrip().startswith('[{"'):
+    if isinstance(value, str) and not _MESSAGES_AS_JSON.match(value):
         return [Message(role=role, content=value)]
     return [read_message(item) for item in as_list(decoded(value, what), what)]
 
