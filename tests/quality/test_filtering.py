@@ -122,6 +122,13 @@ def test_near_duplicates_can_compare_the_users_words_alone() -> None:
     assert reasons(decide("near_duplicates", same_question, text="user")) == {1: "near_duplicate"}
 
 
+def test_trajectories_without_the_words_that_are_compared_are_no_duplicates() -> None:
+    trajectories = [make_trajectory(id=name, messages=[SYSTEM, CALL, RESULT, ANSWER]) for name in "abc"]
+
+    assert decide("near_duplicates", trajectories, text="user").dropped == {}
+    assert reasons(decide("near_duplicates", trajectories)) == {1: "near_duplicate", 2: "near_duplicate"}
+
+
 @settings(deadline=None)
 @given(st.floats(0.01, 1.0), st.integers(16, 256))
 def test_bands_do_not_overlap_and_find_nearly_all_pairs_at_the_threshold(threshold: float, columns: int) -> None:
@@ -187,6 +194,10 @@ def test_max_share_counts_all_trajectories_and_leaves_at_least_one_of_a_cluster(
 
     assert len(decide("diversity", trajectories, max_share=0.3).dropped) == 5
     assert len(decide("diversity", trajectories, max_share=0.01).dropped) == 8
+    hundred = [trajectory_of_calls(f"{tool}{number}", tool) for tool in "abcd" for number in range(25)]
+    more = [trajectory_of_calls(f"a{number}", "a") for number in range(25, 29)]
+    # 29 of 100 are 29 %, although 0.29 * 100 is less than 29 in floating point.
+    assert decide("diversity", [*hundred[:-4], *more], max_share=0.29).dropped == {}
 
 
 def test_which_trajectories_stay_depends_on_the_seed_and_not_on_the_order_of_the_file() -> None:

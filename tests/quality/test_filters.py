@@ -52,6 +52,18 @@ def tool(parameters: JsonObject | None, name: str = "find_order") -> JsonObject:
     return {"type": "function", "function": function}
 
 
+@pytest.mark.parametrize("setting", [("correctness", "max_failed_share"), ("efficiency", "max_wasted_share")])
+def test_a_share_is_the_decimal_that_was_written(setting: tuple[str, str]) -> None:
+    name, option = setting
+    contents = ["error"] * 29 + ["sent"] * 21
+    asked = [(call(number, order_id=number), result(number, text)) for number, text in enumerate(contents)]
+    trajectory = make_trajectory(messages=[USER, *(message for pair in asked for message in pair), ANSWER])
+
+    # 29 of 50 are 58 %, although 0.58 * 50 is less than 29 in floating point.
+    assert judge(name, trajectory, **{option: 0.58}) is None
+    assert judge(name, trajectory, **{option: 0.57}) is not None
+
+
 def test_a_sound_trajectory_passes_every_filter() -> None:
     assert [judge(name, make_trajectory()) for name in ALONE] == [None, None, None]
 

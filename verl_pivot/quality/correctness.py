@@ -1,5 +1,6 @@
 """Filter `correctness`: each call names a known tool, has arguments that the tool's schema allows, and has a result."""
 
+from fractions import Fraction
 from typing import Literal
 
 from pydantic import Field
@@ -69,7 +70,7 @@ class Correctness(TrajectoryFilter):
         failed = [call for call in answered if call.result and reports_error(call.result, self._options.error_pattern)]
         if self._options.last_call_fails == "drop" and failed and failed[-1] is answered[-1]:
             return Finding(reason="last_call_fails", detail=_quote(failed[-1]))
-        if limit is not None and len(failed) > limit * len(answered):
+        if limit is not None and len(failed) > Fraction(str(limit)) * len(answered):
             return Finding(
                 reason="too_many_failed_calls",
                 detail=f"{len(failed)} of {len(answered)} calls; {_quote(failed[0])}",

@@ -68,7 +68,7 @@ class Diversity(DatasetFilter[str]):
         options = self._options
         caps = [] if options.max_per_cluster is None else [options.max_per_cluster]
         if options.max_share is not None:
-            caps.append(max(1, math.floor(options.max_share * num_trajectories)))
+            caps.append(max(1, math.floor(Fraction(str(options.max_share)) * num_trajectories)))
         return min(caps, default=math.inf)
 
 

@@ -1,6 +1,7 @@
 """Filter `efficiency`: not too many calls, and few that only repeat an earlier call or report an error."""
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 from pydantic import Field
 
@@ -43,7 +44,7 @@ class Efficiency(TrajectoryFilter):
             return None
         failed = [call for call in calls if call.result and reports_error(call.result, options.error_pattern)]
         wasted = [call for call in calls if any(call is other for other in (*repeated, *failed))]
-        if len(wasted) <= options.max_wasted_share * len(calls):
+        if len(wasted) <= Fraction(str(options.max_wasted_share)) * len(calls):
             return None
         detail = f"{len(wasted)} of {len(calls)} calls: {len(repeated)} repeated, {len(failed)} failed, first "
         return Finding(reason="wasted_calls", detail=shortened(detail + _place(wasted[0])))

@@ -62,8 +62,8 @@ class NearDuplicates(DatasetFilter[tuple[int, bytes]]):
     def decide(
         self, ids: Sequence[str], features: Sequence[tuple[int, bytes]], profile: ProfileTotals | None
     ) -> Ruling:
-        """Drop each trajectory that is similar to one kept before it."""
-        order = list(range(len(ids)))
+        """Drop each trajectory that is similar to one kept before it; one without words is similar to none."""
+        order = [position for position in range(len(ids)) if features[position][0]]
         if self._options.keep == "shortest":
             order.sort(key=lambda position: (features[position][0], position))
         joined = b"".join(signature for _, signature in features)
