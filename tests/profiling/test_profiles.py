@@ -46,7 +46,7 @@ from verl_pivot.profiling.profiles import (
 )
 from verl_pivot.profiling.summary import TrajectoryCluster, TurnOutcome, clustered_mean, outcome, summarize
 from verl_pivot.profiling.writer import ProfileWriter, open_profile
-from verl_pivot.types import JsonObject, Message, Role, Sample, Trajectory, Turn, TurnProfile, Verdict
+from verl_pivot.types import JsonObject, Message, Role, Sample, ToolCall, Trajectory, Turn, TurnProfile, Verdict
 
 CALL = '<tool_call>{"name": "refund", "arguments": {}}</tool_call>'
 
@@ -207,6 +207,19 @@ async def test_a_line_holds_every_sample_with_its_reason_and_the_statistics(tmp_
     assert (message["text"], message["score"], message["num_tokens"]) == ("Hello.", 1.0, 7)
     assert (call["text"], call["score"]) == (CALL, 0.0)
     assert call["reason"] != message["reason"]
+
+
+async def test_half_a_surrogate_pair_in_the_name_of_a_call_does_not_end_the_profile(tmp_path: Path) -> None:
+    path, sampled = tmp_path / "profile.jsonl", CALL.replace("refund", r"refund\ud83d")
+    call = Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="refund", arguments={}),))
+    trajectory = Trajectory(id="t", messages=(Message(role=Role.USER, content="Hi."), call))
+
+    await run(path, [trajectory], ScriptedEngine(lambda number: (sampled, CALL)))
+
+    (profile,) = read_profiles(path).values()
+    wrong, right = profile.samples
+    assert (wrong.text, wrong.verdict.detail) == (sampled, r"refund\ud83d, the expert calls refund")
+    assert right.verdict.score == 1.0
 
 
 async def test_a_resumed_run_measures_only_missing_turns_even_after_a_torn_line(tmp_path: Path) -> None:

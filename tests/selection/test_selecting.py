@@ -503,6 +503,17 @@ def test_a_profile_of_other_trajectories_is_refused(tmp_path: Path) -> None:
     assert "was not measured on the present content of" in result.stderr
 
 
+def test_a_line_that_only_python_can_read_is_named(tmp_path: Path) -> None:
+    trajectories = write_trajectories(tmp_path, num=2)
+    profile = write_profile(trajectories, {})
+    profile.write_text(profile.read_text().replace('"text": ""', r'"text": "\ud800"', 1))
+
+    result = run_select(trajectories, "--profile", profile)
+
+    assert result.exit_code == 1
+    assert f"error: {profile}, line 2 was not written by `verl-pivot profile`: " in result.stderr
+
+
 def test_an_empty_selection_is_an_error_with_counts_and_leaves_existing_files_alone(tmp_path: Path) -> None:
     trajectories = write_trajectories(tmp_path, num=2)
     always = dict.fromkeys(["shop-0:0", "shop-0:1", "shop-1:0"], (1.0, 1.0)) | {"shop-1:1": (0.0, 0.0)}

@@ -224,12 +224,17 @@ def file_sha256(path: Path) -> str:
 
 def _sample_as_dict(sample: Sample) -> JsonObject:
     return {
-        "text": sample.text,
+        "text": _writable(sample.text),
         "score": sample.verdict.score,
-        "reason": sample.verdict.reason,
-        "detail": sample.verdict.detail,
+        "reason": _writable(sample.verdict.reason),
+        "detail": _writable(sample.verdict.detail),
         "num_tokens": sample.num_tokens,
     }
+
+
+def _writable(text: str) -> str:
+    """The text with an escape for half of a surrogate pair, which a call's JSON may spell, but no file can hold."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _parse_sample(obj: Json) -> Sample:

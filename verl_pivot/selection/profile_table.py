@@ -8,6 +8,7 @@ import msgspec
 import pyarrow
 
 from verl_pivot.data.files import RawRow, read_rows
+from verl_pivot.errors import DataError
 from verl_pivot.profiling.early_stopping import turn_statistics
 from verl_pivot.profiling.profiles import parse_line
 from verl_pivot.profiling.summary import outcome
@@ -68,9 +69,11 @@ def _columns(row: RawRow) -> JsonObject:
     try:
         line = _DECODER.decode(row.raw)
         statistics = _statistics(tuple(sample.score for sample in line.samples))
-    except (msgspec.MsgspecError, ValueError):
+    except (msgspec.MsgspecError, ValueError) as error:
         parse_line(str(row.place), row.raw)  # raises DataError with what is wrong
-        raise
+        raise DataError(
+            f"{row.place} was not written by `verl-pivot profile`: {error}; delete that line and run it again"
+        ) from error
     return {
         "trajectory_id": line.trajectory_id,
         "turn_index": line.turn_index,
