@@ -177,6 +177,8 @@ def test_the_flat_tools_of_the_responses_api_are_nested() -> None:
         ([{"type": "web_search"}], "bad_tools", "type 'web_search'"),
         ([{"name": "f"}, {"name": "f"}], "bad_tools", "two tools are named 'f'"),
         ([{"name": "f", "parameters": {"type": "string"}}], "bad_tools", "schema of type object"),
+        ([{"name": "f", "input_schema": {"type": "object"}}], "bad_tools", "input_schema: rename it to parameters"),
+        ([{"function": {"name": "f", "inputSchema": {}}}], "bad_tools", "tool f has no parameters but inputSchema"),
         (
             [{"name": "f", "parameters": {"properties": {"a": {"type": "text"}}}}],
             "bad_tools",

@@ -16,6 +16,9 @@ from verl_pivot.types import Json, JsonObject, Message
 
 _MANGLED = "parquet adds keys of other rows to a struct as null; store this column as JSON strings and import again"
 
+_OTHER_NAMES = ("input_schema", "inputSchema")
+"""Names of `parameters` at Anthropic and in MCP; a tool without parameters takes any arguments."""
+
 
 def parse_tools(obj: Json) -> tuple[JsonObject, ...]:
     """Tool schemas in OpenAI's nested form, from a list in this form or in the flat one of the Responses API.
@@ -52,6 +55,8 @@ def _parse_tool(obj: Json) -> JsonObject:
         raise BadRowError("bad_tools", f"a tool needs a name, got {name!r}")
     if "parameters" in function:
         _check_parameters(name, function["parameters"])
+    elif other := next((key for key in _OTHER_NAMES if key in function), None):
+        raise BadRowError("bad_tools", f"tool {name} has no parameters but {other}: rename it to parameters")
     return {"type": "function", "function": function}
 
 
