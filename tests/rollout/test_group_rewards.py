@@ -268,6 +268,17 @@ async def test_in_validation_a_label_decides_and_a_row_without_one_is_judged_alo
     assert paid["reward_score"] == 1.0
 
 
+async def test_a_reward_with_the_comparison_as_a_term_compares_labelled_rows_in_validation_too(tmp_path: Path) -> None:
+    (tmp_path / "sum.yaml").write_text("terms: {right: {value: outcome}, better: {value: ruler, weight: 0.5}}\n")
+    async with judging(comparing) as judge:
+        config = config_of(tmp_path, judge, f"pivot.rewards={tmp_path / 'sum.yaml'}")
+        labelled = await play(config, ["Bob, grade 2"], is_validation=True, reward_model=LABEL)
+        (paid,) = await rewards(config, labelled, reward_model=LABEL)
+
+    assert verdicts(labelled) == [0.2]
+    assert (paid["reward_score"], paid["reward_extra_info"]["reason"]) == (1.1, "composed")
+
+
 async def test_without_the_methods_manager_the_cause_is_named(tmp_path: Path) -> None:
     loop = loop_of(ToolLoop, config_of(tmp_path, "http://127.0.0.1:9"), ["Ann"])
 

@@ -37,6 +37,17 @@ def composition_of(config: DictConfig) -> Composition | None:
     return None if given is None else read_composition(str(given))
 
 
+def values_of_terms(config: DictConfig) -> frozenset[str]:
+    """Names of the values that the terms of a launch have, such as outcome or turns; none without `pivot.rewards`.
+
+    Raises:
+        ConfigError: If the composition cannot be read, or contradicts itself.
+    """
+    composition = composition_of(config)
+    terms = () if composition is None else named_terms(composition)
+    return frozenset(term.value for _, term, _ in terms if term.value is not None)
+
+
 @lru_cache(maxsize=8)
 def read_composition(given: str) -> Composition:
     """The composition of a YAML file, or of a preset.

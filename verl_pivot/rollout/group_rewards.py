@@ -13,6 +13,7 @@ from verl_pivot.data.validation_rows import is_for_validation
 from verl_pivot.engines.text_cut import Tokenizer
 from verl_pivot.errors import ConfigError, VerifierError
 from verl_pivot.loop_local import LoopLocal
+from verl_pivot.rewards.compose_settings import values_of_terms
 from verl_pivot.rewards.principles import ShownTurn, task_text
 from verl_pivot.rewards.process_metrics import JUDGE_FAILED
 from verl_pivot.rewards.ruler_judge import ComparedTrajectory, RulerJudge
@@ -53,13 +54,22 @@ class GroupRewards:
     environment is scored by that. The rollouts of other rows are compared; if a row has only one, it is scored alone.
     """
 
-    def __init__(self, settings: RulerSettings, sizes: GroupSizes, tokenizer: Tokenizer, num_workers: int) -> None:
+    def __init__(
+        self, settings: RulerSettings, sizes: GroupSizes, tokenizer: Tokenizer, num_workers: int, *, is_term: bool
+    ) -> None:
         """Make the judge; nothing is asked yet.
+
+        Args:
+            settings: The judge, its rubric and limits.
+            sizes: Number of rollouts of each prompt.
+            tokenizer: Tokenizer of the policy.
+            num_workers: Processes that share `max_concurrency`.
+            is_term: Whether a term of `pivot.rewards` reads the score, so that labelled rows need it in validation too.
 
         Raises:
             ConfigError: If the judge cannot be made of these settings.
         """
-        self._sizes = sizes
+        self._sizes, self._is_term = sizes, is_term
         self._judge = RulerJudge(settings, tokenizer, num_workers=num_workers)
         self._meeting: Meeting[ComparedTrajectory, float] = Meeting(
             self._judge.scores, wait_seconds=settings.wait_seconds
@@ -87,7 +97,8 @@ class GroupRewards:
         size = self._sizes.validation if is_validation else self._sizes.training
         async with self._meeting.joined(str(row["uid"]), size, min_items=min(2, size)) as member:
             finished = await play()
-            if isinstance(finished.output, list) or _is_scored(finished.output, row, is_validation=is_validation):
+            by_label = is_validation and not self._is_term
+            if isinstance(finished.output, list) or _is_scored(finished.output, row, by_label=by_label):
                 return finished.output
             trajectory = ComparedTrajectory(task_text(row["raw_prompt"]), finished.schemas, finished.turns)
             verdict = await _verdict(member, trajectory)
@@ -95,12 +106,12 @@ class GroupRewards:
         return finished.output
 
 
-def _is_scored(output: TurnRewardOutput, row: Mapping[str, Any], *, is_validation: bool) -> bool:
-    """Whether a rollout is not compared: the system failed it, or in validation the row itself scores it."""
+def _is_scored(output: TurnRewardOutput, row: Mapping[str, Any], *, by_label: bool) -> bool:
+    """Whether a rollout is not compared: the system failed it, or labels count here and the row itself scores it."""
     decided = output.extra_fields.get(VERDICT_FIELD)
     if is_undecided(decided):
         return True
-    return is_validation and (decided is not None or has_label(row))
+    return by_label and (decided is not None or has_label(row))
 
 
 async def _verdict(member: Membership[ComparedTrajectory, float], trajectory: ComparedTrajectory) -> Verdict:
@@ -128,10 +139,10 @@ def group_rewards_of(config: DictConfig, tokenizer: Tokenizer) -> LoopLocal[Grou
     if "ruler" not in config.pivot:
         return None
     settings, sizes = parse_ruler(config), GroupSizes.of(config)
-    num_workers = int(config.actor_rollout_ref.rollout.agent.num_workers)
-    made = LoopLocal(lambda: GroupRewards(settings, sizes, tokenizer, num_workers))
-    return _made.setdefault((settings, sizes, num_workers), made)
+    num_workers, is_term = int(config.actor_rollout_ref.rollout.agent.num_workers), "ruler" in values_of_terms(config)
+    made = LoopLocal(lambda: GroupRewards(settings, sizes, tokenizer, num_workers, is_term=is_term))
+    return _made.setdefault((settings, sizes, num_workers, is_term), made)
 
 
-_made: dict[tuple[RulerSettings, GroupSizes, int], LoopLocal[GroupRewards]] = {}
+_made: dict[tuple[RulerSettings, GroupSizes, int, bool], LoopLocal[GroupRewards]] = {}
 """{settings: comparer} of this process, kept here since verl makes an agent loop for each rollout."""
