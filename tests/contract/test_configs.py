@@ -538,7 +538,7 @@ def test_rewards_that_nobody_gives_stop_the_launch(rewards: str, message: str) -
     assert str(caught.value).startswith(message)
 
 
-def test_a_reward_by_judged_turns_needs_them_judged_in_validation_too(tmp_path: Path) -> None:
+def test_a_reward_by_judged_turns_needs_them_judged_and_in_validation_too(tmp_path: Path) -> None:
     (tmp_path / "sum.yaml").write_text("terms: {paid: {value: outcome}, turns: {value: process}}\n")
     rewards = f"pivot.rewards={tmp_path / 'sum.yaml'}"
     judge = ("pivot.process.base_url=http://judge:30000", "pivot.process.model=PPRM")
@@ -547,6 +547,17 @@ def test_a_reward_by_judged_turns_needs_them_judged_in_validation_too(tmp_path: 
     assert check_rewards(config) is not None
     config.pivot.process.judge_validation = False
     with pytest.raises(ConfigError, match=r"judge_validation=False leaves .* without its value process"):
+        check_rewards(config)
+    config.pivot.process.mode = "outcome"
+    with pytest.raises(ConfigError, match=r"mode=outcome asks no judge, so that the value process of .* always be 0"):
+        check_rewards(config)
+
+
+def test_comparisons_that_no_term_reads_stop_the_launch() -> None:
+    judge = ("pivot.ruler.base_url=http://judge:30000", "pivot.ruler.model=strong")
+    config = stock("+method=mcp_rl", "data.train_files=a.parquet", "pivot.rewards=course", *judge)
+
+    with pytest.raises(ConfigError, match=r"^pivot\.rewards=course has no term with the value ruler, so the scores"):
         check_rewards(config)
 
 

@@ -184,6 +184,19 @@ def test_a_setting_that_does_nothing_is_refused(override: str, beside: str) -> N
         check_void_settings(composed(*overrides), [override])
 
 
+@pytest.mark.parametrize("key", ["mode=sum", "mu=0.5", "alpha=0.25", "per_turn=mean", "reward=gain", "invalid=zero"])
+def test_how_turns_are_paid_is_refused_where_their_mean_score_is_a_term(key: str, tmp_path: Path) -> None:
+    (tmp_path / "sum.yaml").write_text("terms: {paid: {value: outcome}, judged: {value: process}}\n")
+    override, rewards = f"pivot.process.{key}", f"pivot.rewards={tmp_path / 'sum.yaml'}"
+    config = composed(*JUDGE, override, rewards)
+
+    with pytest.raises(ConfigError, match=r"does nothing beside a term of pivot\.rewards with the value process"):
+        check_void_settings(config, [override])
+    check_void_settings(composed(*JUDGE, rewards), [*JUDGE, rewards])
+    assert placement_of_rewards(composed(*JUDGE, rewards)) is None
+    assert placement_of_rewards(composed(*JUDGE, "pivot.rewards=course")) is not None
+
+
 def test_the_critic_is_needed_where_verl_makes_one() -> None:
     from verl.trainer.ppo.utils import need_critic
 

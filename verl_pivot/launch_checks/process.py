@@ -4,6 +4,7 @@ from omegaconf import DictConfig
 
 from verl_pivot.advantages.steps import STEP_ESTIMATOR
 from verl_pivot.errors import ConfigError
+from verl_pivot.rewards.compose_settings import values_of_terms
 from verl_pivot.rewards.process_settings import parse_process
 from verl_pivot.rollout.settings import parse_settings
 
@@ -73,7 +74,7 @@ def _check_question_holds_turns(max_question_tokens: int, max_turns: int) -> Non
 
 def placement_of_rewards(config: DictConfig) -> str | None:
     """Sentence for the user on how the estimator uses the rewards of turns; None if turns have no rewards."""
-    if "process" not in config.pivot or parse_process(config).mode == "outcome":
+    if "process" not in config.pivot or parse_process(config).mode == "outcome" or "process" in values_of_terms(config):
         return None
     estimator = str(config.algorithm.adv_estimator)
     if estimator in BY_TOKEN:

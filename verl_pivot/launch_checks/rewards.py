@@ -5,8 +5,7 @@ import math
 from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.rewards.compose import named_terms
-from verl_pivot.rewards.compose_settings import KEY, check_sections, composition_of, sums_of
+from verl_pivot.rewards.compose_settings import KEY, check_sections, composition_of, sums_of, values_of_terms
 from verl_pivot.rewards.term_values import ValueLimits
 from verl_pivot.rollout.settings import parse_settings
 
@@ -33,21 +32,33 @@ def check_rewards(config: DictConfig) -> str | None:
             "them"
         )
     check_sections(given, composition, {str(name) for name in config.pivot})
-    if "rubrics" in config.pivot and not any(term.value == "rubric" for _, term, _ in named_terms(composition)):
-        raise ConfigError(
-            f"{KEY}={given} has no term with the value rubric, so the scores of pivot.rubrics would not be used: add "
-            "such a term"
-        )
+    values = values_of_terms(config)
+    for section, value in (("rubrics", "rubric"), ("ruler", "ruler")):
+        if section in config.pivot and value not in values:
+            raise ConfigError(
+                f"{KEY}={given} has no term with the value {value}, so the scores of pivot.{section} would not be "
+                "used: add such a term"
+            )
+    if "process" in values:  # the section is there, as was checked
+        _check_process(config.pivot.process, given)
     max_calls = settings.max_turns * (1 if settings.parser == "tags" else settings.max_calls_per_turn)
-    reads_process = any(term.value == "process" for _, term, _ in named_terms(composition))
-    if reads_process and not config.pivot.process.judge_validation:  # the section is there, as was checked
+    limits = ValueLimits(settings.max_turns, max_calls, int(config.data.max_response_length))
+    sums = sums_of(given, composition, limits)
+    return f"{KEY}={given}: a rollout's reward is {_amount(sums.least)} at worst and {_amount(sums.largest)} at best"
+
+
+def _check_process(process: DictConfig, given: str) -> None:
+    """Refuse settings with which turns are not judged, although a term needs the judge's scores."""
+    if process.mode == "outcome":
+        raise ConfigError(
+            f"pivot.process.mode=outcome asks no judge, so that the value process of {KEY}={given} would always be 0: "
+            "leave it out, or leave out the term"
+        )
+    if not process.judge_validation:
         raise ConfigError(
             f"pivot.process.judge_validation=False leaves {KEY}={given} without its value process in validation: "
             "leave it out, or leave out the term"
         )
-    limits = ValueLimits(settings.max_turns, max_calls, int(config.data.max_response_length))
-    sums = sums_of(given, composition, limits)
-    return f"{KEY}={given}: a rollout's reward is {_amount(sums.least)} at worst and {_amount(sums.largest)} at best"
 
 
 def _amount(reward: float) -> str:

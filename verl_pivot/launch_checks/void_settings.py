@@ -15,6 +15,8 @@ from verl_pivot.launch_checks.agent_loops import has_only_pivots, has_single_tur
 from verl_pivot.launch_checks.given_keys import given_keys
 from verl_pivot.launch_checks.groups import shipped_settings
 from verl_pivot.rewards.checklist import CHECKLIST_FORMS
+from verl_pivot.rewards.compose_settings import values_of_terms
+from verl_pivot.rewards.process import ProcessRule
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.steps import AnswerWeights, StepWeights
 from verl_pivot.rollout.settings import is_dumped, parse_settings
@@ -237,6 +239,13 @@ VOID_SETTINGS = (
         beside="pivot.process.mode=outcome, which asks no judge",
         remedy="set another pivot.process.mode",
         is_void=lambda config: bool(config.pivot.process.mode == "outcome"),
+    ),
+    VoidSetting(
+        section=_PROCESS,
+        names=tuple(ProcessRule.model_fields),
+        beside="a term of pivot.rewards with the value process, the mean of the judge's valid scores",
+        remedy="leave out the term, so that each turn has a reward of its own",
+        is_void=lambda config: "process" in values_of_terms(config),
     ),
     VoidSetting(
         section=_PROCESS,
