@@ -553,6 +553,15 @@ def test_a_reward_by_judged_turns_needs_them_judged_and_in_validation_too(tmp_pa
         check_rewards(config)
 
 
+def test_a_reward_function_of_ones_own_without_a_term_for_the_outcome_stops_the_launch() -> None:
+    def launch(method: str, *overrides: str) -> DictConfig:
+        return stock(f"+method={method}", "data.train_files=a.parquet", "pivot.rewards=toolrl", *overrides)
+
+    with pytest.raises(ConfigError, match=r"^reward\.custom_reward_function\.path=mine\.py does nothing, since pivot\."):
+        check_rewards(launch("tool_rollout", "reward.custom_reward_function.path=mine.py"))
+    assert check_rewards(launch("search_r1")) == "pivot.rewards=toolrl: a rollout's reward is -3 at worst and 4 at best"
+
+
 def test_comparisons_that_no_term_reads_stop_the_launch() -> None:
     judge = ("pivot.ruler.base_url=http://judge:30000", "pivot.ruler.model=strong")
     config = stock("+method=mcp_rl", "data.train_files=a.parquet", "pivot.rewards=course", *judge)

@@ -9,6 +9,9 @@ from verl_pivot.rewards.compose_settings import KEY, check_sections, composition
 from verl_pivot.rewards.term_values import ValueLimits
 from verl_pivot.rollout.settings import parse_settings
 
+_SHIPPED = "pkg://verl_pivot."
+"""Beginning of the paths of reward functions that methods set by themselves."""
+
 
 def check_rewards(config: DictConfig) -> str | None:
     """Refuse a composition by which no rollout could be paid.
@@ -39,6 +42,12 @@ def check_rewards(config: DictConfig) -> str | None:
                 f"{KEY}={given} has no term with the value {value}, so the scores of pivot.{section} would not be "
                 "used: add such a term"
             )
+    function = config.reward.custom_reward_function.path
+    if "outcome" not in values and function and not function.startswith(_SHIPPED):
+        raise ConfigError(
+            f"reward.custom_reward_function.path={function} does nothing, since {KEY}={given} has no term with the "
+            "value outcome: leave it out, or add such a term"
+        )
     if "process" in values:  # the section is there, as was checked
         _check_process(config.pivot.process, given)
     max_calls = settings.max_turns * (1 if settings.parser == "tags" else settings.max_calls_per_turn)
