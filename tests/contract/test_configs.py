@@ -557,7 +557,7 @@ def test_a_reward_function_of_ones_own_without_a_term_for_the_outcome_stops_the_
     def launch(method: str, *overrides: str) -> DictConfig:
         return stock(f"+method={method}", "data.train_files=a.parquet", "pivot.rewards=toolrl", *overrides)
 
-    with pytest.raises(ConfigError, match=r"^reward\.custom_reward_function\.path=mine\.py does nothing, since pivot\."):
+    with pytest.raises(ConfigError, match=r"^reward\.custom_reward_function\.path=mine\.py does nothing, since "):
         check_rewards(launch("tool_rollout", "reward.custom_reward_function.path=mine.py"))
     assert check_rewards(launch("search_r1")) == "pivot.rewards=toolrl: a rollout's reward is -3 at worst and 4 at best"
 

@@ -1,6 +1,7 @@
 """launch_checks: a launch that would fail or train nothing is refused with one sentence before Ray starts."""
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow
@@ -349,6 +350,27 @@ def test_the_folder_of_another_stage_or_model_is_refused(folder: Path) -> None:
         f"run holds step 2 of a run that began from {folder}/other with +method=grpo_roc +stage=rstar2_1, and this "
         f"launch begins from {folder}/other with +method=grpo_roc +stage=rstar2_2: "
     )
+
+
+def test_checkpoints_of_a_run_that_a_later_one_replaced_are_not_taken_for_its_own(folder: Path) -> None:
+    here = ("trainer.default_local_dir=run", "trainer.save_freq=1", "trainer.total_training_steps=9")
+    anew = (*here, "trainer.resume_mode=disable")
+    remember(*here)
+    write_checkpoint(folder / "run", 2)
+    check(*here)  # the run's own
+    check(*anew)
+    remember(*anew)
+
+    assert refusal(*here) == (
+        "run holds step 2 of an earlier run, since the last run there began anew and ended before its first "
+        "checkpoint: begin anew again with trainer.resume_mode=disable, continue the earlier run with "
+        "trainer.resume_mode=resume_path, or name another trainer.default_local_dir"
+    )
+    check(*anew)
+    check(*here, "trainer.resume_mode=resume_path", "trainer.resume_from_path=run/global_step_2")
+    note = folder / "run" / "latest_checkpointed_iteration.txt"
+    os.utime(note, ns=(0, note.stat().st_mtime_ns + 1))  # the new run has saved its own step 2
+    check(*here)
 
 
 def test_the_folder_of_another_method_is_refused_and_that_of_an_unnamed_one_is_not() -> None:

@@ -23,7 +23,13 @@ from verl_pivot.launch_checks.folders import check_folders
 from verl_pivot.launch_checks.gpus import check_engine_size
 from verl_pivot.launch_checks.groups import check_choices
 from verl_pivot.launch_checks.process import needs_critic
-from verl_pivot.launch_checks.resuming import check_critic, check_num_gpus, check_resume, resumed_step
+from verl_pivot.launch_checks.resuming import (
+    check_critic,
+    check_num_gpus,
+    check_resume,
+    noted_at,
+    resumed_step,
+)
 from verl_pivot.launch_checks.reward_functions import check_reward_function
 from verl_pivot.launch_checks.rubrics import keeps_criteria
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
@@ -125,7 +131,8 @@ def begin_states(config: DictConfig) -> None:
 
 
 def _run_record(config: DictConfig, chosen: Mapping[str, str]) -> RunRecord:
-    return RunRecord.of(str(config.actor_rollout_ref.model.path), chosen.get("stage"), chosen.get("method"))
+    model, note = str(config.actor_rollout_ref.model.path), noted_at(str(config.trainer.default_local_dir))
+    return RunRecord.of(model, chosen.get("stage"), chosen.get("method"), earlier_note=note)
 
 
 def _is_remote(config: DictConfig) -> bool:

@@ -97,6 +97,12 @@ def check_num_gpus(step: int, folder: Path, num_gpus: int) -> None:
         )
 
 
+def noted_at(local_dir: str) -> int | None:
+    """Time at which verl noted its latest checkpoint in a folder, in nanoseconds since 1970; None without a note."""
+    tracker = Path(local_dir) / _TRACKER
+    return tracker.stat().st_mtime_ns if tracker.is_file() else None
+
+
 def _latest(folder: Path) -> int:
     tracker = folder / _TRACKER
     if not tracker.is_file():

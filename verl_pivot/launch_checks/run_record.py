@@ -19,11 +19,15 @@ class RunRecord:
     """Name after `+stage=`; None without a stage."""
     method: str | None = None
     """Name after `+method=`; None without a method, and in records of version 0.1.0."""
+    earlier_note: int | None = None
+    """When verl wrote its note of the latest checkpoint that an earlier run left, in nanoseconds since 1970; None if no
+    run had left one."""
 
     @classmethod
-    def of(cls, model: str, stage: str | None, method: str | None) -> "RunRecord":
+    def of(cls, model: str, stage: str | None, method: str | None, *, earlier_note: int | None = None) -> "RunRecord":
         folder = Path(model).expanduser()
-        return cls(model=str(folder.resolve()) if folder.is_dir() else model, stage=stage, method=method)
+        model = str(folder.resolve()) if folder.is_dir() else model
+        return cls(model=model, stage=stage, method=method, earlier_note=earlier_note)
 
     def is_other(self, record: "RunRecord") -> bool:
         """Whether `record` is that of another run; a record without a method fits any method."""
@@ -37,23 +41,34 @@ class RunRecord:
 
 
 def check_same_run(folder: Path, step: int, record: RunRecord) -> None:
-    """Refuse to resume the checkpoints of a run that began from something else; verl would do so without a message.
+    """Refuse to resume the checkpoints of another run, which verl would do without a message.
+
+    Another run is one that began from something else, or one that a later launch replaced in the same folder. The later
+    launch may have ended before its first checkpoint, so that verl still finds those of the earlier run.
 
     Args:
         folder: `trainer.default_local_dir`.
         step: Step of the checkpoint that verl would resume from; 0 if there is none.
-        record: What this launch begins from.
+        record: What this launch begins from, with the time of verl's present note.
 
     Raises:
         ConfigError: With the remedies.
     """
     earlier = _read(folder / _NAME)
-    if step and earlier is not None and earlier.is_other(record):
+    if not step or earlier is None:
+        return
+    if earlier.is_other(record):
         raise ConfigError(
             f"{folder} holds step {step} of a run that began from {earlier}, and this launch begins from {record}: "
             "verl would continue with the weights, optimizer and step count of the earlier run; name another "
             "trainer.default_local_dir, begin anew in this one with trainer.resume_mode=disable, or continue that run "
             "with trainer.resume_mode=resume_path"
+        )
+    if earlier.earlier_note is not None and earlier.earlier_note == record.earlier_note:
+        raise ConfigError(
+            f"{folder} holds step {step} of an earlier run, since the last run there began anew and ended before its "
+            "first checkpoint: begin anew again with trainer.resume_mode=disable, continue the earlier run with "
+            "trainer.resume_mode=resume_path, or name another trainer.default_local_dir"
         )
 
 
