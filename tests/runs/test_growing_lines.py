@@ -19,6 +19,7 @@ def test_a_torn_last_line_waits_for_its_rest(tmp_path: Path) -> None:
     with path.open("ab") as file:
         file.write(b': 2}\n\n{"a": 3}')
     assert reader.read() == NewLines([PlacedLine(2, 9, b'{"a": 2}'), PlacedLine(4, 19, b'{"a": 3}')], False, True)
+    assert reader.read() == NewLines([], False, True)  # the writer pauses
     with path.open("ab") as file:
         file.write(b'\n{"a": 4}\n')
     assert reader.read() == NewLines([PlacedLine(5, 28, b'{"a": 4}')], False, True)
@@ -37,7 +38,7 @@ def test_a_file_that_is_replaced_or_cut_is_read_anew(tmp_path: Path) -> None:
     assert reader.read() == NewLines([PlacedLine(1, 0, b"{}")], True, True)
 
 
-@given(st.lists(st.text("a\r\u2028\x85 ", max_size=4)), st.lists(st.integers(0, 60)))
+@given(st.lists(st.just('{"a": 1}') | st.text("a\r\u2028\x85 ", max_size=4)), st.lists(st.integers(0, 60)))
 def test_lines_are_those_between_newlines_wherever_the_writer_pauses(texts: list[str], pauses: list[int]) -> None:
     import tempfile
 

@@ -59,10 +59,11 @@ class GrowingLines:
             while b"\n" not in data and (more := file.read(CHUNK_BYTES)):
                 data += more
         if self._lacks_break and data.startswith(b"\n"):
-            self._offset, data = self._offset + 1, data[1:]
+            self._offset, data, self._lacks_break = self._offset + 1, data[1:], False
         is_all = self._offset + len(data) >= status.st_size
         end = data.rfind(b"\n") + 1
-        self._lacks_break = is_all and _is_object(data[end:])
+        if data:
+            self._lacks_break = is_all and _is_object(data[end:])
         return NewLines(list(self._placed(data if self._lacks_break else data[:end])), not is_known, is_all)
 
     def _placed(self, data: bytes) -> Iterator[PlacedLine]:
