@@ -402,9 +402,11 @@ def test_the_hybrid_switch_of_the_separate_trainer_waits_for_groups_before_the_f
     trainer._wait_for_sampleable_and_switch()
     assert (trainer.current_mode, refilled) == (HybridEngineMode.TRAINER, [1])
     trainer.on_sample_begin()
-    batches = [trainer.replay_buffer.sample(1, "train", 1)[0] for _ in range(2)]
+    (first, metrics), (second, later) = (trainer.replay_buffer.sample(1, "train", 1) for _ in range(2))
+    batches = [first, second]
 
     assert [batch.keys[0].split("_")[0] for batch in batches] == ["a", "c"]
+    assert [each["down_sampling/groups_equal_rewards"] for each in (metrics, later)] == [1.0, 0.0]
     assert rows_left() == sorted(key for batch in batches for key in batch.keys)
 
 

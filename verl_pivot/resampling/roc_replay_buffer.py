@@ -60,7 +60,7 @@ class RocSampling(PivotSampling):
         self._sampled: list[FinishedGroup] = []
         """Groups of this step that the update sees."""
         self._left_out: list[FinishedGroup] = []
-        """Groups of this step that the update does not see."""
+        """Groups that the update does not see, since the last batch."""
         self._resampling_metrics: dict[str, float] = {}
 
     def sample(self, global_steps: int, partition_id: str, batch_size: int) -> tuple[KVBatchMeta, dict[str, Any]]:
@@ -71,12 +71,13 @@ class RocSampling(PivotSampling):
         """
         if partition_id != _TRAIN:
             return super().sample(global_steps, partition_id, batch_size)
-        self._step, self._batch_size, self._dropped, self._left_out = global_steps, batch_size, DroppedGroups(), []
+        self._step, self._batch_size = global_steps, batch_size
         num_ahead = self._generate_ahead(batch_size)
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         if self._settings.equal_rewards is EqualRewards.REJECT:
             self._mini_batches.fit(len(self._sampled))
         self._look_for_answers()
+        self._dropped, self._left_out = DroppedGroups(), []  # verl may drop groups before it asks for the next batch
         self._numbers = {uid: number for uid, number in self._numbers.items() if uid in self._finished}
         self._next_number = 1 + max(self._numbers.values(), default=-1)
         return batch, {
