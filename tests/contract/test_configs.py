@@ -562,6 +562,19 @@ def test_a_reward_function_of_ones_own_without_a_term_for_the_outcome_stops_the_
     assert check_rewards(launch("search_r1")) == "pivot.rewards=toolrl: a rollout's reward is -3 at worst and 4 at best"
 
 
+def test_rewards_above_0_for_failures_are_refused_where_resampling_takes_them_for_successes() -> None:
+    def launch(rewards: str, *overrides: str) -> DictConfig:
+        return stock("+method=grpo_roc", "data.train_files=a.parquet", f"pivot.rewards={rewards}", *overrides)
+
+    for rewards, best in (("dimensions", "0.3"), ("l0", "0.28")):
+        with pytest.raises(ConfigError, match=rf"^pivot\.rewards={rewards} pays .* whose outcome is 0 up to {best}, "):
+            check_rewards(launch(rewards))
+    for rewards in ("course", "outcome", "search_cost", "toolrl"):
+        assert check_rewards(launch(rewards)) is not None
+    for override in ("pivot.resampling.mode=farthest", "pivot.resampling.oversample=1"):
+        assert check_rewards(launch("dimensions", override)) is not None
+
+
 def test_comparisons_that_no_term_reads_stop_the_launch() -> None:
     judge = ("pivot.ruler.base_url=http://judge:30000", "pivot.ruler.model=strong")
     config = stock("+method=mcp_rl", "data.train_files=a.parquet", "pivot.rewards=course", *judge)

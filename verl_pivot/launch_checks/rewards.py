@@ -1,11 +1,20 @@
 """A launch's `pivot.rewards` -> a sentence with the smallest and largest reward; an error if the terms contradict."""
 
 import math
+from collections.abc import Collection
 
 from omegaconf import DictConfig
 
 from verl_pivot.errors import ConfigError
-from verl_pivot.rewards.compose_settings import KEY, check_sections, composition_of, sums_of, values_of_terms
+from verl_pivot.resampling.settings import ResamplingSettings, parse_resampling
+from verl_pivot.rewards.compose_settings import (
+    KEY,
+    best_of_failures,
+    check_sections,
+    composition_of,
+    sums_of,
+    values_of_terms,
+)
 from verl_pivot.rewards.term_values import ValueLimits
 from verl_pivot.rollout.settings import parse_settings
 
@@ -36,6 +45,19 @@ def check_rewards(config: DictConfig) -> str | None:
         )
     check_sections(given, composition, {str(name) for name in config.pivot})
     values = values_of_terms(config)
+    _check_sources(config, given, values)
+    if "process" in values:  # the section is there, as was checked
+        _check_process(config.pivot.process, given)
+    max_calls = settings.max_turns * (1 if settings.parser == "tags" else settings.max_calls_per_turn)
+    limits = ValueLimits(settings.max_turns, max_calls, int(config.data.max_response_length))
+    sums = sums_of(given, composition, limits)
+    if "resampling" in config.pivot and "outcome" in values:
+        _check_resampling(parse_resampling(config), given, best_of_failures(composition, limits))
+    return f"{KEY}={given}: a rollout's reward is {_amount(sums.least)} at worst and {_amount(sums.largest)} at best"
+
+
+def _check_sources(config: DictConfig, given: str, values: Collection[str]) -> None:
+    """Refuse judges, and a reward function of the user's own, whose scores no term has as its value."""
     for section, value in (("rubrics", "rubric"), ("ruler", "ruler")):
         if section in config.pivot and value not in values:
             raise ConfigError(
@@ -48,12 +70,6 @@ def check_rewards(config: DictConfig) -> str | None:
             f"reward.custom_reward_function.path={function} does nothing, since {KEY}={given} has no term with the "
             "value outcome: leave it out, or add such a term"
         )
-    if "process" in values:  # the section is there, as was checked
-        _check_process(config.pivot.process, given)
-    max_calls = settings.max_turns * (1 if settings.parser == "tags" else settings.max_calls_per_turn)
-    limits = ValueLimits(settings.max_turns, max_calls, int(config.data.max_response_length))
-    sums = sums_of(given, composition, limits)
-    return f"{KEY}={given}: a rollout's reward is {_amount(sums.least)} at worst and {_amount(sums.largest)} at best"
 
 
 def _check_process(process: DictConfig, given: str) -> None:
@@ -67,6 +83,16 @@ def _check_process(process: DictConfig, given: str) -> None:
         raise ConfigError(
             f"pivot.process.judge_validation=False leaves {KEY}={given} without its value process in validation: "
             "leave it out, or leave out the term"
+        )
+
+
+def _check_resampling(settings: ResamplingSettings, given: str, best_failure: float) -> None:
+    """Refuse rewards above 0 for failures where resampling takes such rewards for successes."""
+    if settings.goes_by_penalty and settings.oversample > 1 and best_failure > 0:
+        raise ConfigError(
+            f"{KEY}={given} pays a rollout whose outcome is 0 up to {_amount(best_failure)}, but "
+            f"pivot.resampling.mode={settings.mode} takes each reward above 0 for a success: set paid_on to success "
+            "for the terms that failures are paid, or pivot.resampling.mode to best_of_n or farthest"
         )
 
 

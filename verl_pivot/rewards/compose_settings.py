@@ -1,5 +1,6 @@
 """`pivot.rewards` -> the Composition that its YAML describes, checked against the limits of the launch."""
 
+import math
 from collections.abc import Collection
 from functools import lru_cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from pydantic import ValidationError
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.compose import Composition, Term, named_terms
-from verl_pivot.rewards.reward_sums import ValueRange, check_conditions, worst_and_best
+from verl_pivot.rewards.reward_sums import ValueRange, check_conditions, largest_reward, worst_and_best
 from verl_pivot.rewards.term_values import VALUES, ValueLimits
 from verl_pivot.validation import first_problem, place_of
 from verl_pivot.verifiers.registry import check_verifier, known_verifiers
@@ -77,15 +78,25 @@ def sums_of(given: str, composition: Composition, limits: ValueLimits) -> ValueR
     Raises:
         ConfigError: If a condition or a bound contradicts the range of a value.
     """
-    ranges = {
+    try:
+        return worst_and_best(composition, _ranges(composition, limits), limits.max_turns)
+    except ValueError as error:
+        raise ConfigError(f"{KEY}={given}: {error}") from error
+
+
+def best_of_failures(composition: Composition, limits: ValueLimits) -> float:
+    """Largest reward of a rollout whose outcome is not above 0; `sums_of` has accepted the composition."""
+    failed = {name: ValueRange(-math.inf, 0.0) for name, term, _ in named_terms(composition) if term.value == "outcome"}
+    return largest_reward(composition, {**_ranges(composition, limits), **failed}, limits.max_turns)
+
+
+def _ranges(composition: Composition, limits: ValueLimits) -> dict[str, ValueRange]:
+    """{name of a term with a source of its own: range of its value, before scale and bounds}"""
+    return {
         name: ValueRange(0.0, 1.0) if term.value is None else VALUES[term.value].range(limits)
         for name, term, _ in named_terms(composition)
         if term.terms is None
     }
-    try:
-        return worst_and_best(composition, ranges, limits.max_turns)
-    except ValueError as error:
-        raise ConfigError(f"{KEY}={given}: {error}") from error
 
 
 def check_sections(given: str, composition: Composition, sections: Collection[str]) -> None:

@@ -52,6 +52,34 @@ def worst_and_best(composition: Composition, ranges: Mapping[str, ValueRange], m
     """
     terms = {name: term for name, term, _ in named_terms(composition)}
     own = {name: _own_range(name, term, ranges[name], max_turns) for name, term in terms.items() if term.terms is None}
+    found = _over_cases(composition, own, max_turns)
+    _check_thresholds(_thresholds(composition, terms), own)
+    return found if composition.bounds is None else _held(composition.bounds, found)
+
+
+def largest_reward(composition: Composition, ranges: Mapping[str, ValueRange], max_turns: int) -> float:
+    """Largest reward of rollouts whose values lie in narrower ranges, which no condition or bound need be within.
+
+    Arguments are those of `worst_and_best`, which has accepted the composition.
+    """
+    own = {
+        name: ValueRange(*sorted(scaled_value(term, end, max_turns) for end in ranges[name]))
+        for name, term, _ in named_terms(composition)
+        if term.terms is None
+    }
+    largest = _over_cases(composition, own, max_turns).largest
+    return largest if composition.bounds is None else held_in(largest, composition.bounds)
+
+
+def _over_cases(composition: Composition, own: Mapping[str, ValueRange], max_turns: int) -> ValueRange:
+    """Range of the sum over all cases of conditions that are met or not met.
+
+    Args:
+        composition: Terms with their conditions.
+        own: {name of a term with a source of its own: range of its value, after scale and bounds}.
+        max_turns: Largest number of turns.
+    """
+    terms = {name: term for name, term, _ in named_terms(composition)}
     marks = _thresholds(composition, terms)
     sources = [name for name in marks if terms[name].terms is None]
     pieces = [_pieces(own[name], sorted(marks[name])) for name in sources]
@@ -63,9 +91,7 @@ def worst_and_best(composition: Composition, ranges: Mapping[str, ValueRange], m
         _sum_in_case(composition, {**own, **dict(zip(sources, case, strict=True))}, max_turns)
         for case in itertools.product(*pieces)
     ]
-    found = ValueRange(min(each.least for each in sums), max(each.largest for each in sums))
-    _check_thresholds(marks, own)
-    return found if composition.bounds is None else _held(composition.bounds, found)
+    return ValueRange(min(each.least for each in sums), max(each.largest for each in sums))
 
 
 def _held(bounds: tuple[float, float], found: ValueRange) -> ValueRange:
