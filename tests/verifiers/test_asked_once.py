@@ -52,6 +52,19 @@ async def test_concurrent_callers_share_one_execution_and_later_ones_its_answer(
     assert answerer.asked == ["a", "b"]
 
 
+async def test_a_caller_between_the_end_of_the_task_and_the_news_of_it_asks_nothing() -> None:
+    cache: AskedOnce[str, int] = AskedOnce(2)
+    late: list[asyncio.Task[int]] = []
+
+    async def ask() -> int:
+        late.append(asyncio.create_task(cache.get("a", ask)))  # runs after this task, before the caller that waits
+        return len(late)
+
+    assert await cache.get("a", ask) == 1
+    assert await late[0] == 1
+    assert len(late) == 1
+
+
 def test_another_event_loop_gets_the_answer_without_asking(answerer: Answerer) -> None:
     cache: AskedOnce[str, int] = AskedOnce(2)
 

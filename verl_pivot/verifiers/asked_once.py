@@ -40,7 +40,7 @@ class AskedOnce(Generic[KeyT, AnswerT]):
             return self._answers[key]
         place = (asyncio.get_running_loop(), key)
         running = self._running.get(place)
-        if running is None or running.task.done():
+        if running is None or running.has_failed:
             running = self._running[place] = _Running(asyncio.create_task(ask()))
         running.num_waiting += 1
         try:
@@ -58,4 +58,9 @@ class AskedOnce(Generic[KeyT, AnswerT]):
 class _Running(Generic[AnswerT]):
     task: asyncio.Task[AnswerT]
     num_waiting: int = 0
-    """Callers that wait for the task."""
+    """Callers that wait for the task, or are about to be told its answer."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the task ended without an answer."""
+        return self.task.done() and (self.task.cancelled() or self.task.exception() is not None)
