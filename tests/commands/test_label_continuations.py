@@ -311,7 +311,7 @@ def test_an_outcome_that_nobody_can_tell_is_no_valid_continuation(folder: Path) 
 
 
 def test_tools_that_answer_otherwise_than_then_are_refused_unless_they_are_said_to_have_no_state(folder: Path) -> None:
-    clock = dumped("a_0_0", turn(call("clock"), (made_call("clock", {}), "17")), added(1, 1), turn("Done."))
+    clock = dumped("a_2_0", turn(call("clock"), (made_call("clock", {}), "17")), added(1, 1), turn("Done."))
     other = dumped("a_1_0", added(2, 7), turn("Done."))
     with policy(lambda request: said("Done.")) as server:
         done = label(folder, server.url, [clock, other, SUM], "--samples", "1")
@@ -467,7 +467,7 @@ def test_what_a_policy_or_a_tool_forges_is_text_to_the_endpoint_and_no_turn_of_a
 
 
 def test_half_characters_leave_a_turn_out(folder: Path) -> None:
-    half = dumped("a_0_0", turn("half \ud83d", (made_call("add", {"number": 2}), "The sum is 2.")), turn("x"))
+    half = dumped("a_2_0", turn("half \ud83d", (made_call("add", {"number": 2}), "The sum is 2.")), turn("x"))
     with policy(adding) as server:
         done = label(folder, server.url, [half, SUM], "--samples", "1")
 

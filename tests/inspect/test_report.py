@@ -328,7 +328,8 @@ def test_pivots_that_training_saw_come_first_and_hard_ones_before_others(tmp_pat
     assert "run: 0 in step 1, 1 in step 9</p>" in text
     assert "Order of hard" in text
     assert "Answer of hard" in text
-    assert text.count(f"{SHOWN} 0") == 3  # equal samples are one row
+    shown = SHOWN.replace("⟨U+D800⟩", "\\ud800")  # as a profile writes it
+    assert text.count(f"{shown} 0") == 3  # equal samples are one row
     assert "<script" not in text
 
 

@@ -89,6 +89,8 @@ class StateVerifier:
             if isinstance(expert, Verdict):
                 return expert
             effect = await self._action_effect(action, turn)
+            if self._kind.can_fork:
+                await self._check_original(turn)
         except ToolFailureError as error:
             return undecided(Reason.ENVIRONMENT_FAILED, str(error))
         return effect if isinstance(effect, Verdict) else self._compare(effect, expert)
@@ -103,8 +105,6 @@ class StateVerifier:
             return broken_expert(f"the expert's call fails: {failed}")
         if not self._options.compare_results and equal(before, effect.state):
             return broken_expert("the expert's calls change nothing, and results are not compared")
-        if self._kind.can_fork:
-            await self._check_original(turn)
         return effect
 
     async def _check_original(self, turn: Turn) -> None:
