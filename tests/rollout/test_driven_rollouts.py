@@ -227,6 +227,16 @@ async def test_an_exception_of_the_engine_masks_whatever_the_environment_says() 
     assert found["detail"].startswith("IndexError: ")
 
 
+async def test_a_limit_after_a_failure_of_the_engine_does_not_make_it_the_policys_mistake() -> None:
+    script = ["One.", *[Said("", ended=False)] * 3, "Two.", "Three."]
+    loop = driven_loop("shrugs", script, "pivot.rollout.max_turns=2")
+
+    found = await verdict_of(loop)
+
+    assert (found["score"], found["reason"]) == (None, "engine_failure")
+    assert len(loop.server_manager.requests) == 4
+
+
 async def test_an_environment_that_asks_for_nothing_gives_no_row() -> None:
     assert await rows_of(driven_loop("idle", [])) == []
 

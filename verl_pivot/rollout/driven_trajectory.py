@@ -108,6 +108,8 @@ class DrivenTrajectory:
         async with self._one_at_a_time:
             if self._is_over:
                 raise ChatRefusedError("the trajectory is over", status=401, code="invalid_api_key")
+            if self.failure:  # the rollout is masked, and a limit that it reaches later must not make it a mistake
+                raise self._failed(self.failure)
             try:
                 return await self._answer(request)
             except ChatRefusedError:
