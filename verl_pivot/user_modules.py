@@ -38,6 +38,21 @@ def load_modules(modules: Iterable[str], kind: str) -> None:
                 raise _broken_module(module, kind, error) from error
 
 
+def module_path(module: str) -> Path:
+    """File of a module that is given as `load_modules` takes it; the bare name where it cannot be found.
+
+    Args:
+        module: Dotted name, or path of a Python file.
+    """
+    if module.endswith(".py"):
+        return Path(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):  # no such package, or a module without a spec
+        spec = None
+    return Path(module if spec is None or spec.origin is None else spec.origin)
+
+
 def load_object(name: str, kind: str) -> Any:
     """Import the object that `package.module:name` or `folder/file.py:name` names.
 

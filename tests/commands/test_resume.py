@@ -117,6 +117,19 @@ def test_an_interrupted_import_starts_again_if_the_rows_have_changed(tmp_path: P
     assert ids == ["1", "2", "3"]
 
 
+def test_an_interrupted_import_starts_again_if_a_module_on_the_path_has_changed(tmp_path: Path) -> None:
+    write_rows(tmp_path / "in.jsonl")
+    (tmp_path / "own_formats.py").write_text(KILLING_FORMAT)
+    command = ("import", "in.jsonl", "--out", "out.jsonl", "--format-module", "own_formats", "--workers", 1)
+    assert run(tmp_path, *command, kill_at=4999) == -signal.SIGKILL
+    (tmp_path / "own_formats.py").write_text(KILLING_FORMAT.replace('id=str(row["id"])', "id=f\"row {row['id']}\""))
+
+    assert run(tmp_path, *command) == 0
+
+    first = (tmp_path / "out.jsonl").read_text().splitlines()[0]
+    assert json.loads(first)["id"] == "row 1"
+
+
 def select(folder: Path, kill_at: object = "", workers: int = 1) -> int:
     options = ("--keep", "all", "--max-prompt-tokens", 0, "--verifier-module", "verifier.py", "--workers", workers)
     return run(folder, "select", "out.jsonl", "--out", "pivots.parquet", *options, kill_at=kill_at)

@@ -376,6 +376,15 @@ def test_the_written_rows_are_the_turns_of_the_trajectories(tmp_path: Path) -> N
     assert not (tmp_path / "pivots.png").exists()
 
 
+def test_a_selection_without_a_profile_leaves_no_picture_of_an_earlier_one(tmp_path: Path) -> None:
+    trajectories = write_trajectories(tmp_path, num=2)
+    (tmp_path / "pivots.png").write_bytes(b"pass rates of an earlier profile")
+
+    run_select(trajectories, "--keep", "all", "--max-prompt-tokens", 0, "--validation-share", 0)
+
+    assert not (tmp_path / "pivots.png").exists()
+
+
 def test_the_same_seed_gives_the_same_files_and_another_one_does_not(tmp_path: Path) -> None:
     trajectories = write_trajectories(tmp_path, num=40)
 

@@ -93,12 +93,14 @@ def import_files_once(request: "PlanRequest", runner: StageRunner, state: "PlanS
     """Import the files, unless the same command has done so; returns the import's identity, None if there was none."""
     from verl_pivot.data.journal import input_identity
     from verl_pivot.planning.plan_commands import import_words
+    from verl_pivot.user_modules import module_path
 
     if request.is_imported:
         return None
     words = import_words(request)
     # Unlike Path.is_file, isfile takes any text, such as long options of a verifier, which are no name of a file.
-    others = [Path(word) for word in (*request.import_words, *request.module_words) if isfile(word)]
+    named = (*request.import_words, *(str(module_path(word)) for word in request.module_words))
+    others = [Path(word) for word in named if isfile(word)]
     identity: Json = {"words": [*words], "inputs": [input_identity(path) for path in (*request.files, *others)]}
     if state.imported != identity or not request.trajectories.is_file():
         runner.run_as_part(words)

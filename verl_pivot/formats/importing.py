@@ -22,6 +22,7 @@ from verl_pivot.formats.row_import import ImportOptions, parse_row
 from verl_pivot.profiling.profiles import file_sha256
 from verl_pivot.profiling.published import published_profile_header, published_profile_line, published_profile_path
 from verl_pivot.types import JsonObject
+from verl_pivot.user_modules import module_path
 from verl_pivot.verifiers.registry import check_verifier, load_verifier_modules
 from verl_pivot.verifiers.tool_call import takes_any_text
 
@@ -62,7 +63,7 @@ def import_files(
     for path in files:
         check_file(path)
     modules = (*options.format_modules, *options.verifier_modules)
-    inputs = [input_identity(path) for path in (*files, *map(Path, modules))]
+    inputs = [input_identity(path) for path in (*files, *map(module_path, modules))]
     settings: JsonObject = {"inputs": inputs, "options": _settings(options)}
     outputs = {PROFILE: published_profile_path(out), REJECTED: rejected_path(out), KEPT: out}
     with open_journal(out, settings) as journal:

@@ -20,8 +20,23 @@ _COUNTS = (
     "pivot.trial_steps",
 )
 """Keys whose value must be at least 1."""
-_MAY_BE_NULL = ("trainer.total_training_steps", "pivot.trial_steps")
-"""Keys of `_COUNTS` that may also be null."""
+_NUMBERS = (
+    "data.dataloader_num_workers",
+    "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.rollout.temperature",
+    "actor_rollout_ref.rollout.max_model_len",
+    "actor_rollout_ref.rollout.tensor_model_parallel_size",
+    "actor_rollout_ref.rollout.data_parallel_size",
+    "actor_rollout_ref.rollout.pipeline_model_parallel_size",
+    "actor_rollout_ref.rollout.agent.num_workers",
+    "actor_rollout_ref.rollout.val_kwargs.n",
+    "actor_rollout_ref.rollout.val_kwargs.temperature",
+    "trainer.save_freq",
+    "trainer.test_freq",
+)
+"""Keys with which verl and other checks compute."""
+_MAY_BE_NULL = ("trainer.total_training_steps", "pivot.trial_steps", "actor_rollout_ref.rollout.max_model_len")
+"""Keys of numbers that may also be null."""
 _BY_GROUP = (
     "grpo", "grpo_vectorized", "grpo_passk", "gdpo", "opo", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized",
 )  # fmt: skip
@@ -37,13 +52,7 @@ def check_values(config: DictConfig) -> None:
     Raises:
         ConfigError: Naming the key, its value and what is allowed.
     """
-    for key in _COUNTS:
-        value = OmegaConf.select(config, key)
-        if value is None and key in _MAY_BE_NULL:
-            continue
-        if not (isinstance(value, int) and value >= 1):
-            written = "null" if value is None else value
-            raise ConfigError(f"{key}={written}: must be a whole number of at least 1")
+    _check_numbers(config)
     temperature = OmegaConf.select(config, _TEMPERATURE)
     if not temperature > 0:
         raise ConfigError(
@@ -57,6 +66,22 @@ def check_values(config: DictConfig) -> None:
             "set n to 2 or more (PivotRL's paper has 16), or choose an estimator without groups, such as "
             "reinforce_plus_plus"
         )
+
+
+def _check_numbers(config: DictConfig) -> None:
+    for key in (*_COUNTS, *_NUMBERS):
+        value = OmegaConf.select(config, key)
+        if value is None and key in _MAY_BE_NULL:
+            continue
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if key in _NUMBERS and not is_number:
+            raise ConfigError(f"{key}={_written(value)}: must be a number")
+        if key in _COUNTS and not (is_number and isinstance(value, int) and value >= 1):
+            raise ConfigError(f"{key}={_written(value)}: must be a whole number of at least 1")
+
+
+def _written(value: object) -> object:
+    return "null" if value is None else value
 
 
 def check_mini_batch(config: DictConfig) -> None:

@@ -24,6 +24,7 @@ from verl_pivot.selection.plots import draw_pass_rates, pass_rate_counts
 from verl_pivot.selection.profile_table import profile_rows, profiles_of
 from verl_pivot.selection.tables import fill_table, open_tables
 from verl_pivot.selection.writing import write_pivots
+from verl_pivot.user_modules import module_path
 from verl_pivot.verifiers.judge_usage import usage
 
 with extra("data"):
@@ -83,7 +84,7 @@ def select_pivots(job: SelectionJob, progress: Progress) -> SelectionReport:
     if job.profile is not None:
         _check_profile(job.profile, job.trajectories)
     profile = [] if job.profile is None else [job.profile]
-    modules = map(Path, job.settings.verifier_modules)
+    modules = map(module_path, job.settings.verifier_modules)
     inputs = [input_identity(path) for path in (job.trajectories, *profile, *modules)]
     with open_journal(job.paths.train, {"inputs": inputs, "settings": asdict(job.settings)}) as journal:
         try:
@@ -196,6 +197,8 @@ def _write(
     unfinished.report.write_text(json.dumps(_as_json(report, job), indent=2) + "\n", encoding="utf-8")
     if job.profile is not None:
         draw_pass_rates(pass_rate_counts(database), unfinished.picture)
+    else:
+        unfinished.picture.touch()  # an empty file removes the picture of an earlier profile
 
 
 def _sampling(profile: Path | None) -> str | None:
