@@ -2,6 +2,7 @@
 
 import multiprocessing
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -12,6 +13,14 @@ from verl_pivot.types import Json
 
 def contents(state: StepState) -> dict[str, Json]:
     return {key: entry.value for key in state.names() if (entry := state.read(key)) is not None}
+
+
+def checkpoint(folder: Path, step: int) -> Path:
+    """A checkpoint that is saved now."""
+    saved = folder / f"global_step_{step}"
+    (saved / "actor").mkdir(parents=True)
+    sleep(0.02)  # the clock of a file system has steps of some milliseconds
+    return saved
 
 
 def test_a_value_has_the_version_and_the_step_of_its_last_change(tmp_path: Path) -> None:
@@ -84,10 +93,56 @@ def test_a_checkpoint_of_another_folder_brings_its_state_along(tmp_path: Path) -
     source.write("a", 3, step=3, version=1)
     StepState(state_path(new, "state")).write("c", 0, step=1, version=0)
 
-    begin_launch(new, "state", 2, old)
+    begin_launch(new, "state", 2, checkpoint(old, 2))
 
     assert contents(StepState(state_path(new, "state"))) == {"a": 1, "b": 2}
     assert contents(source) == {"a": 3, "b": 2}
+
+
+def run_to(folder: Path, step: int, value: str) -> Path:
+    """Change a value in each step up to one, and save a checkpoint there."""
+    state = StepState(state_path(folder, "state"))
+    entry = state.read("a")
+    for each in range(1 if entry is None else entry.step + 1, step + 1):
+        state.write("a", f"{value} {each}", step=each, version=each - 1)
+    state.close()
+    return checkpoint(folder, step)
+
+
+@pytest.mark.parametrize("begun_since", [(0,), (0, 0), (1,), (1, 0), (0, 1)])
+@pytest.mark.parametrize("is_other_folder", [False, True])
+def test_a_checkpoint_brings_the_state_of_its_run_though_later_launches_began_anew(
+    tmp_path: Path, begun_since: tuple[int, ...], is_other_folder: bool
+) -> None:
+    begin_launch(tmp_path / "run", "state", 0)
+    first = run_to(tmp_path / "run", 1, "first")
+    saved = run_to(tmp_path / "run", 2, "first")
+    for step in begun_since:
+        begin_launch(tmp_path / "run", "state", step, first if step else None)
+        StepState(state_path(tmp_path / "run", "state")).write("b", "later", step=1, version=0)
+    folder = tmp_path / ("other" if is_other_folder else "run")
+
+    begin_launch(folder, "state", 2, saved)
+
+    assert contents(StepState(state_path(folder, "state"))) == {"a": "first 2"}
+    last = run_to(folder, 3, "first")
+    begin_launch(folder, "state", 0)
+    begin_launch(folder, "state", 3, last)
+    assert contents(StepState(state_path(folder, "state"))) == {"a": "first 3"}
+
+
+def test_a_resume_after_a_crash_copies_nothing(tmp_path: Path) -> None:
+    begin_launch(tmp_path, "state", 0)
+    saved = run_to(tmp_path, 2, "first")
+    for _ in range(3):
+        begin_launch(tmp_path, "state", 2, saved)
+        state = StepState(state_path(tmp_path, "state"))
+        assert contents(state) == {"a": "first 2"}
+        state.write("a", "lost", step=3, version=2)
+
+    num_changes = state_path(tmp_path, "state").read_text().count('"key"')
+
+    assert num_changes == 2 + 3
 
 
 def test_half_a_line_of_a_killed_process_is_cut_off(tmp_path: Path) -> None:

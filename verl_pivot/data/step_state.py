@@ -3,8 +3,8 @@
 import fcntl
 import os
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,6 +25,8 @@ class _StateLine(msgspec.Struct, omit_defaults=True):
     key: str | None = None
     """Name of the value; None for a launch, after which all changes of later steps are void."""
     value: msgspec.Raw = msgspec.Raw(b"null")
+    time: int = 0
+    """When the launch began, in nanoseconds since 1970; 0 for a change."""
 
 
 class _StateChange(NamedTuple):
@@ -33,6 +35,38 @@ class _StateChange(NamedTuple):
     step: int
     offset: int
     length: int
+
+
+class _Launch(NamedTuple):
+    """When a launch began, and the place of its line in the file."""
+
+    time: int
+    offset: int
+
+
+class _ValidChanges(defaultdict[str, list[_StateChange]]):
+    """Changes of each value that are valid after the lines that were taken in, and the launches among these lines."""
+
+    def __init__(self) -> None:
+        super().__init__(list)
+        self.num_read = 0
+        """Bytes of the lines."""
+        self.launches: list[_Launch] = []
+
+    def take(self, line: _StateLine, length: int) -> None:
+        """Take in the next line of the file."""
+        if line.key is not None:
+            self[line.key].append(_StateChange(line.step, self.num_read, length))
+        else:
+            self.launches.append(_Launch(line.time, self.num_read))
+            for key, changes in self.items():
+                self[key] = [change for change in changes if change.step <= line.step]
+        self.num_read += length
+
+    def up_to(self, step: int) -> list[_StateChange]:
+        """The changes of all values up to a step, in the order of the file."""
+        kept = [change for changes in self.values() for change in changes if change.step <= step]
+        return sorted(kept, key=lambda change: change.offset)
 
 
 class StateEntry(NamedTuple):
@@ -65,8 +99,7 @@ class StepState:
             ConfigError: If it cannot be written, or its file system has no locks.
         """
         self._path = path
-        self._changes: defaultdict[str, list[_StateChange]] = defaultdict(list)
-        self._num_read = 0
+        self._changes = _ValidChanges()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -93,10 +126,7 @@ class StepState:
             if not changes:
                 return None
             last = changes[-1]
-            raw = os.pread(self._file, last.length, last.offset)
-            return StateEntry(
-                len(changes), last.step, msgspec.json.decode(msgspec.json.decode(raw, type=_StateLine).value)
-            )
+            return StateEntry(len(changes), last.step, msgspec.json.decode(self._line(last).value))
 
     def write(self, key: str, value: Json, *, step: int, version: int) -> bool:
         """Append a change; returns False and writes nothing if another process has changed the value meanwhile.
@@ -153,49 +183,60 @@ class StepState:
     def _look(self) -> None:
         """Read the lines that are new; an incomplete last line is cut off, since the process that wrote it has died."""
         size = os.fstat(self._file).st_size
-        if size == self._num_read:
+        if size == self._changes.num_read:
             return
-        new = os.pread(self._file, size - self._num_read, self._num_read)
+        new = os.pread(self._file, size - self._changes.num_read, self._changes.num_read)
         whole = new[: new.rfind(b"\n") + 1]
-        for line in whole.splitlines(keepends=True):
-            self._take(self._decoded(line), len(line))
+        self._take(self._changes, whole)
         if len(whole) < len(new):
-            os.ftruncate(self._file, self._num_read)
+            os.ftruncate(self._file, self._changes.num_read)
 
-    def _decoded(self, line: bytes) -> _StateLine:
-        try:
-            return msgspec.json.decode(line, type=_StateLine)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise StateError(f"the line at byte {self._num_read} is not that of a saved state: {error}") from error
+    def _take(self, changes: _ValidChanges, lines: bytes) -> None:
+        for line in lines.splitlines(keepends=True):
+            try:
+                changes.take(msgspec.json.decode(line, type=_StateLine), len(line))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise StateError(
+                    f"the line at byte {changes.num_read} is not that of a saved state: {error}"
+                ) from error
 
-    def _take(self, line: _StateLine, length: int) -> None:
-        """Take in the next line of the file."""
-        if line.key is not None:
-            self._changes[line.key].append(_StateChange(line.step, self._num_read, length))
-        else:
-            for key, changes in self._changes.items():
-                self._changes[key] = [change for change in changes if change.step <= line.step]
-        self._num_read += length
+    def _line(self, change: _StateChange) -> _StateLine:
+        return msgspec.json.decode(os.pread(self._file, change.length, change.offset), type=_StateLine)
 
     def _append(self, line: _StateLine) -> None:
         encoded = msgspec.json.encode(line) + b"\n"
-        if os.pwrite(self._file, encoded, self._num_read) != len(encoded):
-            os.ftruncate(self._file, self._num_read)
+        if os.pwrite(self._file, encoded, self._changes.num_read) != len(encoded):
+            os.ftruncate(self._file, self._changes.num_read)
             raise OSError("no space left")
-        self._take(line, len(encoded))
+        self._changes.take(line, len(encoded))
 
-    def _begin(self, step: int) -> None:
-        """Make the changes of steps after this one void."""
+    def _at_checkpoint(self, step: int, saved_at: int) -> list[_StateLine]:
+        """Changes that were valid in the run that saved a checkpoint, whatever launches began in the folder since.
+
+        Args:
+            step: Step of the checkpoint.
+            saved_at: When it was saved, in nanoseconds since 1970.
+        """
         with self._changing():
-            self._append(_StateLine(step=step))
+            since = [launch.offset for launch in self._changes.launches if launch.time > saved_at]
+            changes = self._changes
+            if since:
+                changes = _ValidChanges()
+                self._take(changes, os.pread(self._file, since[0], 0))
+            return [self._line(change) for change in changes.up_to(step)]
 
-    def _copy(self, source: "StepState", step: int) -> None:
-        """Take over the changes of another file up to a step, in their order."""
-        with source._changing(), self._changing():
-            kept = [change for changes in source._changes.values() for change in changes if change.step <= step]
-            for change in sorted(kept, key=lambda change: change.offset):
-                raw = os.pread(source._file, change.length, change.offset)
-                self._append(msgspec.json.decode(raw, type=_StateLine))
+    def _begin(self, step: int, kept: Sequence[_StateLine] | None) -> None:
+        """Begin a launch: changes of later steps are void; if the earlier ones are not those to keep, all are."""
+        with self._changing():
+            is_kept = kept is None or kept == [self._line(change) for change in self._changes.up_to(step)]
+            self._append(_StateLine(step=step if is_kept else -1, time=self._now()))
+            for line in () if kept is None or is_kept else kept:
+                self._append(line)
+
+    def _now(self) -> int:
+        """Time by the clock of the file system, by which checkpoints beside the file are dated too."""
+        os.utime(self._file)
+        return os.fstat(self._file).st_mtime_ns
 
     def _unusable(self, error: Exception) -> str:
         return (
@@ -209,29 +250,36 @@ def state_path(local_dir: str | Path, name: str) -> Path:
     return Path(local_dir) / FOLDER / f"{name}{_SUFFIX}"
 
 
-def begin_launch(local_dir: Path, name: str, step: int, source_dir: Path | None = None) -> None:
+def begin_launch(local_dir: Path, name: str, step: int, checkpoint: Path | None = None) -> None:
     """Reset a state to the checkpoint that a launch resumes from; called once, before any worker opens it.
 
-    Nothing is deleted: the lines of later steps stay in the file, but are ignored.
+    Nothing is deleted: the lines of later steps stay in the file, but are ignored. If later launches in the folder of
+    the checkpoint began anew or at an earlier step, the state is still that of the run that saved the checkpoint.
 
     Args:
         local_dir: `trainer.default_local_dir`.
         name: Name of the state.
         step: Step of the checkpoint; 0 begins anew.
-        source_dir: `trainer.default_local_dir` of the run that wrote the checkpoint, if it is another run.
+        checkpoint: Folder of the checkpoint, `global_step_<step>` below the `trainer.default_local_dir` of the run that
+            wrote it; None to begin anew.
 
     Raises:
         ConfigError: If the file cannot be written.
     """
-    state = StepState(state_path(local_dir, name))
-    try:
-        is_other = source_dir is not None and source_dir.resolve() != local_dir.resolve()
-        state._begin(0 if is_other else step)
-        if is_other and source_dir is not None and (path := state_path(source_dir, name)).exists():
-            source = StepState(path)
-            state._copy(source, step)
-            source.close()
-    except StateError as error:
-        raise ConfigError(str(error)) from error
-    finally:
-        state.close()
+    with closing(StepState(state_path(local_dir, name))) as state:
+        try:
+            state._begin(step, None if checkpoint is None else _kept(state, local_dir, name, step, checkpoint))
+        except StateError as error:
+            raise ConfigError(str(error)) from error
+
+
+def _kept(state: StepState, local_dir: Path, name: str, step: int, checkpoint: Path) -> list[_StateLine]:
+    """Changes up to the checkpoint, from the state beside it; none if it has no such state."""
+    path = state_path(checkpoint.parent, name)
+    saved_at = min(path.stat().st_mtime_ns for path in (checkpoint, *checkpoint.iterdir()))
+    if checkpoint.parent.resolve() == local_dir.resolve():
+        return state._at_checkpoint(step, saved_at)
+    if not path.exists():
+        return []
+    with closing(StepState(path)) as source:
+        return source._at_checkpoint(step, saved_at)

@@ -126,8 +126,8 @@ def begin_states(config: DictConfig) -> None:
     }
     for name in (name for name, is_kept in states.items() if is_kept):
         step = _resumed_step(config)
-        folder = _resumed_folder(config, step).parent if step else None
-        begin_launch(Path(config.trainer.default_local_dir), name, step, folder)
+        checkpoint = _resumed_folder(config, step) if step else None
+        begin_launch(Path(config.trainer.default_local_dir), name, step, checkpoint)
 
 
 def _run_record(config: DictConfig, chosen: Mapping[str, str]) -> RunRecord:
