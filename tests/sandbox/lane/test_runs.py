@@ -88,6 +88,19 @@ def test_files_that_cannot_be_read_for_want_of_a_core_are_no_result(with_files: 
     assert [answer["kind"] for answer in with_files.answers] == ["failed"]
 
 
+@pytest.mark.parametrize(("is_systems", "kind"), [(True, "failed"), (False, "run")])
+def test_files_that_the_system_could_not_read_are_no_result(
+    with_files: RunWithoutPod, is_systems: bool, kind: str
+) -> None:
+    reply = FilesReply(EventLoop(), [], ["values.json"], 100)
+    reply.on_sent()
+
+    ending = Ending(failure="the zygote of the lane died", is_systems=is_systems)
+    with_files._on_fetched({}, "", reply, ending)  # type: ignore[typeddict-item]
+
+    assert [answer["kind"] for answer in with_files.answers] == [kind]
+
+
 @pytest.mark.parametrize("had_no_core", [True, False])
 def test_a_program_ended_at_its_limit_says_whether_it_had_a_core(with_files: RunWithoutPod, had_no_core: bool) -> None:
     with_files._on_ran("", Ending(status=9, killed_by="timeout", pod_ended_for="timeout", had_no_core=had_no_core))

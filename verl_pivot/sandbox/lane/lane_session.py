@@ -100,6 +100,11 @@ class LaneSession:
         return self._cell is not None or self._on_started is not None
 
     @property
+    def was_evicted(self) -> bool:
+        """Whether the latest interpreter was ended to make room for others."""
+        return self.last_reason == KILL_REASONS["evicted"]
+
+    @property
     def pod(self) -> Pod | None:
         return self.interpreter.shared.pod if self.interpreter else None
 

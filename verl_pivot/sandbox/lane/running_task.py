@@ -29,6 +29,8 @@ class Ending:
 
     failure: str | None = None
     """Why the system could not run the process; the other fields then mean nothing."""
+    is_systems: bool = False
+    """Whether the failure is one that no program in the pod can cause."""
     killed_by: str | None = None
     """Limit for which the process was killed; None if it ended by itself, even if that was shortly before the kill."""
     had_no_core: bool = False
@@ -133,7 +135,10 @@ class RunningTask:
             self._timer = self._loop.after(self._wall_seconds, self._on_wall)
 
     def on_fork_failed(self, reason: str) -> None:
-        self._finish(Ending(killed_by=self._killed_by, failure=None if self._killed_by else reason))
+        is_failure = self._killed_by is None
+        self._finish(
+            Ending(killed_by=self._killed_by, failure=reason if is_failure else None, is_systems=is_failure)
+        )
 
     def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
         self._exited_at = time.monotonic()
@@ -147,9 +152,11 @@ class RunningTask:
         if self._killed_by is None and self.process.pod.has_run_out:
             self._killed_by, is_sure = "memory_limit", True
         was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        of_machine = None if self._killed_by else self._failure_of_machine(was_killed)
         self._finish(
             Ending(
-                failure=None if self._killed_by else self.process.failure() or self._failure_of_machine(was_killed),
+                failure=None if self._killed_by else of_machine or self.process.failure(),
+                is_systems=of_machine is not None,
                 killed_by=self._killed_by if was_killed or is_sure else None,
                 pod_ended_for=self._killed_by,
                 had_no_core=self._had_no_core,
@@ -163,7 +170,7 @@ class RunningTask:
 
     def on_zygote_lost(self) -> None:
         self._end_pod()
-        self._finish(Ending(failure="the zygote of the lane died"))
+        self._finish(Ending(failure="the zygote of the lane died", is_systems=True))
 
     def _on_wall(self) -> None:
         """Kill the process for its wall limit, unless time in which it waited for a core is still to be granted.

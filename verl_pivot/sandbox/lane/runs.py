@@ -284,6 +284,9 @@ class Run:
         if self.is_cancelled or ending.pod_ended_for == "evicted":
             self._has_no_result(_without_pod(ending))
             return
+        if ending.is_systems:
+            self._end({"kind": "failed", "reason": f"its files could not be read: {ending.failure}"})
+            return
         self._answer(fields, compile_output, fetched)
 
     def _has_no_result(self, ending: Ending) -> bool:

@@ -12,7 +12,7 @@ from verl_pivot.sandbox.lane.files_reply import FilesReply
 from verl_pivot.sandbox.lane.lane_session import LaneSession
 from verl_pivot.sandbox.lane.output_feed import OutputFeed
 from verl_pivot.sandbox.lane.pod_process import PodProcess
-from verl_pivot.sandbox.lane.pods import pod_shape
+from verl_pivot.sandbox.lane.pods import Pod, pod_shape
 from verl_pivot.sandbox.lane.running_task import Ending, RunningTask, resource_limits
 from verl_pivot.sandbox.lane.runs import FILES_SECONDS
 from verl_pivot.sandbox.lane.spares import Spares
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.interpreters import OnStarted
     from verl_pivot.sandbox.lane.messages import (
         Done,
+        FetchedFields,
+        FilesAnswer,
         FilesRequest,
         LaneAnswer,
         OpenRequest,
@@ -250,7 +252,7 @@ class SessionRequests:
         reply = FilesReply(self._loop, [*request["files"]], request["fetch"], request["max_file_bytes"])
 
         def on_end(ending: Ending) -> None:
-            answer({"kind": "files", **reply.close(ending)})
+            answer(_answer_of_move(session, pod, reply.close(ending), ending))
 
         RunningTask(
             self._loop,
@@ -265,3 +267,13 @@ class SessionRequests:
             control=reply.control,
         )
         reply.on_sent()
+
+
+def _answer_of_move(session: LaneSession, pod: Pod, moved: "FetchedFields", ending: Ending) -> "FilesAnswer | Refusal":
+    """Answer after the helper in `pod` has ended; where the system failed, the session ends and is lost."""
+    failure = ending.failure if ending.is_systems else "the machine had no core" if ending.had_no_core else None
+    if failure is not None:
+        session.kill(f"its files could not be moved: {failure}")
+    if failure is not None or (session.pod is not pod and session.was_evicted):
+        return {"kind": "lost", "reason": session.last_reason}
+    return {"kind": "files", **moved}
