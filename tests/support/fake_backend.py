@@ -118,6 +118,7 @@ class FakeBackend:
         terminal: Terminal | None,
         functions: tuple[HostFunction, ...],
     ) -> bool:
+        await asyncio.sleep(0)  # other requests come while it opens
         self.sessions[session_id] = FakeSession()
         return False
 

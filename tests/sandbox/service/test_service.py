@@ -585,6 +585,26 @@ async def test_sessions_are_opened_once_and_bounded() -> None:
     assert list(backend.sessions) == ["s"]
 
 
+async def test_sessions_that_are_asked_for_at_once_are_bounded_too() -> None:
+    backend = FakeBackend()
+    async with serving(backend, max_sessions=2) as service, http(service) as session:
+        opened = await asyncio.gather(*(open_session(session, f"s{number}") for number in range(6)))
+
+    assert sorted(each["failure"]["kind"] for each in opened if "failure" in each) == ["overloaded"] * 4
+    assert len(backend.sessions) == 2
+
+
+async def test_a_session_is_idle_from_the_end_of_its_latest_cell_on() -> None:
+    backend = FakeBackend()
+    async with serving(backend, session_idle_seconds=0.2) as service, http(service) as session:
+        await open_session(session, "s")
+        await run_cell(session, "s", "sleep 0.3", id="1")
+        await service._sessions.close_idle()
+        next_cell = await run_cell(session, "s", "print a", id="2")
+
+    assert next_cell["result"]["stdout"] == "a"
+
+
 async def test_a_session_that_was_closed_because_it_was_idle_counts_as_lost() -> None:
     backend = FakeBackend()
     async with serving(backend, session_idle_seconds=0.01) as service, http(service) as session:

@@ -252,7 +252,7 @@ class SessionRequests:
         reply = FilesReply(self._loop, [*request["files"]], request["fetch"], request["max_file_bytes"])
 
         def on_end(ending: Ending) -> None:
-            answer(_answer_of_move(session, pod, reply.close(ending), ending))
+            answer(answer_of_move(session, pod, reply.close(ending), ending))
 
         RunningTask(
             self._loop,
@@ -269,7 +269,7 @@ class SessionRequests:
         reply.on_sent()
 
 
-def _answer_of_move(session: LaneSession, pod: Pod, moved: "FetchedFields", ending: Ending) -> "FilesAnswer | Refusal":
+def answer_of_move(session: LaneSession, pod: Pod, moved: "FetchedFields", ending: Ending) -> "FilesAnswer | Refusal":
     """Answer after the helper in `pod` has ended; where the system failed, the session ends and is lost."""
     failure = ending.failure if ending.is_systems else "the machine had no core" if ending.had_no_core else None
     if failure is not None:

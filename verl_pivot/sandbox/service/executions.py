@@ -19,7 +19,7 @@ from verl_pivot.sandbox.wire import encode_line
 
 logger = logging.getLogger(__name__)
 Outcome = Result | SessionState
-Start = Callable[[], Awaitable[Outcome]]
+Start = Callable[[], Awaitable[Outcome | Failure]]
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

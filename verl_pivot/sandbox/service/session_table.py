@@ -2,6 +2,8 @@
 
 import time
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from verl_pivot.errors import SandboxRequestError, SessionLostError
@@ -67,6 +69,8 @@ class SessionTable:
         self._max_sessions = max_sessions
         self._idle_seconds = idle_seconds
         self._entries: dict[str, OpenSession] = {}
+        self._num_opening = 0
+        """Sessions that are being opened, or forked from others."""
         self._expired: OrderedDict[str, None] = OrderedDict()
 
     def __len__(self) -> int:
@@ -84,11 +88,10 @@ class SessionTable:
         check_root_name(body.root)
         check_place(body.environment, body.folder)
         functions = decode_functions(body.functions)
-        if len(self) >= self._max_sessions and body.id not in self._entries:
+        if self._is_full and body.id not in self._entries:
             return self._full()
 
-        async def start() -> SessionState:
-            self._check_new(body.id)
+        async def opened() -> SessionState:
             is_prewarmed = await self._backend.open_session(
                 body.id,
                 limits=limits,
@@ -104,7 +107,7 @@ class SessionTable:
 
         place = (body.root, tuple(body.environment.items()), body.folder)
         fingerprint = hash(("open", limits, body.network, place, terminal, bytes(body.functions)))
-        return _execution(body, fingerprint, num_bytes=len(body.id), start=start)
+        return _execution(body, fingerprint, num_bytes=len(body.id), start=lambda: self._opened(body.id, opened))
 
     def run_cell(
         self,
@@ -134,16 +137,17 @@ class SessionTable:
 
         async def start() -> Result:
             self._check_first(session_id, body.id)
-            return await self._backend.run_cell(
-                session_id,
-                cell.code,
-                epoch=body.epoch,
-                wall_seconds=limits.wall_seconds,
-                files=body.files,
-                fetch=body.fetch,
-                on_output=on_output,
-                calls=calls,
-            )
+            with self._used(session_id):
+                return await self._backend.run_cell(
+                    session_id,
+                    cell.code,
+                    epoch=body.epoch,
+                    wall_seconds=limits.wall_seconds,
+                    files=body.files,
+                    fetch=body.fetch,
+                    on_output=on_output,
+                    calls=calls,
+                )
 
         fingerprint = hash((session_id, body.epoch, body.code))
         return _execution(body, fingerprint, num_bytes=len(body.code), start=start)
@@ -151,18 +155,19 @@ class SessionTable:
     def fork(self, session_id: str, body: ForkBody) -> Execution | Failure:
         """Execution that opens a branch of a session; a Failure as for `open` and `run_cell`."""
         check_envelope(body.client, body.id, body.deadline_seconds)
-        if len(self) >= self._max_sessions and body.id not in self._entries:
+        if self._is_full and body.id not in self._entries:
             return self._full()
         failure = self._occupy(session_id, body.client, body.id)
         if failure is not None:
             return failure
 
-        async def start() -> SessionState:
-            self._check_new(body.id)
-            await self._backend.fork_session(session_id, body.id, epoch=body.epoch)
+        async def opened() -> SessionState:
+            with self._used(session_id):
+                await self._backend.fork_session(session_id, body.id, epoch=body.epoch)
             return self._add(body.id, body.client, has_functions=self.has_functions(session_id))
 
-        return _execution(body, hash(("fork", session_id, body.epoch)), num_bytes=len(body.id), start=start)
+        fingerprint = hash(("fork", session_id, body.epoch))
+        return _execution(body, fingerprint, num_bytes=len(body.id), start=lambda: self._opened(body.id, opened))
 
     def has_functions(self, session_id: str) -> bool:
         """Whether the cells of a session may call functions of the host."""
@@ -189,6 +194,31 @@ class SessionTable:
             await self._backend.close_session(session_id)
         while len(self._expired) > MAX_REMEMBERED:
             self._expired.popitem(last=False)
+
+    @property
+    def _is_full(self) -> bool:
+        return len(self) + self._num_opening >= self._max_sessions
+
+    async def _opened(self, session_id: str, opened: Callable[[], Awaitable[SessionState]]) -> SessionState | Failure:
+        """Open a session, unless others that were accepted at the same time have taken the last place."""
+        self._check_new(session_id)
+        if self._is_full:
+            return self._full()
+        self._num_opening += 1
+        try:
+            return await opened()
+        finally:
+            self._num_opening -= 1
+
+    @contextmanager
+    def _used(self, session_id: str) -> Iterator[None]:
+        """Count a session as used until the end of what it does, however long that takes."""
+        try:
+            yield
+        finally:
+            entry = self._entries.get(session_id)
+            if entry is not None:
+                entry.used = time.monotonic()
 
     def _occupy(self, session_id: str, client: str, request_id: str) -> Failure | None:
         """Reserve a session for a request; a Failure if it is not free. A repeated request joins the first one."""
@@ -231,7 +261,7 @@ class SessionTable:
         return SessionState(id=session_id, epoch=FIRST_EPOCH, num_cells=0)
 
     def _full(self) -> Failure:
-        message = f"{len(self)} sessions are open, of {self._max_sessions} at most; close some, or add nodes"
+        message = f"{len(self) + self._num_opening} sessions are open, of {self._max_sessions} at most; close some, or add nodes"
         bound = ServiceBound.MAX_SESSIONS
         return Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_seconds=1.0, bound=bound)
 
