@@ -42,6 +42,7 @@ def written(folder: Path, code: str) -> str:
         ("import os, signal; os.kill(os.getpid(), signal.SIGTERM)", [], 143, "", ""),
         (CONNECTS, [], 0, "OSError\n", ""),
         (CONNECTS, ["--network", "loopback"], 0, "ConnectionRefusedError\n", ""),
+        ("print('x' * 3_000_000)", [], 0, "x" * 3_000_000 + "\n", ""),
         ("import time; time.sleep(9)", ["--wall-seconds", "0.2"], 1, "", "raise --wall-seconds\n"),
     ],
 )
@@ -61,6 +62,17 @@ def test_a_program_prints_and_ends_as_on_the_command_line(
 
     assert (done.exit_code, done.stdout) == (exit_code, stdout), done.output
     assert done.stderr.endswith(stderr)
+
+
+def test_a_program_that_prints_too_much_is_ended_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_service(monkeypatch)
+
+    done = CliRunner().invoke(sandbox_app, ["run", "--output-mib", "1", written(tmp_path, "print('x' * 3_000_000)")])
+
+    assert done.exit_code == 1
+    assert done.stderr.endswith("raise --output-mib, or let the program print less: 16 MiB are the most\n")
 
 
 def test_a_way_out_that_the_service_does_not_have_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

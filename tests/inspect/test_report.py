@@ -168,6 +168,9 @@ def test_values_of_secrets_are_not_in_a_report(tmp_path: Path) -> None:
             "judge": {"api_key": f"sk-1{folder.name}", "password": None, "prompt_key": "prompt", "max_tokens": 5},
             "headers": [{"x-api-key": "sk-3", "Authorization": "Bearer sk-4", "Accept": "text"}],
             "tools": [{"url": "http://shop", "auth_token": f'sk-2"{folder.name}'}],
+            "env_vars": {"VERL_PIVOT_SANDBOX_TOKEN": "sk-5", "GITHUB_TOKEN": "sk-6", "TOKENIZERS_PARALLELISM": "true"},
+            "urls": ["http://any:sk-7@node1:8650/run_code", "http://node1/@me", "me@example.org"],
+            "runtime": [{"GITLAB_TOKEN": "sk-8"}],
         }
         (folder / ".hydra" / "config.yaml").write_text(json.dumps(settings))
     report = report_of(*folders)
@@ -179,6 +182,11 @@ def test_values_of_secrets_are_not_in_a_report(tmp_path: Path) -> None:
         "judge.max_tokens": "5",
         "headers": '[{"x-api-key": "(not shown)", "Authorization": "(not shown)", "Accept": "text"}]',
         "tools": '[{"url": "http://shop", "auth_token": "(not shown)"}]',
+        "env_vars.VERL_PIVOT_SANDBOX_TOKEN": '"(not shown)"',
+        "env_vars.GITHUB_TOKEN": '"(not shown)"',
+        "env_vars.TOKENIZERS_PARALLELISM": '"true"',
+        "urls": '["http://(not shown)@node1:8650/run_code", "http://node1/@me", "me@example.org"]',
+        "runtime": '[{"GITLAB_TOKEN": "(not shown)"}]',
     }
     assert set(report.differing_settings) == {"judge.api_key", "tools"}
     assert "sk-" not in report.as_json() + page_of(*folders)

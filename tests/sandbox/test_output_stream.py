@@ -13,7 +13,7 @@ from tests.support.sandbox_machine import needs_sandbox
 from tests.support.sandbox_services import SMALL, Kind, assert_no_survivors, marked, on_every_kind, service
 from verl_pivot.errors import SandboxRequestError, SessionLostError
 from verl_pivot.sandbox.client import Sandbox
-from verl_pivot.sandbox.execution import Limits, Output, Program, Result, Status, Terminal
+from verl_pivot.sandbox.execution import MIB, Limits, Output, Program, Result, Status, Terminal
 from verl_pivot.sandbox.lane.capture import Capture
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.output_feed import PAUSE_SECONDS, PIECE_BYTES, OutputFeed
@@ -251,3 +251,22 @@ def test_who_cannot_stream_says_so() -> None:
                 await output.write("x")
 
     asyncio.run(main())
+
+
+@pytest.mark.heavy
+def test_the_longest_texts_of_a_cell_arrive_and_end_no_other_session() -> None:
+    num_bytes = 16 * MIB
+    limits = Limits(wall_seconds=60.0, cpu_seconds=60, output_bytes=num_bytes, memory_bytes=1024 * MIB)
+    cell = f"import os\nfor fd in (1, 2): os.write(fd, bytes({num_bytes - 8}))\nchr(0) * {num_bytes // 5}"
+
+    async def main() -> tuple[Result, Result]:
+        async with service().client() as sandbox:
+            other, session = await sandbox.open(), await sandbox.open(limits=limits)
+            await other.run("x = 7")
+            long = await session.run(cell)
+            return long, await other.run("x")
+
+    long, other = asyncio.run(main())
+
+    assert (long.status, long.stdout, long.stderr) == (Status.OK, "\0" * (num_bytes - 8), "\0" * (num_bytes - 8))
+    assert other.value == "7"

@@ -47,6 +47,9 @@ def run_command(
     wall_seconds: Annotated[float, typer.Option(help="Time limit of the program in seconds.")] = 600.0,
     cpu_seconds: Annotated[int, typer.Option(help="CPU time limit of each process of the program in seconds.")] = 600,
     memory_mib: Annotated[int, typer.Option(help="Memory limit of the program in MiB.")] = 1024,
+    output_mib: Annotated[
+        int, typer.Option(min=1, help="Limit of the program's output in MiB, of stdout and of stderr each; 16 at most.")
+    ] = 16,
 ) -> None:
     """Run one program in the sandbox.
 
@@ -63,7 +66,12 @@ def run_command(
 
     from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Terminal
 
-    limits = Limits(wall_seconds=wall_seconds, cpu_seconds=cpu_seconds, memory_bytes=memory_mib * MIB)
+    limits = Limits(
+        wall_seconds=wall_seconds,
+        cpu_seconds=cpu_seconds,
+        memory_bytes=memory_mib * MIB,
+        output_bytes=output_mib * MIB,
+    )
     try:
         code = file.read_text()
     except (OSError, UnicodeDecodeError) as error:
@@ -147,6 +155,8 @@ def _exit_code(result: "Result") -> int:
 
 
 def _remedy(result: "Result") -> str:
+    if result.status == "output_limit":
+        return "raise --output-mib, or let the program print less: 16 MiB are the most"
     options = {"timeout": "--wall-seconds", "cpu_limit": "--cpu-seconds", "memory_limit": "--memory-mib"}
     option = options.get(result.status)
     return result.compile_output.strip() if option is None else f"raise {option}"

@@ -19,6 +19,10 @@ _SECRET = re.compile(
     re.IGNORECASE,
 )
 """End of the key of a setting that holds a secret."""
+_SECRET_VARIABLE = re.compile(r"(?:^|\.)[A-Z0-9_]*(?:TOKEN|KEY|SECRET|PASSWORD)$")
+"""Name of an environment variable that holds a secret."""
+_CREDENTIALS = re.compile(r'(?<=://)[^/@\s"]+@')
+"""User name and password within a URL."""
 _FIELD = re.compile(r'"([\w.-]+)": "(?:[^"\\]|\\.)+"')
 """Field of an object within a value in JSON, whose value is a text that is not empty."""
 _HIDDEN = '"(not shown)"'
@@ -89,9 +93,14 @@ def open_chosen(index: RunIndex, chosen: ChosenRollout) -> OpenedRollout | str:
 
 def _without_secret(key: str, value: str) -> str:
     """The value of a setting as JSON, with a note in place of a secret value or of its secret fields."""
-    if _SECRET.search(key) and value not in ("null", '""'):
+    if _is_secret(key) and value not in ("null", '""'):
         return _HIDDEN
-    return _FIELD.sub(lambda field: f'"{field[1]}": {_HIDDEN}' if _SECRET.search(field[1]) else field[0], value)
+    shown = _FIELD.sub(lambda field: f'"{field[1]}": {_HIDDEN}' if _is_secret(field[1]) else field[0], value)
+    return _CREDENTIALS.sub("(not shown)@", shown)
+
+
+def _is_secret(key: str) -> bool:
+    return bool(_SECRET.search(key) or _SECRET_VARIABLE.search(key))
 
 
 def _versions(run: TrainingRun) -> dict[str, str]:

@@ -136,9 +136,7 @@ class RunningTask:
 
     def on_fork_failed(self, reason: str) -> None:
         is_failure = self._killed_by is None
-        self._finish(
-            Ending(killed_by=self._killed_by, failure=reason if is_failure else None, is_systems=is_failure)
-        )
+        self._finish(Ending(killed_by=self._killed_by, failure=reason if is_failure else None, is_systems=is_failure))
 
     def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
         self._exited_at = time.monotonic()
