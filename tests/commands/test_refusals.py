@@ -262,6 +262,10 @@ def test_an_option_that_would_do_nothing_is_refused(words: tuple[str, ...], said
             "leave it out",
         ),
         (
+            (*PROFILE, "--server-flags", "--x 'y"),
+            '--server-flags "--x \'y" cannot be read (No closing quotation): check its quotes',
+        ),
+        (
             ("plan", "t.jsonl", "--model", "m", "--openai", "http://a", "--server-flags", "--tp-size 8"),
             "--server-flags would do nothing: the servers of --endpoint or --openai run already, and none is started; "
             "leave it out",

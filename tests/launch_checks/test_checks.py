@@ -540,6 +540,10 @@ def test_folders_that_a_launch_does_not_write_to_are_left_alone(folder: Path) ->
         ("data.train_batch_size=true", "data.train_batch_size=True: must be a whole number of at least 1"),
         ("trainer.save_freq=often", "trainer.save_freq=often: must be a number"),
         ("trainer.save_freq=null", "trainer.save_freq=null: must be a number"),
+        (
+            "actor_rollout_ref.actor.ulysses_sequence_parallel_size=two",
+            "actor_rollout_ref.actor.ulysses_sequence_parallel_size=two: must be a number",
+        ),
         ("actor_rollout_ref.rollout.temperature=hot", "actor_rollout_ref.rollout.temperature=hot: must be a number"),
         ("actor_rollout_ref.rollout.val_kwargs.n=all", "actor_rollout_ref.rollout.val_kwargs.n=all: must be a number"),
         ("actor_rollout_ref.rollout.max_model_len=8k", "actor_rollout_ref.rollout.max_model_len=8k: must be a number"),

@@ -435,6 +435,17 @@ async def test_nothing_configured_starts_a_service_for_the_process(monkeypatch: 
         os.kill(pid, 0)
 
 
+@pytest.mark.heavy
+async def test_a_first_call_that_is_cancelled_gives_the_service_back_once_it_has_started() -> None:
+    async with Sandbox(serve_arguments=FAKE) as sandbox:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sandbox.run("print a"), 0.05)
+    (service,) = local_service.running()
+
+    await until(lambda: local_service.running() == ())
+    await until(lambda: service.pid is not None and not psutil.pid_exists(service.pid))
+
+
 @pytest.mark.slow
 async def test_a_local_service_that_is_killed_is_started_again() -> None:
     async with Sandbox((), serve_arguments=FAKE) as sandbox:

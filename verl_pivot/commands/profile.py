@@ -140,6 +140,7 @@ def profile_command(
         raise ConfigError("--endpoint and --openai were both given; give only one kind of server")
     has_servers = bool(endpoint or openai)
     _refuse_void(address, workers_per_node, gpus_per_server, server_flags, ray=ray, has_servers=has_servers)
+    server_words = _words_of(server_flags)
     stopping = _early_stop(early_stop, stages, samples, lambda_diff)
     refuse_overwriting([out], [trajectories, *(verifier_module or [])])
     load_verifier_modules(verifier_module or [])
@@ -177,7 +178,7 @@ def profile_command(
             concurrency=concurrency,
             endpoints=tuple(endpoint or ()),
             openai=openai,
-            server_flags=tuple(shlex.split(server_flags)),
+            server_flags=server_words,
             on_ray=on_ray if ray else None,
             allow_no_tools=allow_no_tools,
         ),
@@ -233,6 +234,13 @@ def _select_words(job: "ProfileJob", verifier_modules: tuple[str, ...]) -> list[
     if plan is not None:
         words += ["--keep", plan.filter, *(["--lambda-diff", str(plan.lambda_diff)] if plan.filter == "pivots" else [])]
     return [*words, *(word for module in verifier_modules for word in ("--verifier-module", module))]
+
+
+def _words_of(server_flags: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(server_flags))
+    except ValueError as error:
+        raise ConfigError(f"--server-flags {server_flags!r} cannot be read ({error}): check its quotes") from error
 
 
 def _early_stop(

@@ -257,6 +257,8 @@ def read_token(token_file: Path | None) -> str:
         return token_file.read_text().strip()
     except OSError as error:
         raise ConfigError(f"--token-file {token_file} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"--token-file {token_file} is no text: {error}; write the token into it as text") from error
 
 
 @sandbox_app.command("start")
@@ -350,4 +352,11 @@ def _urls(given: list[str] | None) -> list[str]:
     urls = [url.strip().rstrip("/") for url in listed if url.strip()]
     if not urls:
         raise ConfigError(f"no service named: give --url, or set {URLS_VARIABLE}")
+    import httpx
+
+    for url in urls:
+        try:
+            httpx.URL(url)
+        except httpx.InvalidURL as error:
+            raise ConfigError(f"{url} is no URL ({error}); give one such as http://127.0.0.1:8650") from error
     return urls

@@ -23,6 +23,8 @@ _COUNTS = (
 _NUMBERS = (
     "data.dataloader_num_workers",
     "actor_rollout_ref.model.lora_rank",
+    "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+    "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
     "actor_rollout_ref.rollout.temperature",
     "actor_rollout_ref.rollout.max_model_len",
     "actor_rollout_ref.rollout.tensor_model_parallel_size",
@@ -70,7 +72,7 @@ def check_values(config: DictConfig) -> None:
 
 def _check_numbers(config: DictConfig) -> None:
     for key in (*_COUNTS, *_NUMBERS):
-        value = OmegaConf.select(config, key)
+        value = OmegaConf.select(config, key, default=1)  # FSDP and Megatron have different keys
         if value is None and key in _MAY_BE_NULL:
             continue
         is_number = isinstance(value, int | float) and not isinstance(value, bool)

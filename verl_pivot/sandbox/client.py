@@ -4,6 +4,7 @@ import asyncio
 import os
 import random
 import sys
+import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -296,7 +297,7 @@ class Sandbox:
         elif discovery is not None:
             nodes = await first_nodes(discovery)
         else:
-            local = await asyncio.to_thread(acquire, self._serve_arguments)
+            local = await _acquired(self._serve_arguments)
             nodes = [Node(local.url, local.token)]
         client = uuid4().hex
         transport = Transport(nodes, self._rng)
@@ -309,6 +310,22 @@ class Sandbox:
             local=local,
             loop=asyncio.get_running_loop(),
         )
+
+
+async def _acquired(arguments: Sequence[str]) -> LocalService:
+    """The local service, which is given back as soon as it has started if this call is cancelled meanwhile."""
+    starting = asyncio.get_running_loop().run_in_executor(None, acquire, arguments)
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        starting.add_done_callback(_give_back)
+        raise
+
+
+def _give_back(started: "asyncio.Future[LocalService]") -> None:
+    if not started.cancelled() and started.exception() is None:
+        # In a thread, since it blocks; not in the loop's executor, which may be shut down already.
+        threading.Thread(target=release, args=(started.result(),), name="verl-pivot-release").start()
 
 
 async def _ray_discovery() -> Discovery | None:

@@ -1,4 +1,4 @@
-"""What a session's request is answered when the helper that moves its files has ended."""
+"""Requests about sessions whose interpreter is gone, or whose files could not be moved."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +10,7 @@ from verl_pivot.sandbox.lane.interpreters import KILL_REASONS
 from verl_pivot.sandbox.lane.lane_session import LaneSession
 from verl_pivot.sandbox.lane.pods import PodShape
 from verl_pivot.sandbox.lane.running_task import Ending
-from verl_pivot.sandbox.lane.session_requests import answer_of_move
+from verl_pivot.sandbox.lane.session_requests import SessionRequests, answer_of_move
 
 SHAPE = PodShape(
     tmp_bytes=1 << 20, num_tmp_files=10, memory_bytes=1 << 30, num_processes=64, network="none", has_proc=True
@@ -57,3 +57,27 @@ def test_what_the_sessions_own_processes_can_cause_is_told_file_by_file(ending: 
     answer = answer_of_move(ended_session(KILL_REASONS["memory_limit"]), POD, MOVED, ending)
 
     assert answer == {"kind": "files", **MOVED}
+
+
+def test_a_cell_that_was_cancelled_before_its_interpreter_started_starts_none() -> None:
+    zygote, spares = SimpleNamespace(is_ready=False), SimpleNamespace()
+    requests = SessionRequests(
+        EventLoop(),
+        spares,
+        zygote,
+        has_proc=False,
+        folders=[],
+        cpu_seconds=1,
+        on_start=lambda: None,  # type: ignore[arg-type]
+    )
+    session = ended_session("its interpreter ended")
+    requests._sessions["s"] = session
+    answers: list[Any] = []
+    cell: Any = {"op": "cell", "session": "s", "epoch": session.epoch, "code": "1", "streams": False, "calls": None}
+    abandon: Any = {"op": "abandon", "session": "s"}
+
+    requests.serve(cell, answers.append)
+    requests.serve(abandon, answers.append)
+
+    assert answers == [{"kind": "failed", "reason": "its cell was cancelled"}, {"kind": "done"}]
+    assert not requests._starts

@@ -633,6 +633,25 @@ def test_help_of_each_command_shows_an_example(command: str) -> None:
     assert f"Example: verl-pivot sandbox {command}" in shown.output
 
 
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_an_address_that_is_no_url_is_one_sentence(command: str) -> None:
+    environment = {"VERL_PIVOT_SANDBOX_TOKEN": "a token for tests"}
+    done = CliRunner().invoke(app, ["sandbox", command, "--url", "http://[::1"], env=environment)
+
+    assert done.exit_code == 1
+    assert done.output.startswith("error: http://[::1 is no URL (")
+    assert done.output.endswith("; give one such as http://127.0.0.1:8650\n")
+
+
+@pytest.mark.parametrize("command", ["serve", "stop"])
+def test_a_token_file_that_is_no_text_is_one_sentence(tmp_path: Path, command: str) -> None:
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    done = CliRunner().invoke(app, ["sandbox", command, "--token-file", str(tmp_path / "token")])
+
+    assert done.exit_code == 1
+    assert f"error: --token-file {tmp_path}/token is no text: " in done.output
+
+
 def test_commands_say_what_is_missing() -> None:
     environment = {"VERL_PIVOT_SANDBOX_TOKEN": "", "VERL_PIVOT_SANDBOX_URLS": ""}
     status = CliRunner().invoke(app, ["sandbox", "status"], env=environment)

@@ -143,6 +143,7 @@ class SessionRequests:
             answer({"kind": "done"})
         elif request["op"] == "abandon":
             session.kill("its cell was cancelled")
+            self._drop_starts(session)
             answer({"kind": "done"})
         elif request["op"] == "reply":
             session.reply(request)
@@ -164,6 +165,13 @@ class SessionRequests:
             start.session.start(process, start.answer)
             self._spares.prepare(self._zygote, start.session.shape)
             self._on_start()
+
+    def _drop_starts(self, session: LaneSession) -> None:
+        """Forget the requests of a session that wait until an interpreter starts."""
+        dropped = [start for start in self._starts if start.session is session]
+        self._starts = deque(start for start in self._starts if start.session is not session)
+        for start in dropped:
+            start.answer({"kind": "failed", "reason": "its cell was cancelled"})
 
     def _open(self, request: "OpenRequest", answer: "OnAnswer") -> None:
         shape = pod_shape(request, folders=self._folders, has_proc=self._has_proc)

@@ -261,7 +261,8 @@ class SessionTable:
         return SessionState(id=session_id, epoch=FIRST_EPOCH, num_cells=0)
 
     def _full(self) -> Failure:
-        message = f"{len(self) + self._num_opening} sessions are open, of {self._max_sessions} at most; close some, or add nodes"
+        num_open = len(self) + self._num_opening
+        message = f"{num_open} sessions are open, of {self._max_sessions} at most; close some, or add nodes"
         bound = ServiceBound.MAX_SESSIONS
         return Failure(kind=FailureKind.OVERLOADED, message=message, retry_after_seconds=1.0, bound=bound)
 
