@@ -69,6 +69,19 @@ def test_a_broken_call_is_malformed_and_never_a_message(text: str) -> None:
     assert action.reason == "malformed_call"
 
 
+@pytest.mark.parametrize(
+    ("name", "detail"),
+    [
+        ("", "a tool call needs a name, got ''"),
+        ("refund\\ud83d", r"the name of a tool call has half of a surrogate pair: 'refund\ud83d'"),
+    ],
+)
+def test_a_call_with_a_name_that_no_file_holds_is_malformed(name: str, detail: str) -> None:
+    action = parse_action(REFUND.replace("refund", name), ended=True)
+
+    assert action == Malformed(reason="malformed_call", detail=detail)
+
+
 MALFORMED_MESSAGES = {
     "opens its thinking and never closes it": f"<think>I refund it.\n{REFUND}",
     "thinks again behind its thinking": f"<think>a</think><think>b\n{REFUND}",

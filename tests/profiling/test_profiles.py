@@ -218,7 +218,8 @@ async def test_half_a_surrogate_pair_in_the_name_of_a_call_does_not_end_the_prof
 
     (profile,) = read_profiles(path).values()
     wrong, right = profile.samples
-    assert (wrong.text, wrong.verdict.detail) == (sampled, r"refund\ud83d, the expert calls refund")
+    detail = r"the name of a tool call has half of a surrogate pair: 'refund\ud83d'"
+    assert (wrong.text, wrong.verdict.reason, wrong.verdict.detail) == (sampled, "malformed_call", detail)
     assert right.verdict.score == 1.0
 
 

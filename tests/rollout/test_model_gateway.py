@@ -212,7 +212,7 @@ async def test_ids_of_calls_may_have_any_shape() -> None:
 @pytest.mark.parametrize("form", ["completions", "streamed completions", "responses", "streamed responses"])
 async def test_half_of_a_surrogate_pair_in_a_call_is_a_question_mark(form: str) -> None:
     """No HTTP body can hold such a half, so that a policy could end its rollout without a reward by it."""
-    half = '<tool_call>\n{"name": "add\\ud800", "arguments": {"a": "\\udfff", "b": "\\ud83d\\ude00"}}\n</tool_call>'
+    half = '<tool_call>\n{"name": "add", "arguments": {"a": "\\udfff", "b": "\\ud83d\\ude00"}}\n</tool_call>'
     messages = [{"role": "user", "content": "Add."}]
     async with conversation([half, "One."]) as (client, _):
         if "completions" in form:
@@ -228,7 +228,7 @@ async def test_half_of_a_surrogate_pair_in_a_call_is_a_question_mark(form: str) 
             answer = await ask(client, input=messages, tools=[{"type": "function", **ADD}])  # type: ignore[operator]
             found = (answer.output[0].name, answer.output[0].arguments)
 
-    assert found == ("add?", '{"a": "?", "b": "\N{GRINNING FACE}"}')
+    assert found == ("add", '{"a": "?", "b": "\N{GRINNING FACE}"}')
 
 
 async def test_messages_that_end_with_one_of_the_policys_begin_a_row_of_their_own() -> None:

@@ -45,6 +45,14 @@ async def test_a_turn_of_any_length_gives_its_calls(num_chars: int) -> None:
     assert found == (ToolCall(name="add", arguments={"a": 1}),)
 
 
+@pytest.mark.parametrize("name", ["", "add\\ud83d"])
+async def test_a_call_with_a_name_that_no_file_holds_is_malformed(name: str) -> None:
+    (found,) = await read(verls("hermes"), CALL.replace("add", name))
+
+    assert isinstance(found, Malformed)
+    assert found.reason == "malformed_call"
+
+
 @pytest.mark.parametrize("opening", OPENINGS)
 @pytest.mark.parametrize("name", ["hermes", "kimi", "qwen3_coder"])
 async def test_marks_without_partners_do_not_stop_the_event_loop(name: str, opening: str) -> None:

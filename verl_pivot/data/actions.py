@@ -5,9 +5,10 @@ import re
 from dataclasses import dataclass
 
 from verl_pivot.data.forged_turns import forged_marker
-from verl_pivot.data.json_values import object_of_unique_names
+from verl_pivot.data.json_values import BadRowError, object_of_unique_names
+from verl_pivot.data.messages import parse_call
 from verl_pivot.data.tagged_text import split_at_tags
-from verl_pivot.types import Json, Malformed, Message, Role, ToolCall
+from verl_pivot.types import Json, JsonObject, Malformed, Message, Role, ToolCall
 
 _TAG = re.compile(r"</?tool_call>")
 _VISIBLE = re.compile(
@@ -106,4 +107,12 @@ def _parse_call(block: str) -> ToolCall | Malformed:
     name, arguments = call.get("name"), call.get("arguments")
     if not isinstance(name, str) or not isinstance(arguments, dict):
         return Malformed(reason="malformed_call", detail='a call needs "name" (text) and "arguments" (object)')
-    return ToolCall(name=name, arguments=arguments)
+    return written_call(name, arguments)
+
+
+def written_call(name: str, arguments: JsonObject) -> ToolCall | Malformed:
+    """A call that the policy wrote; Malformed if its name is empty, or no file can hold it."""
+    try:
+        return parse_call(name, arguments, None)
+    except BadRowError as error:
+        return Malformed(reason="malformed_call", detail=str(error))

@@ -1,12 +1,15 @@
 """JSON values: decoding, encoding, types, equality and depth; a value that breaks a format is a BadRowError."""
 
 import json
+import re
 from collections import Counter
 from typing import Self
 
 from verl_pivot.errors import DataError
 from verl_pivot.types import Json, JsonObject
 
+HALF_PAIR = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair, which JSON can spell, but no file and no request can hold."""
 MAX_DEPTH = 64
 """Levels of nesting up to which a value is compared and printed."""
 

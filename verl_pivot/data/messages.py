@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json, type_in_words
+from verl_pivot.data.json_values import HALF_PAIR, BadRowError, as_list, as_object, decode_json, type_in_words
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall
 
 _TEXT_PARTS = ("text", "input_text", "output_text")
@@ -62,10 +62,12 @@ def parse_call(name: Json, arguments: Json, call_id: str | None) -> ToolCall:
     """Make a call from its parts; the arguments are an object or its JSON string.
 
     Raises:
-        BadRowError: If the name is not text or the arguments are not an object.
+        BadRowError: If the name is not text that a file can hold, or the arguments are not an object.
     """
     if not isinstance(name, str) or not name:
         raise BadRowError("bad_tool_call", f"a tool call needs a name, got {name!r}")
+    if HALF_PAIR.search(name):
+        raise BadRowError("bad_tool_call", f"the name of a tool call has half of a surrogate pair: {name!r}")
     if isinstance(arguments, str):
         arguments = decode_json(arguments, reason="bad_arguments", what=f"arguments of {name}")
     if not isinstance(arguments, dict):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from verl_pivot.data.actions import read_turn
+from verl_pivot.data.actions import read_turn, written_call
 from verl_pivot.data.json_values import as_object
 from verl_pivot.data.tagged_text import split_at_tags
 from verl_pivot.off_loop import SIZE_ON_LOOP, run_off_loop
@@ -173,7 +173,7 @@ def _decoded(name: str, arguments: str) -> ToolCall | Malformed:
         return Malformed(reason="malformed_call", detail=f"the arguments of {name} are not valid JSON: {error}")
     if not isinstance(decoded, dict):
         return Malformed(reason="malformed_call", detail=f"the arguments of {name} are not a JSON object")
-    return ToolCall(name=name, arguments=decoded)
+    return written_call(name, decoded)
 
 
 def num_tag_pairs(tag: str, turns: Iterable[str]) -> int:

@@ -1,15 +1,11 @@
 """Answer of a writer -> its action or its text, or Malformed with the reason why it cannot be used."""
 
-import re
-
 from verl_pivot.data.actions import TRUNCATED
 from verl_pivot.data.forged_turns import without_chat_tokens
-from verl_pivot.data.json_values import BadRowError, encode_json
+from verl_pivot.data.json_values import HALF_PAIR, BadRowError, encode_json
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.playing.endpoint_player import read_answer
 from verl_pivot.types import Malformed, Message
-
-_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def read_action(answer: ChatAnswer) -> Message | Malformed:
@@ -54,4 +50,4 @@ def read_text(answer: ChatAnswer, *, reason: str = "bad_text") -> str | Malforme
 
 def is_plain(text: str) -> bool:
     """Whether a text has no markers of a chat template and no half of a surrogate pair, which is no valid text."""
-    return without_chat_tokens(text) == text and not _HALF_PAIR.search(text)
+    return without_chat_tokens(text) == text and not HALF_PAIR.search(text)
