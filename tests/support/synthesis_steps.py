@@ -9,7 +9,7 @@ from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.steps import CheckStep, ChooseStep, MakeStep, check_step, choose_step, make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
-from verl_pivot.types import JsonObject, Malformed, Verdict
+from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Trajectory, Verdict
 from verl_pivot.validation import Options
 
 
@@ -69,6 +69,22 @@ def halves(options: HalvesOptions) -> MakeStep:
         if options.refuses:
             return [draft.made(0).rejected("wrong_value", "\ud800")]
         return [draft.made(0, values={"text": "\ud800"}), draft.made(1)]
+
+    return make
+
+
+class UnnamedOptions(Options):
+    pass
+
+
+@make_step("unnamed", options=UnnamedOptions)
+def unnamed(options: UnnamedOptions) -> MakeStep:
+    """Makes a trajectory with a call without a name, which JSON can hold and no reader of trajectories accepts."""
+
+    async def make(draft: Draft, workshop: Workshop) -> Sequence[Draft]:
+        call = Message(role=Role.ASSISTANT, tool_calls=(ToolCall(name="", arguments={}),))
+        messages = (Message(role=Role.USER, content="Two packs of tea."), call)
+        return [draft.made(0, trajectory=Trajectory(id=draft.id, messages=messages)), draft.made(1)]
 
     return make
 

@@ -143,6 +143,15 @@ def test_a_draft_that_no_line_can_hold_is_rejected_alone(tmp_path: Path) -> None
     assert lines(tmp_path / "out" / "rejected.jsonl")[0]["id"] == "0/0"
 
 
+def test_a_draft_that_could_not_be_read_again_is_rejected_alone(tmp_path: Path) -> None:
+    report = made(tmp_path, "- unnamed\n")
+
+    assert report.rejected == {"unnamed": {"bad_tool_call": NUM_ITEMS}}
+    assert report.num_kept == NUM_ITEMS
+    first = lines(tmp_path / "out" / "rejected.jsonl")[0]
+    assert (first["id"], first["detail"]) == ("0/0", "a tool call needs a name, got ''")
+
+
 def test_a_detail_with_half_a_character_is_written_as_an_escape(tmp_path: Path) -> None:
     report = made(tmp_path, "- halves: {refuses: true}\n")
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import cast
 
 from verl_pivot.all_at_once import all_at_once
-from verl_pivot.data.json_values import BadRowError, encode_json
+from verl_pivot.data.json_values import BadRowError, as_object, decode_json, encode_json
 from verl_pivot.errors import DataError, OutOfBudgetError, QuestionRefusedError, UserCodeError
-from verl_pivot.synthesis.drafts import Draft, StepKind, StepTrace, draft_as_dict
+from verl_pivot.synthesis.drafts import Draft, StepKind, StepTrace, draft_as_dict, parse_draft
 from verl_pivot.synthesis.recipes import Recipe, RecipeStep
 from verl_pivot.synthesis.steps import CheckStep, ChooseStep, MakeStep, PreparedStep
 from verl_pivot.synthesis.workshop import Gate, Inputs, Workshop
@@ -120,17 +120,17 @@ class ItemRunner:
         except (OutOfBudgetError, QuestionRefusedError) as error:
             kept = {draft.id: draft.rejected(_reason(error), str(error)) for draft in rivals}
         detail = f"other drafts of group {group} were kept"
-        found = [kept.get(each.id) or each.rejected("not_chosen", detail) for each in rivals]
+        found = [_as_line(kept.get(each.id) or each.rejected("not_chosen", detail), each) for each in rivals]
         trace = _trace(step, group, workshop, None)
         return [replace(each, traces=(*each.traces, trace)) for each in found]
 
 
 def _as_line(made: Draft, source: Draft) -> Draft:
-    """The draft that a step made; if JSON cannot hold it, the draft from which it was made, rejected."""
+    """The draft that a step made; if no line of the journal can hold it, its source, rejected."""
     try:
-        encode_json(draft_as_dict(made))
-    except BadRowError as error:
-        return replace(source, id=made.id).rejected(error.reason, str(error))
+        parse_draft(as_object(decode_json(encode_json(draft_as_dict(made))), "a draft"))
+    except DataError as error:
+        return replace(source, id=made.id).rejected(_reason(error), str(error))
     return made
 
 
