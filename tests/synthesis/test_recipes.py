@@ -115,6 +115,7 @@ def test_a_writers_file_is_checked(tmp_path: Path, tasks: Path) -> None:
 def test_rows_that_are_no_tasks_are_rejected_one_by_one(tmp_path: Path) -> None:
     assistant = {"prompt": [{"role": "assistant", "content": "Hi."}]}
     rows = [{"prompt": []}, "{broken", assistant, {"prompt": "no JSON"}, {**TASK, "metadata": 7}, [1]]
+    rows.append({**TASK, "note": "a\ud83d"})
     tasks = write_lines(tmp_path / "tasks.jsonl", rows)
     (tmp_path / "recipe.yaml").write_text("- tasks\n- rollouts: {num: 1}\n")
     (tmp_path / "tools.yaml").write_text("- tool: bash\n")
@@ -123,7 +124,7 @@ def test_rows_that_are_no_tasks_are_rejected_one_by_one(tmp_path: Path) -> None:
     tools = f"{ROOT}/tests/support/counting_shop.py:Shop"
     message = refusal(tmp_path / "recipe.yaml", "--tasks", tasks, "--tools", tools, "--program", PROGRAM, "--out", out)
 
-    assert message == f"nothing was kept of 6 drafts; rejected.jsonl in {out} has each reason"
+    assert message == f"nothing was kept of 7 drafts; rejected.jsonl in {out} has each reason"
     rejected = [json.loads(line) for line in (out / "rejected.jsonl").read_text().splitlines()]
     assert [(row["id"], row["step"], row["reason"]) for row in rejected] == [
         ("tasks-1", "rollouts", "no_prompt"),
@@ -132,6 +133,7 @@ def test_rows_that_are_no_tasks_are_rejected_one_by_one(tmp_path: Path) -> None:
         ("tasks-4", "rollouts", "not_json"),
         ("tasks-5", "rollouts", "unusable_row"),
         ("tasks-6", "reading", "unreadable_row"),
+        ("tasks-7", "reading", "unreadable_row"),
     ]
 
 

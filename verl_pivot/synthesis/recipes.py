@@ -1,7 +1,7 @@
 """YAML of a recipe -> Recipe: the source of its items, the steps over them, and the filters at the end."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import pairwise
 from pathlib import Path
@@ -15,7 +15,7 @@ from verl_pivot.data.json_values import BadRowError, encode_json, type_in_words
 from verl_pivot.data.trajectories import read_trajectory
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.quality.rules import FilterRules, parse_rules
-from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.drafts import Draft, draft_as_dict
 from verl_pivot.synthesis.steps import RegisteredStep, get_step, load_step_modules
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.types import JsonObject
@@ -237,11 +237,13 @@ def items(recipe: Recipe, inputs: Inputs) -> Iterator[Draft]:
         draft = Draft(id=f"{path.stem}-{number}")
         try:
             if recipe.source is ItemSource.TASKS:
-                yield Draft(id=draft.id, task=row.decoded())
+                read = replace(draft, task=row.decoded())
             else:
-                yield Draft(id=draft.id, trajectory=read_trajectory(row))
+                read = replace(draft, trajectory=read_trajectory(row))
+            encode_json(draft_as_dict(read))  # raises for half of a surrogate pair, which no journal can hold
         except DataError as error:
-            yield draft.rejected("unreadable_row", str(error))
+            read = draft.rejected("unreadable_row", str(error))
+        yield read
 
 
 def _input(recipe: Recipe, inputs: Inputs) -> Path:
