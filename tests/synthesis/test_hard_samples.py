@@ -52,6 +52,16 @@ async def test_the_share_of_wrong_probes_leaves_undecided_ones_out() -> None:
     assert (right, wrong) == ({"refund": 0.0}, {"refund": 1.0})
 
 
+async def test_a_probe_that_the_endpoint_refuses_is_undecided() -> None:
+    probes = {"refund": probed_turns([TRAJECTORY], 4)["refund"]}
+    with chat_server([REFUNDED, Answer(status=400, body={"error": "the context is too long"})]) as server:
+        async with direct_workshop(server.url) as workshop:
+            answered = await wrong_shares(probes, workshop, "policy", 1024)
+            refused = await wrong_shares(probes, workshop, "policy", 1024)
+
+    assert (answered, refused) == ({"refund": 0.0}, {})
+
+
 async def judged(answers: list[Answer], trajectory: Trajectory | None) -> tuple[float | None, str]:
     with chat_server(answers) as server:
         async with direct_workshop(server.url) as workshop:

@@ -46,11 +46,14 @@ ANSWERS: dict[str, tuple[Answer, str]] = {
     "a cut answer that reads well": (chat('{"packs": 2}', "length"), "truncated_answer"),
     "an answer in its thoughts": (chat('{"packs": 2}</think>Hm.'), "unreadable_answer"),
     "half a character": (chat('{"packs": "\\ud800"}'), "answer_of_other_form"),
-    "a filter": (chat("", "content_filter"), "unreadable_answer"),
+    "a filter": (chat("", "content_filter"), "question_refused"),
+    "a filter behind a good beginning": (chat('{"packs": 2}', "content_filter"), "question_refused"),
     "a status 400": (Answer(body={"error": "the context is too long"}, status=400), "question_refused"),
 }
 PASSING: dict[str, Callable[[], Answer]] = {
     "a busy server": lambda: Answer(body={"error": "slow down"}, status=429),
+    "an aborted answer": lambda: chat('{"packs": 1}', "abort"),
+    "an aborted answer of older SGLang": lambda: chat("", "aborted"),
     "a broken server": lambda: Answer(body={"error": "out of memory"}, status=503),
     "a closed connection": lambda: Answer(body=b"", status=0),
     "a time-out": lambda: time.sleep(TIMEOUT_SECONDS + 0.5) or Answer(body=b"", status=0),  # type: ignore[func-returns-value]
@@ -139,8 +142,11 @@ def test_what_passes_is_tried_again_and_loses_no_draft(tmp_path: Path) -> None:
         (lambda: Answer(body=b"<html>not a model</html>"), "something that is not JSON"),
         (lambda: Answer(body={"choices": []}), "answered"),
         (PASSING["a closed connection"], "cannot be reached"),
+        (PASSING["an aborted answer"], "the endpoint of small kept aborting its answers"),
+        (lambda: chat(5), "is not a chat message"),  # type: ignore[arg-type]  # no text, as no server should write
+        (lambda: chat(None, tool_calls=[7]), "is not a chat message"),
     ],
-    ids=["busy", "HTML", "no choice", "closed"],
+    ids=["busy", "HTML", "no choice", "closed", "aborted", "a number", "no call"],
 )
 def test_a_server_that_keeps_failing_ends_the_run_which_then_goes_on(
     tmp_path: Path, failure: Callable[[], Answer], message: str

@@ -60,6 +60,16 @@ class ChatAnswer:
     """Whether the answer comes from the cache, so that no request was sent."""
 
     @property
+    def is_aborted(self) -> bool:
+        """Whether the server aborted the answer, for example because it was stopped; another attempt can succeed."""
+        return self.finish_reason in ("abort", "aborted")
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether a content filter of the endpoint withholds the answer, or the rest of it."""
+        return self.finish_reason == "content_filter"
+
+    @property
     def text(self) -> str:
         """Text of the message; "" if it holds tool calls only."""
         content = self.message.get("content")

@@ -22,8 +22,6 @@ _REMEDY = (
     "if the context is too long, lower --max-response-tokens; if a key of the request is not known, set it to null in "
     "--extra-body"
 )
-_GIVEN_UP = ("abort", "aborted", "content_filter")
-"""Finish reasons of answers that the endpoint aborted or filtered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -266,8 +264,8 @@ def _as_text(function: JsonObject) -> str:
 
 
 def _is_empty(answer: ChatAnswer) -> bool:
-    """Whether the endpoint aborted the answer, or gave neither text nor thinking nor calls and counted no tokens."""
-    if answer.finish_reason in _GIVEN_UP:
+    """Whether the endpoint aborted or filtered the answer, or gave no text, thinking or call and counted no tokens."""
+    if answer.is_aborted or answer.is_filtered:
         return True
     given = any(answer.message.get(key) for key in ("content", "tool_calls", "reasoning_content", "reasoning"))
     return not given and answer.num_completion_tokens == 0

@@ -12,8 +12,9 @@ import msgspec
 
 from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.chat import ChatAnswer, TokenLogprob
-from verl_pivot.engines.retries import Retries, with_retries
-from verl_pivot.errors import OutOfBudgetError
+from verl_pivot.engines.retries import Retries, UnavailableError, with_retries
+from verl_pivot.errors import OutOfBudgetError, QuestionRefusedError
+from verl_pivot.playing.endpoint_player import read_answer
 from verl_pivot.synthesis.budget import Budget, BudgetLimits
 from verl_pivot.synthesis.writer import EndpointWriter, Writer, WriterQuestion
 
@@ -54,7 +55,9 @@ class AnswerGate:
         """A writer's answer to a question.
 
         Raises:
-            EngineError: If the endpoint cannot be reached or keeps failing, or the cache cannot be written.
+            EngineError: If the endpoint cannot be reached or keeps failing, its answer is no message of the assistant,
+                or the cache cannot be written.
+            QuestionRefusedError: If the endpoint refuses this question, but has answered others, or filters its answer.
             OutOfBudgetError: If the budget does not cover the question.
         """
         form = None if question.schema is None else writer.answer_format
@@ -87,6 +90,7 @@ class AnswerGate:
             raise OutOfBudgetError("the budget of seconds is used up") from error
         finally:
             self._budget.settle(reservation, paid)
+        _check(answer, writer.name)
         return answer
 
     async def close(self) -> None:
@@ -126,6 +130,24 @@ async def opened_gate(settings: GateSettings, writers: Mapping[str, Writer]) -> 
         budget.close()
         for writer in writers.values():
             await writer.close()
+
+
+def _check(answer: ChatAnswer, writer: str) -> None:
+    """Refuse an answer that the writer did not end by itself or by a limit, since the cache would keep it for good.
+
+    Raises:
+        UnavailableError: If the endpoint aborted the answer.
+        QuestionRefusedError: If the endpoint's content filter withholds the answer.
+        EngineError: If the answer is no message of the assistant.
+    """
+    if answer.is_aborted:
+        raise UnavailableError(
+            f"the endpoint of {writer} kept aborting its answers (finish_reason {answer.finish_reason!r}); see the "
+            "server's log, and run the same command again once the server works"
+        )
+    if answer.is_filtered:
+        raise QuestionRefusedError(f"the content filter of the endpoint of {writer} withholds the answer")
+    read_answer(answer)
 
 
 def _kept_answer(line: bytes) -> ChatAnswer:

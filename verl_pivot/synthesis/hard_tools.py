@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.turns import turns
+from verl_pivot.errors import QuestionRefusedError
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.synthesis.caller_turns import read_action
 from verl_pivot.synthesis.workshop import Workshop
@@ -52,8 +53,14 @@ async def _verdicts(probes: Sequence[Turn], workshop: Workshop, role: str, max_t
 
 
 async def probe(turn: Turn, workshop: Workshop, role: str, max_tokens: int) -> Verdict:
-    """Verdict of a turn's verifier on a model's greedy answer at that turn; an answer that is no action is wrong."""
-    action = read_action(await workshop.answer(greedy_question(turn, workshop, max_tokens), role))
+    """Verdict of a turn's verifier on a model's greedy answer at that turn; an answer that is no action is wrong.
+
+    A question that the endpoint refuses says nothing about the model, so that its verdict is undecided.
+    """
+    try:
+        action = read_action(await workshop.answer(greedy_question(turn, workshop, max_tokens), role))
+    except QuestionRefusedError as error:
+        return Verdict.undecided("question_refused", str(error))
     if isinstance(action, Malformed):
         return Verdict.refuse(action.reason, action.detail)
     return await score_message(action, turn)
