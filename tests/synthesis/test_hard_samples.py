@@ -1,6 +1,7 @@
 """HardGen: tools that a policy fails at, paths to them, hints to the caller, and what is still hard."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,14 @@ from typer.testing import CliRunner
 from tests.support.chat_server import chat_server, said
 from tests.support.direct_workshop import direct_workshop
 from tests.support.fake_engine import Answer
-from tests.support.linked_tools import refund_of
+from tests.support.linked_tools import called, refund_of
 from tests.support.paths import ROOT
 from tests.synthesis.test_hinted_pairs import INCOMPARABLE
 from tests.synthesis.test_magnet import GOOD, call, changed, played
 from tests.synthesis.test_magnet_recipe import lines, recordings
 from verl_pivot.cli import app
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.hard_samples import StillHardOptions, still_hard
 from verl_pivot.synthesis.hard_tools import probed_turns, wrong_shares
@@ -116,6 +119,20 @@ def test_every_row_ends_in_the_tool_that_the_policy_fails_at(tmp_path: Path) -> 
     assert names == {("find_customer", "list_orders", "refund")}
     assert {row["metadata"]["verl_pivot"]["synthesis"]["values"]["hard_tool"] for row in kept} == {"refund"}
     assert all(sum(message["role"] == "user" for message in row["messages"]) == 1 for row in kept)
+
+
+def test_a_recorded_call_of_a_tool_without_a_schema_is_no_probe(tmp_path: Path) -> None:
+    rows = [refund_of(f"cus_{number}", f"ord_{number}", id=f"shop-{number}") for number in range(20, 23)]
+    first, *later = rows[0].messages
+    unknown = replace(rows[0], messages=(first, *called("forget", {"email": "ann@shop.example"}, "done"), *later))
+    path = tmp_path / "unknown.jsonl"
+    path.write_text("".join(encode_json(trajectory_as_dict(row)) + "\n" for row in (unknown, *rows[1:])))
+
+    result = run(tmp_path, "timid", "--trajectories", str(path))
+
+    assert result.exit_code == 0, result.output
+    kept = lines(tmp_path / "out" / "trajectories.jsonl")
+    assert {row["metadata"]["verl_pivot"]["synthesis"]["values"]["hard_tool"] for row in kept} == {"refund"}
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,8 @@ class HardPathStep:
         if path is None:
             raise ConfigError(f"step {workshop.step} probes the policy at recorded turns: give --trajectories FILE")
         self._graph = await read_graph(workshop, options)
-        probes = probed_turns(read_trajectories(path), options.probes)
+        recorded = probed_turns(read_trajectories(path), options.probes)
+        probes = {tool: found for tool, found in recorded.items() if tool in self._graph.tools}
         shares = [await wrong_shares(probes, workshop, POLICY, options.max_tokens)]
         if REFERENCE in workshop.writers:
             shares.append(await wrong_shares(probes, workshop, REFERENCE, options.max_tokens))
