@@ -9,9 +9,10 @@ import pytest
 from tests.support.chat_server import chat_server, said
 from tests.support.direct_workshop import direct_workshop
 from tests.support.fake_engine import Answer, FakeServer
-from tests.support.linked_tools import SHOP, make_tool
+from tests.support.linked_tools import SHOP, make_tool, user
 from verl_pivot.data.json_values import BadRowError
 from verl_pivot.errors import ConfigError
+from verl_pivot.synthesis.argument_sources import unsourced_values
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.magnet import MagnetStep
 from verl_pivot.synthesis.magnet_cast import MagnetOptions
@@ -20,7 +21,7 @@ from verl_pivot.synthesis.tool_paths import PathCall, PathTurn, ToolPath, ValueL
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.tools.functions import FunctionTool
 from verl_pivot.tools.toolset import Toolset
-from verl_pivot.types import Message, Role, Trajectory
+from verl_pivot.types import Message, Role, ToolCall, Trajectory
 
 REASONS = make_tool("list_reasons", ["shop"])
 FIND = PathCall(tool="find_customer")
@@ -290,6 +291,23 @@ def find_customer(email: str) -> str:
 def list_orders(customer_id: str) -> str:
     """List the orders of a customer."""
     return json.dumps(ORDERS)
+
+
+@pytest.mark.parametrize(
+    ("may_write", "unsourced"),
+    [
+        (("mail.send.body",), ["mail.send.to: 'ann'"]),
+        (("mail.send.body", "mail.send.to"), []),
+        (("mail.send",), ["mail.send.to: 'ann'", "mail.send.body.text: 'Dear'"]),
+    ],
+)
+def test_a_tool_whose_name_has_dots_may_have_arguments_that_the_caller_composes(
+    may_write: tuple[str, ...], unsourced: list[str]
+) -> None:
+    tool = make_tool("mail.send", ["to", "body"])
+    call = ToolCall(name="mail.send", arguments={"to": "ann", "body": {"text": "Dear"}})
+
+    assert unsourced_values(call, [user("Write.")], tool, may_write) == unsourced
 
 
 async def test_calls_may_run_in_the_tools_instead() -> None:

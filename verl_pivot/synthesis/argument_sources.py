@@ -30,8 +30,10 @@ def unsourced_values(
     known = " ".join(map(_words, [*texts, encode_json(tool)]))
     return [
         f"{path}: {value!r}"
-        for path, value in _values(call.arguments, call.name)
-        if ".".join(path.split(".")[:2]) not in may_write and _words(str(value)) not in known
+        for argument, given in call.arguments.items()
+        if f"{call.name}.{argument}" not in may_write
+        for path, value in _values(given, f"{call.name}.{argument}")
+        if _words(str(value)) not in known
     ]
 
 
