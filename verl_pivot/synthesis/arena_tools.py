@@ -218,7 +218,7 @@ def other_value(value: Json, word: str) -> Json:
         case bool():
             return not value
         case int() | float():
-            return -value - 1
+            return 0.5 if value == -0.5 else -value - 1
         case _:
             return word
 
