@@ -408,6 +408,31 @@ def test_a_reward_function_of_verl_scores_what_no_environment_decides(tmp_path: 
         assert said_error.startswith(f"{rows}, line 1: reward function {name} {what}")
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("extra_info", "difficult", "extra_info: not JSON"),
+        ("reward_model", "3", "reward_model must be a JSON object, got a number"),
+        ("reward_model", ["3"], "reward_model must be a JSON object, got a list"),
+    ],
+)
+def test_a_column_that_a_reward_function_cannot_take_is_named_before_anything_is_played(
+    shop: str, tmp_path: Path, column: str, value: object, message: str
+) -> None:
+    (tmp_path / "reward.py").write_text("def zero(**columns):\n    return 0\n")
+    rows = write_rows(tmp_path / "rows.jsonl", 1, **{column: value})
+    arguments = (shop, "--rows", rows, "--out", tmp_path / "played.jsonl")
+
+    with chat_server(ORDERED) as server:
+        refused = refusal(*arguments, "--openai", server.url, "--reward-function", f"{tmp_path}/reward.py:zero")
+        num_asked = len(server.requests)
+        without = play(*arguments, "--openai", server.url)
+
+    assert refused.startswith(f"{rows}, line 1: {message}")
+    assert num_asked == 0
+    assert without.exit_code == 0, without.output
+
+
 def test_a_tool_may_end_the_conversation(tmp_path: Path) -> None:
     (tmp_path / "door.py").write_text(
         "from verl_pivot.data.rollout_records import StopReason\n"

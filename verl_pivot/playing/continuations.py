@@ -15,7 +15,7 @@ from verl_pivot.playing.conversation import BegunConversation, PlayedConversatio
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
 from verl_pivot.playing.recorded_turns import NotReplayed, begun_conversation, replay
-from verl_pivot.playing.rewarding import Outcome, RewardFunction, outcome_of
+from verl_pivot.playing.rewarding import Outcome, RewardFunction, check_reward_columns, outcome_of
 from verl_pivot.playing.running import open_tools, run_workers
 from verl_pivot.playing.turn_form import MessageForm, SameMessageForm
 from verl_pivot.rewards.dumped_turns import DumpedJudgedTurn
@@ -134,6 +134,8 @@ async def labels_by_continuations(
     """
     placed = [_state_of(turn, problems.get(_prompt_id(turn)), job) for turn in turns]
     states = {state.name: state for state in placed if isinstance(state, _State)}
+    if job.reward_function is not None:
+        check_reward_columns(state.problem for state in states.values())
     num_equal = Counter(state.name for state in placed if isinstance(state, _State))
     on_continuations(job.num_samples * (len(placed) - num_equal.total()))
     labels = Labels()

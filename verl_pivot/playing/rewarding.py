@@ -3,13 +3,13 @@
 import asyncio
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from verl_pivot.data.actions import TRUNCATED
 from verl_pivot.data.faults import SYSTEM_FAILURE, FaultReason, fault_verdict
-from verl_pivot.data.json_values import decode_json
+from verl_pivot.data.json_values import as_object, decode_json
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_records import RECORD_FIELD
 from verl_pivot.errors import ConfigError, DataError, ToolFailureError, UserCodeError, VerifierError
@@ -26,6 +26,8 @@ from verl_pivot.verifiers.scoring import score_message
 
 _FAULTS = (*FaultReason, SYSTEM_FAILURE, "environment_failed")
 """Reasons of undecided verdicts that mean a failure, and not just an outcome that cannot be decided."""
+_OBJECTS = ("reward_model", "extra_info")
+"""Columns that a reward function reads as objects."""
 RewardFunction = Callable[..., Any]
 """verl's reward function: `compute_score(data_source, solution_str, ground_truth, extra_info)`, async or not."""
 
@@ -165,12 +167,12 @@ def transcript(played: PlayedConversation) -> str:
 async def _call(function: RewardFunction, problem: Problem, played: PlayedConversation) -> Outcome:
     columns = problem.columns
     record = played.record(problem.prompt_id).as_dict()
-    model = _as_mapping(columns.get("reward_model"))
+    model, info = (_as_mapping(problem, column) for column in _OBJECTS)
     values = {
         "data_source": columns.get("data_source"),
         "solution_str": transcript(played),
         "ground_truth": model.get("ground_truth"),
-        "extra_info": {**_as_mapping(columns.get("extra_info")), RECORD_FIELD: record},
+        "extra_info": {**info, RECORD_FIELD: record},
     }
     name = getattr(function, "__name__", repr(function))
     try:
@@ -188,6 +190,22 @@ async def _call(function: RewardFunction, problem: Problem, played: PlayedConver
     return Outcome(reward=float(score), by="reward_function", reason=name)
 
 
-def _as_mapping(value: Any) -> dict[str, Any]:
-    decoded = decode_json(value) if isinstance(value, str) else value
-    return dict(decoded) if isinstance(decoded, dict) else {}
+def check_reward_columns(problems: Iterable[Problem]) -> None:
+    """Refuse rows with which a reward function could not be called, before anything is played.
+
+    Raises:
+        DataError: If a column of a row is no object; the message names both.
+    """
+    for problem in problems:
+        for column in _OBJECTS:
+            _as_mapping(problem, column)
+
+
+def _as_mapping(problem: Problem, column: str) -> JsonObject:
+    """The object in a column, which may be JSON text; empty if the row does not have the column."""
+    value = problem.columns.get(column)
+    try:
+        decoded = decode_json(value, what=column) if isinstance(value, str) else value
+        return {} if decoded is None else as_object(decoded, column)
+    except DataError as error:
+        raise DataError(f"{problem.place}: {error}; a reward function is given this column as an object") from error

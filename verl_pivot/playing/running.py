@@ -14,7 +14,7 @@ from verl_pivot.playing.notebook_play import NotebookRules, notebook_prompt, pla
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
-from verl_pivot.playing.rewarding import Outcome, RewardFunction, outcome_of, outcome_of_failure
+from verl_pivot.playing.rewarding import Outcome, RewardFunction, check_reward_columns, outcome_of, outcome_of_failure
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.observations import with_opening
 from verl_pivot.tools.toolset import RolloutTools, Toolset, load_toolset
@@ -23,7 +23,7 @@ from verl_pivot.types import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayingJob:
-    """Settings of a run that plays problems.
+    """Settings of a run that plays problems; rows that its reward function could not be given are refused.
 
     Example:
         PlayingJob(toolset=toolset, problems=problems, limits=RolloutLimits(max_response_tokens=8192))
@@ -42,6 +42,10 @@ class PlayingJob:
     """Limits of conversations in a notebook; None for conversations with tool calls."""
     reward_function: RewardFunction | None = None
     """verl's reward function, for problems that neither an environment nor a verifier decides."""
+
+    def __post_init__(self) -> None:
+        if self.reward_function is not None:
+            check_reward_columns(self.problems)
 
     @property
     def num_conversations(self) -> int:
