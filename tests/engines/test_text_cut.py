@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_pivot.engines.text_cut import fit_together
+from verl_pivot.engines.text_cut import cut_to_tokens, fit_together
 from verl_pivot.errors import ConfigError
 
 
@@ -16,6 +16,16 @@ class Letters:
 
     def decode(self, token_ids: list[int]) -> str:
         return "".join(map(chr, token_ids))
+
+
+class LongestLetters(Letters):
+    """A tokenizer that remembers the length of the longest text that it was given."""
+
+    max_characters = 0
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        self.max_characters = max(self.max_characters, len(text))
+        return super().encode(text, add_special_tokens=add_special_tokens)
 
 
 def test_texts_that_fit_stay_as_they_are() -> None:
@@ -53,6 +63,15 @@ def test_notes_alone_replace_texts_where_64_tokens_of_each_are_too_many() -> Non
 def test_more_texts_than_notes_would_fit_are_an_error_with_the_remedy() -> None:
     with pytest.raises(ConfigError, match=r"20 texts of a question have 700 tokens .* max_question_tokens=256: "):
         fit_together(["a" * 100] * 20, range(20), 256, Letters())
+
+
+def test_of_a_huge_text_without_any_room_only_the_note_is_tokenised() -> None:
+    tokenizer = LongestLetters()
+
+    cut = cut_to_tokens("a" * 1_000_000, 0, tokenizer)
+
+    assert cut.text == "\n... [1000000 characters left out] ...\n"
+    assert tokenizer.max_characters == len(cut.text)
 
 
 def test_a_text_of_a_hundred_megabytes_is_cut_in_little_time() -> None:

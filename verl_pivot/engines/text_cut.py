@@ -47,7 +47,7 @@ def cut_to_tokens(text: str, max_tokens: int, tokenizer: Tokenizer) -> CutText:
     room = max(0, max_tokens - len(tokenizer.encode(note.format(len(text)), add_special_tokens=False)))
     num_head = (room + 1) // 2
     head_ids = tokenizer.encode(text[:max_characters], add_special_tokens=False)[:num_head]
-    tail_ids = tokenizer.encode(text[-max_characters:], add_special_tokens=False)
+    tail_ids = tokenizer.encode(text[max(0, len(text) - max_characters) :], add_special_tokens=False)
     tail_ids = tail_ids[max(0, len(tail_ids) - (room - num_head)) :]
     # A token may hold a part of a character, which decodes to U+FFFD.
     head, tail = (tokenizer.decode(part).strip("\N{REPLACEMENT CHARACTER}") for part in (head_ids, tail_ids))
