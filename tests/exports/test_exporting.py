@@ -442,6 +442,34 @@ def test_a_pivot_without_a_column_that_training_needs_is_refused(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["pivots.jsonl"]
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"turn_index": 2**70}, "turn_index must be of the type int64, got 1180591620717411303424"),
+        ({"pass_rate": "0.5"}, "pass_rate must be of the type double, got '0.5'"),
+        ({"split": 7}, "split must be of the type string, got 7"),
+        ({"trajectory_id": "\ud83d"}, r"trajectory_id must be of the type string, got '\ud83d'"),
+    ],
+)
+def test_a_pivot_with_a_value_that_parquet_cannot_hold_is_refused(
+    tmp_path: Path, change: JsonObject, problem: str
+) -> None:
+    (tmp_path / "pivots.jsonl").write_text(json.dumps(pivot_row(make_turn()) | change) + "\n")
+
+    result = export(tmp_path / "pivots.jsonl", "verl")
+
+    assert f"pivots.jsonl, line 1 cannot be exported ({problem})" in result.stderr
+
+
+@pytest.mark.parametrize("change", [{"id": "\ud83d"}, {"metadata": {"name": "\ud83d"}}])
+def test_a_trajectory_that_parquet_cannot_hold_is_refused(tmp_path: Path, change: JsonObject) -> None:
+    (tmp_path / "runs.jsonl").write_text(json.dumps(trajectory_as_dict(make_trajectory()) | change) + "\n")
+
+    result = export(tmp_path / "runs.jsonl", "verl")
+
+    assert "runs.jsonl, line 1 cannot be exported" in result.stderr
+
+
 @pytest.mark.parametrize("of", ["pivots", "trajectories"])
 def test_rows_of_nemo_gym_have_the_pass_rates_of_the_profile(tmp_path: Path, of: str) -> None:
     trajectories = write_trajectories(tmp_path)

@@ -15,7 +15,7 @@ from verl_pivot.data.files import RawRow, read_rows, replacing
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.pivots import SCHEMA, row_to_turn, writing_pivots
 from verl_pivot.data.tool_schemas import name_of
-from verl_pivot.data.trajectories import parse_trajectory
+from verl_pivot.data.trajectories import parse_trajectory, trajectory_as_dict
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
 from verl_pivot.exports.nemo_gym_rows import ReferenceScores, lost_fields, turn_to_nemo_gym
@@ -212,14 +212,29 @@ def _pivot_columns(row: RawRow) -> JsonObject:
         row_to_turn(columns)
         if missing := [column.name for column in SCHEMA if not column.nullable and columns.get(column.name) is None]:
             raise BadRowError("no_pivot", f"the row lacks {', '.join(missing)}")
+        _check_types(columns)
     return columns
+
+
+def _check_types(columns: JsonObject) -> None:
+    """Refuse a row with a value that does not fit its column of pivots.parquet."""
+    for column in SCHEMA:
+        value = columns.get(column.name)
+        try:
+            pyarrow.scalar(value, type=column.type)
+        except (pyarrow.ArrowException, OverflowError, UnicodeEncodeError) as error:
+            raise BadRowError(
+                "no_pivot", f"{column.name} must be of the type {column.type}, got {value!r:.80}"
+            ) from error
 
 
 def _write_trajectories(rows: Iterable[RawRow], path: Path, report: ExportReport) -> None:
     def trajectories() -> Iterator[Trajectory]:
         for row in rows:
             with _naming(row):
-                yield _parsed(row.decoded(), report)
-                report.num_written += 1
+                trajectory = _parsed(row.decoded(), report)
+                encode_json(trajectory_as_dict(trajectory))  # raises for half of a surrogate pair
+            yield trajectory
+            report.num_written += 1
 
     write_sft(trajectories(), path)
