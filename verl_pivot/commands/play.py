@@ -113,7 +113,7 @@ def play_command(
     ] = 16,
     max_wall_seconds: Annotated[
         float | None,
-        typer.Option(min=0.0, help="Time limit of a conversation in seconds; by default 1800, or none with --human."),
+        typer.Option(min=0.001, help="Time limit of a conversation in seconds; by default 1800, or none with --human."),
     ] = None,
     parallel_calls: Annotated[
         bool, typer.Option("--parallel-calls", help="Run the calls of one turn in parallel.")
@@ -164,7 +164,8 @@ def play_command(
     if human:
         refuse_given(ctx, _OF_MODEL, "with --human, who answers instead of a model")
     refuse_given(ctx, ("num",) if rows is None else ("metadata",), f"with{'out' if rows is None else ''} --rows")
-    wall_seconds = max_wall_seconds or (math.inf if human else _WALL_SECONDS)
+    default_seconds = math.inf if human else _WALL_SECONDS
+    wall_seconds = default_seconds if max_wall_seconds is None else max_wall_seconds
     notebook = None
     if loop is PlayLoop.NOTEBOOK:
         notebook = notebook_rules(
