@@ -187,7 +187,11 @@ def test_rows_are_played_at_once_and_each_sample_has_a_seed(shop: str, tmp_path:
         (said(None, ("order", "[1]")), "malformed_call", "arguments of order must be a JSON object, got a list"),
         (said('<tool_call>\n{"name": "order"}\n</tool_call>'), "malformed_call", 'a call needs "name" (text)'),
         (said("<tool_call>\n{"), "malformed_call", "<tool_call> without its partner"),
-        (said('<tool_call>\n{"name": "", "arguments": {}}\n</tool_call>'), "malformed_call", "a tool call needs a name"),
+        (
+            said('<tool_call>\n{"name": "", "arguments": {}}\n</tool_call>'),
+            "malformed_call",
+            "a tool call needs a name",
+        ),
         (
             said('<tool_call>\n{"name": "order\\ud83d", "arguments": {}}\n</tool_call>'),
             "malformed_call",

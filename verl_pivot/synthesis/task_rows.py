@@ -62,8 +62,8 @@ def _common_type(name: str, one: pyarrow.DataType, other: pyarrow.DataType, out:
 
 def _unwritable(name: str, out: Path, error: Exception) -> DataError:
     return DataError(
-        f"{out.name} cannot be written because column {name} has different types in different tasks, or a number beyond "
-        f"64 bits ({error}); make the column text in each row of --tasks"
+        f"{out.name} cannot be written because column {name} has different types in different tasks, or a number "
+        f"beyond 64 bits ({error}); make the column text in each row of --tasks"
     )
 
 
