@@ -1,5 +1,6 @@
 """`verl-pivot play`: tools or an environment, and a model or a person -> conversations with rewards, no training."""
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -113,7 +114,7 @@ def play_command(
     ] = 16,
     max_wall_seconds: Annotated[
         float | None,
-        typer.Option(min=0.001, help="Time limit of a conversation in seconds; by default 1800, or none with --human."),
+        typer.Option(min=0.0, help="Time limit of a conversation in seconds; by default 1800, or none with --human."),
     ] = None,
     parallel_calls: Annotated[
         bool, typer.Option("--parallel-calls", help="Run the calls of one turn in parallel.")
@@ -138,8 +139,6 @@ def play_command(
       verl-pivot play shop.py:Shop --human --prompt "Order two packs of tea."
       verl-pivot play tools.yaml --loop notebook --human "Who founded Orlen?"
     """
-    import math
-
     from verl_pivot.engines.retries import Retries
     from verl_pivot.launch_checks.sandbox_pool import check_pool
     from verl_pivot.playing.endpoint_player import ChatSampling, ChosenEndpoint
@@ -164,8 +163,7 @@ def play_command(
     if human:
         refuse_given(ctx, _OF_MODEL, "with --human, who answers instead of a model")
     refuse_given(ctx, ("num",) if rows is None else ("metadata",), f"with{'out' if rows is None else ''} --rows")
-    default_seconds = math.inf if human else _WALL_SECONDS
-    wall_seconds = default_seconds if max_wall_seconds is None else max_wall_seconds
+    wall_seconds = _wall_seconds(max_wall_seconds, is_human=human)
     notebook = None
     if loop is PlayLoop.NOTEBOOK:
         notebook = notebook_rules(
@@ -204,6 +202,15 @@ def play_command(
     retries = Retries(num_attempts=attempts)
     endpoint = None if openai is None else ChosenEndpoint(url=openai, model=model, sampling=sampling, retries=retries)
     _run(job, endpoint, out, is_quiet=quiet and not human)
+
+
+def _wall_seconds(given: float | None, *, is_human: bool) -> float:
+    """Time limit of a conversation; infinity is none."""
+    if given is None:
+        return math.inf if is_human else _WALL_SECONDS
+    if given == 0.0:
+        raise ConfigError("--max-wall-seconds 0 leaves no time for a turn; give more, or leave the option out")
+    return given
 
 
 def _check_choices(openai: str | None, rows: Path | None, prompt: str | None, *, is_human: bool) -> None:
