@@ -131,7 +131,6 @@ HOOKS = (
          takes="servers, router_config_path, ..."),
     Hook("verl.workers.rollout.utils", "get_max_position_embeddings", "rollout/loop_parts.py", _EVERY,
          takes="hf_config"),
-    Hook("verl.utils.profiler", "simple_timer", "rollout/pivot_turn.py", _PIVOTRL, takes="name, timing_raw"),
     Hook(_TRACE, "RolloutTraceConfig.get_backend", "rollout/tracing.py", _EVERY, takes=""),
     Hook(_TRACE, "rollout_trace_attr", "rollout/tracing.py", _EVERY,
          takes="sample_index, step, rollout_n, name, ..."),

@@ -9,7 +9,7 @@ import pytest
 from omegaconf import DictConfig
 
 from tests.rollout.test_tool_loop import RecordingRouter, tools_file
-from tests.support.scripted_engine import call, loop_of, pivot_config, row
+from tests.support.scripted_engine import Said, call, loop_of, pivot_config, row
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
 from verl_pivot.rollout.pivot_turn import PivotTurnLoop
@@ -65,6 +65,37 @@ async def test_the_end_of_a_turn_is_reported_to_the_router_also_when_it_is_cance
     ids = [loop.server_manager.requests[0]["id"] for loop in (whole, cancelled)]
     assert [(name, tokens) for name, tokens, _ in router.ended] == [(ids[0], 61), (ids[1], None)]
     assert all(is_only_turn(name) and reports_end(name) for name in ids)
+
+
+async def test_an_empty_or_aborted_completion_is_sampled_again() -> None:
+    config = pivot_config("data.max_response_length=100", "trainer.rollout_data_dir=dumps")
+    script = [Said("", ended=False), Said("half of an act", ended=False, stop_reason="abort"), "Done."]
+    loop = loop_of(PivotTurnLoop, config, script)
+
+    output = await loop.run({"top_k": 5}, **pivot())
+
+    assert loop.tokenizer.decode(output.response_ids) == "Done.<|im_end|>"
+    assert (output.response_mask, output.response_logprobs, output.turn_ends) == ([1] * 6, [-0.5] * 6, [6])
+    assert [request["params"] for request in loop.server_manager.requests] == [{"top_k": 5, "max_tokens": 100}] * 3
+    dumped = json.loads(output.transcript)
+    assert (dumped["stop_reason"], dumped["num_empty_answers"]) == ("single_turn", 2)
+
+
+async def test_an_engine_that_never_returns_a_token_masks_the_row() -> None:
+    router = RecordingRouter()
+    script = [Said("", ended=False), Said("half", ended=False, stop_reason="abort"), Said("", ended=False), "late"]
+    config = pivot_config("data.max_response_length=100", "trainer.rollout_data_dir=dumps")
+    loop = loop_of(PivotTurnLoop, config, script, _load_balancer=router)
+
+    fields = (await loop.run({}, **pivot())).as_dict()
+
+    assert fields["response_mask"].tolist() == [0]
+    assert fields["extra_fields"] == {
+        "verdict": {
+            "score": None, "reason": "engine_failure", "detail": "the engine returned no token 3 times in a row",
+        }
+    }  # fmt: skip
+    assert [tokens for _, tokens, _ in router.ended] == [0]
 
 
 def launch_with_tools(folder: Path) -> DictConfig:

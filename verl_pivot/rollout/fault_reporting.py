@@ -7,7 +7,7 @@ from verl.utils.import_utils import load_class_from_fqn
 
 from verl_pivot.data.faults import fault_verdict
 from verl_pivot.data.rollout_records import VERDICT_FIELD
-from verl_pivot.types import JsonObject
+from verl_pivot.types import JsonObject, Verdict
 
 
 class FaultReportingLoop:
@@ -35,16 +35,15 @@ class FaultReportingLoop:
         """The outputs of the loop; one undecided output that no update will see if the loop raises."""
         if self._loop is None:
             assert self._error is not None
-            return _faulty_output(self._error)
+            return masked_output(fault_verdict(self._error))
         try:
             return await self._loop.run(sampling_params, **row)
         except Exception as error:  # noqa: BLE001  an agent loop, its tools or its row; the row reports it
-            return _faulty_output(error)
+            return masked_output(fault_verdict(error))
 
 
-def _faulty_output(error: Exception) -> AgentLoopOutput:
-    """Output of one masked token, which verl accepts, with the verdict that says what was raised."""
-    verdict = fault_verdict(error)
+def masked_output(verdict: Verdict) -> AgentLoopOutput:
+    """Output of one masked token, which verl accepts, with the undecided verdict that says what failed."""
     fields: JsonObject = {"score": verdict.score, "reason": verdict.reason, "detail": verdict.detail}
     return AgentLoopOutput(
         prompt_ids=[0],

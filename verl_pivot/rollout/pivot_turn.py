@@ -1,11 +1,10 @@
 """Agent loop `pivot_turn`: the state of one pivot -> one sampled assistant turn, token for token."""
 
 import json
+import logging
 from typing import Any
 
-from verl.experimental.agent_loop.agent_loop import AgentLoopBase
-from verl.utils.profiler import simple_timer
-from verl.workers.rollout.replica import TokenOutput
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopOutput
 
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_dumps import DumpedTurn
@@ -14,10 +13,14 @@ from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.dumped_output import add_transcript
+from verl_pivot.rollout.fault_reporting import masked_output
 from verl_pivot.rollout.settings import is_dumped, max_turn_tokens
 from verl_pivot.rollout.tracing import in_span, traced_rollout
-from verl_pivot.rollout.turn_sampler import NEWEST_STEP, OLDEST_STEP
+from verl_pivot.rollout.turn_sampler import NO_TOKENS, EngineReport, SampledTurn, sample_turn
 from verl_pivot.routing.client import end_conversation, new_request_id
+from verl_pivot.types import Verdict
+
+logger = logging.getLogger(__name__)
 
 
 class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped here
@@ -28,34 +31,36 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
         super().__init__(*args, **kwargs)
         self._max_tokens = max_turn_tokens(self.config)
 
-    async def run(self, sampling_params: dict[str, Any], **row: Any) -> TurnRewardOutput:
-        """Sample one action at one pivot.
+    async def run(self, sampling_params: dict[str, Any], **row: Any) -> AgentLoopOutput:
+        """Sample one action at one pivot; a masked row if the engine returns no token several times in a row.
 
         Raises:
             DataError: If the state exceeds `data.max_prompt_length`; verl would cut off its beginning.
         """
         prompt_ids = await self._prompt_ids(row)
-        timings: dict[str, float] = {}
         request_id = new_request_id(is_only_turn=True)
         num_tokens = newest = None
         try:
-            with simple_timer("generate_sequences", timings):
-                sampling = self.server_manager.generate(
-                    request_id=request_id,
-                    prompt_ids=prompt_ids,
-                    sampling_params={**sampling_params, "max_tokens": self._max_tokens},
-                )
-                turn = in_span("turn", {"index": 0}, sampling, self._shown)
-                completion = await traced_rollout(row, turn, self._shown)
-            num_tokens, newest = len(completion.token_ids), completion.extra_fields.get(NEWEST_STEP)
+            sampling = sample_turn(self, request_id, prompt_ids, {**sampling_params, "max_tokens": self._max_tokens})
+            turn = in_span("turn", {"index": 0}, sampling, self._shown)
+            sampled = await traced_rollout(row, turn, self._shown)
+            num_tokens, newest = len(sampled.token_ids), sampled.report.newest_step
         finally:
             journey = await end_conversation(self.server_manager, request_id, num_tokens, newest)
+        if not sampled.token_ids:
+            logger.error("a rollout is masked (%s): %s", StopReason.ENGINE_FAILURE.value, NO_TOKENS)
+            return masked_output(Verdict.undecided(StopReason.ENGINE_FAILURE.value, NO_TOKENS))
+        return await self._output(row, prompt_ids, sampled, journey)
+
+    async def _output(
+        self, row: dict[str, Any], prompt_ids: list[int], sampled: SampledTurn, journey: RoutingCost | None
+    ) -> TurnRewardOutput:
         merged, mask, logprobs = await self.ct_merge_assistant_token(
             prompt_ids,
-            completion.token_ids,
+            sampled.token_ids,
             [],
-            [] if completion.log_probs else None,
-            assistant_logprobs=completion.log_probs or None,
+            [] if sampled.logprobs else None,
+            assistant_logprobs=sampled.logprobs,
         )
         num_response_tokens = min(len(mask), self._max_tokens)
         num_prompt_tokens = len(merged.token_ids) - len(mask)
@@ -65,23 +70,25 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
             response_mask=mask[:num_response_tokens],
             response_logprobs=logprobs[:num_response_tokens] if logprobs else None,
             turn_ends=[num_response_tokens],
-            routed_experts=completion.routed_experts,
+            routed_experts=sampled.report.routed_experts,
             num_turns=2,
-            metrics={"num_preempted": -1 if completion.num_preempted is None else completion.num_preempted, **timings},
-            extra_fields=completion.extra_fields,
+            metrics=sampled.report.metrics,
+            extra_fields=dict(sampled.report.extra_fields),
         )
         if is_dumped(self.config):
-            self._add_transcript(row, output, journey)
+            self._add_transcript(row, output, sampled.report, journey)
         return output
 
-    def _shown(self, completion: TokenOutput) -> str:
-        return str(self.tokenizer.decode(completion.token_ids))
+    def _shown(self, sampled: SampledTurn) -> str:
+        return str(self.tokenizer.decode(sampled.token_ids))
 
-    def _add_transcript(self, row: dict[str, Any], output: TurnRewardOutput, journey: RoutingCost | None) -> None:
+    def _add_transcript(
+        self, row: dict[str, Any], output: TurnRewardOutput, report: EngineReport, journey: RoutingCost | None
+    ) -> None:
         """Give the row its part of the dump's line; its text is the one that the reward manager scores."""
         end_ids = end_token_ids(self.config.actor_rollout_ref.model.path, self.tokenizer)
         text, ended = action_text(output.response_ids, self.tokenizer, end_ids)
-        num_tokens, seconds = len(output.response_ids), output.metrics.generate_sequences
+        num_tokens, seconds = len(output.response_ids), report.seconds
         is_turn_limit = self._max_tokens < self.rollout_config.response_length
         cut = StopReason.MAX_TURN_TOKENS if is_turn_limit else StopReason.MAX_RESPONSE_TOKENS
         record = RolloutRecord(
@@ -93,10 +100,11 @@ class PivotTurnLoop(AgentLoopBase):  # type: ignore[misc]  # verl is untyped her
             response_tokens=num_tokens,
             generate_seconds=seconds,
             tool_seconds=0.0,
+            num_empty_answers=report.num_empty_answers,
             is_cut_off=not ended,
             journey=journey,
-            oldest_weights=output.extra_fields.get(OLDEST_STEP),
-            newest_weights=output.extra_fields.get(NEWEST_STEP),
+            oldest_weights=report.oldest_step,
+            newest_weights=report.newest_step,
         )
         turn = DumpedTurn(text=text, num_tokens=num_tokens, ended=ended, seconds=round(seconds, 6))
         add_transcript(output, self.config, row, record, [turn], row["raw_prompt"])

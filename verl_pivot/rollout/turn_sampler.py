@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from verl.experimental.agent_loop.agent_loop import AgentLoopBase
 from verl.workers.rollout.replica import TokenOutput
 
 from verl_pivot.data.rollout_records import RoutingCost
@@ -117,30 +118,45 @@ class TurnSampler:
             max_tokens: Most tokens that the turn may have.
             index: Index of the turn, from 0.
         """
-        sampling = self._sample(token_ids, max_tokens)
+        params = {**self._params, "max_tokens": max_tokens}
+        sampling = sample_turn(self._loop, self._request_id, token_ids, params, self._stop)
         return await in_span(
             "turn", {"index": index}, sampling, lambda sampled: self._loop.tokenizer.decode(sampled.token_ids)
         )
 
-    async def _sample(self, token_ids: list[int], max_tokens: int) -> SampledTurn:
-        report = EngineReport()
-        for _ in range(MAX_EMPTY_ANSWERS):
-            began = time.monotonic()
-            completion: TokenOutput = await self._loop.server_manager.generate(
-                request_id=self._request_id,
-                prompt_ids=token_ids,
-                sampling_params={**self._params, "max_tokens": max_tokens},
-            )
-            report = report.plus(_report_of(completion, time.monotonic() - began))
-            if not _is_empty(completion):
-                num_tokens = _num_up_to_stop(completion.token_ids, self._stop, self._loop.tokenizer)
-                logprobs = list(completion.log_probs[:num_tokens]) if completion.log_probs else None
-                return SampledTurn(list(completion.token_ids[:num_tokens]), logprobs, report)
-        return SampledTurn([], None, report)
-
     async def end(self, num_response_tokens: int, newest_step: int | None) -> RoutingCost | None:
         """Tell the router that the rollout is over, so that its KV cache is free; returns what scheduling it cost."""
         return await end_conversation(self._loop.server_manager, self._request_id, num_response_tokens, newest_step)
+
+
+async def sample_turn(
+    loop: AgentLoopBase,
+    request_id: str,
+    token_ids: list[int],
+    sampling_params: Mapping[str, Any],
+    stop: Sequence[str] = (),
+) -> SampledTurn:
+    """Sample one turn; an empty or aborted completion is thrown away and sampled again, up to MAX_EMPTY_ANSWERS times.
+
+    Args:
+        loop: The agent loop.
+        request_id: Id of the conversation, from `new_request_id`.
+        token_ids: All tokens of the rollout so far.
+        sampling_params: verl's sampling parameters.
+        stop: Texts that end the turn, besides the end-of-turn token.
+    """
+    report = EngineReport()
+    for _ in range(MAX_EMPTY_ANSWERS):
+        began = time.monotonic()
+        completion: TokenOutput = await loop.server_manager.generate(
+            request_id=request_id, prompt_ids=token_ids, sampling_params=dict(sampling_params)
+        )
+        report = report.plus(_report_of(completion, time.monotonic() - began))
+        if not _is_empty(completion):
+            num_tokens = _num_up_to_stop(completion.token_ids, stop, loop.tokenizer)
+            logprobs = list(completion.log_probs[:num_tokens]) if completion.log_probs else None
+            return SampledTurn(list(completion.token_ids[:num_tokens]), logprobs, report)
+    return SampledTurn([], None, report)
 
 
 def _is_empty(completion: TokenOutput) -> bool:
