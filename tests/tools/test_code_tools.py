@@ -1,6 +1,7 @@
 """Tools that run code in the sandbox: their observations, and one session per trajectory, which is always closed."""
 
 import asyncio
+import json
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +17,11 @@ from verl_pivot.errors import ToolFailureError
 from verl_pivot.sandbox.execution import Result, Status
 from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.tools.code_tools import CodeToolOptions, JupyterCell, PythonProgram
+from verl_pivot.tools.contract import ToolError
+from verl_pivot.tools.sql import _observe as observation_of
 from verl_pivot.tools.toolset import Toolset
-from verl_pivot.types import ErrorKind, ToolCall
+from verl_pivot.types import ErrorKind, JsonObject, ToolCall
+from verl_pivot.verifiers import sql_program
 
 pytestmark = needs_sandbox
 CODE = "- tool: python_code_with_standard_io\n  tell_seconds: False\n- tool: jupyter_code\n  tell_seconds: False\n"
@@ -123,6 +127,77 @@ async def test_sql_of_a_database_that_is_not_in_the_folder_is_a_failure(tmp_path
     )
 
     assert outcome.failure.startswith(f"tool sql: there is no database '{database}'")
+
+
+@pytest.mark.parametrize("source", ["database", "script"])
+async def test_sql_of_a_database_that_is_too_large_is_a_failure(tmp_path: Path, source: str) -> None:
+    too_large = 8 * 1024**2 - 64 * 1024 + 1
+    (tmp_path / "large.db").write_bytes(b"\0" * too_large)
+    metadata = {"database": "large.db"} if source == "database" else {"script": "-" * (too_large - 2)}
+    tools = toolset(tmp_path, f"- tool: sql\n  folder: {tmp_path}\n")
+
+    outcome = await one_call(
+        tools, ToolCall(name="sql", arguments={"query": "select 1"}), metadata=json.dumps(metadata)
+    )
+
+    assert outcome.observation is None
+    assert outcome.failure == (
+        f"tool sql: metadata.{source} has {too_large} bytes, but the sandbox takes at most {too_large - 1}: make the "
+        "database smaller, or remove the row"
+    )
+
+
+async def test_a_query_that_is_too_large_for_the_sandbox_is_the_policys_mistake(tmp_path: Path) -> None:
+    query = ToolCall(name="sql", arguments={"query": f"select '{'x' * 9_000_000}'"})
+
+    outcome = await one_call(toolset(tmp_path, "- tool: sql\n"), query, metadata='{"script": "create table t (n)"}')
+
+    assert kind(outcome) is ErrorKind.REFUSED
+
+
+@pytest.mark.parametrize(
+    ("dialect", "metadata", "cause"),
+    [
+        ("sqlite", {"script": "create tabel t (n)"}, 'OperationalError: near "tabel": syntax error'),
+        ("duckdb", {"script": "create tabel t (n)"}, "ParserException: Parser Error: syntax error"),
+        ("sqlite", {"database": "text.db"}, "DatabaseError: file is not a database"),
+        ("duckdb", {"database": "text.db"}, "IOException: IO Error: "),
+    ],
+)
+async def test_sql_of_a_database_that_cannot_be_made_is_a_failure(
+    tmp_path: Path, dialect: str, metadata: JsonObject, cause: str
+) -> None:
+    (tmp_path / "text.db").write_text("This text is no database.\n" * 100)
+    tools = toolset(tmp_path, f"- tool: sql\n  dialect: {dialect}\n  folder: {tmp_path}\n")
+
+    outcome = await one_call(
+        tools, ToolCall(name="sql", arguments={"query": "select 1"}), metadata=json.dumps(metadata)
+    )
+
+    assert outcome.observation is None
+    assert outcome.failure.startswith(f"tool sql: the database of the row cannot be made: {cause}")
+
+
+async def test_sql_without_the_package_of_its_dialect_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sql_program, "_RUNNER", sql_program._RUNNER.replace('"duckdb"', '"duckdb_of_no_machine"'))
+    tools = toolset(tmp_path, "- tool: sql\n  dialect: duckdb\n")
+
+    outcome = await one_call(
+        tools, ToolCall(name="sql", arguments={"query": "select 1"}), metadata='{"script": "create table t (n int)"}'
+    )
+
+    assert outcome.failure == (
+        "tool sql: the database of the row cannot be made: ModuleNotFoundError: No module named 'duckdb_of_no_machine'"
+    )
+
+
+@pytest.mark.parametrize("status", [Status.MEMORY_LIMIT, Status.SIGNALED, Status.OK])
+def test_a_query_that_needs_too_much_memory_or_output_is_the_policys_mistake(status: Status) -> None:
+    with pytest.raises(ToolError, match=f"the query could not be run: {status.value}") as caught:
+        observation_of(Result(status=status))
+    assert caught.value.kind is ErrorKind.EXECUTION_ERROR
 
 
 async def test_a_trajectory_that_is_cancelled_leaves_no_session_behind(tmp_path: Path) -> None:

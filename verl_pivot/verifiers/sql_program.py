@@ -8,9 +8,13 @@ from typing import Any, Literal, TypeAlias
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 
 _RUNNER = (Path(__file__).parent / "runners" / "run_query.py").read_text()
-_FIRST_LINE = {"sqlite": "", "duckdb": "import duckdb\n"}
-"""Line that tells the sandbox which interpreter to fork; an interpreter that has imported duckdb is slower to fork."""
+_FIRST_LINES = {"sqlite": "", "duckdb": "try:\n    import duckdb\nexcept ImportError:\n    pass\n"}
+"""Lines that tell the sandbox which interpreter to fork; an interpreter that has imported duckdb is slower to fork.
+Where duckdb is missing, the program says so later."""
 _PLAN, _ANSWERS = "plan.json", "answers.json"
+_MAX_PROBLEM = 300
+_NO_DATABASE_CODE = 3
+"""Exit code of the program if a database cannot be made, which no query of the policy has caused."""
 Answers: TypeAlias = list[dict[str, Any]]
 """[num_databases] {"rows": [...]}, with "is_stable" if the query was repeated, or {"error": text}."""
 
@@ -50,10 +54,11 @@ def query_program(
         "seed": seed,
         "max_rows": max_rows,
         "is_repeated": is_repeated,
+        "no_database_code": _NO_DATABASE_CODE,
     }
     files = {f"{number}.db": path.read_bytes() for number, path in enumerate(databases)}
     return Program(
-        code=_FIRST_LINE[dialect] + _RUNNER,
+        code=_FIRST_LINES[dialect] + _RUNNER,
         files={**files, _PLAN: json.dumps(plan).encode()},
         fetch=(_ANSWERS,),
         limits=Limits(
@@ -74,3 +79,12 @@ def read_answers(result: Result) -> list[Answers] | None:
         return None
     answers: list[Answers] = json.loads(result.files[_ANSWERS])
     return answers
+
+
+def problem_of_database(result: Result) -> str:
+    """Why a program on one database could not make it; "" if it could.
+
+    On several databases of SQLite the queries of the first one run before the next is made, and may be the cause.
+    """
+    is_missing = result.status is Status.ERROR and result.exit_code == _NO_DATABASE_CODE
+    return result.stderr.strip()[-_MAX_PROBLEM:] if is_missing else ""

@@ -1,13 +1,16 @@
 """Runs in the sandbox: runs queries on several databases, as they are and in altered copies -> rows or errors.
 
-plan.json: {"dialect", "queries", "sources": [script | null], "num_perturbed", "seed", "max_rows", "is_repeated"}. Where
-a source is null, the database is the file `<number>.db`.
+plan.json: {"dialect", "queries", "sources": [script | null], "num_perturbed", "seed", "max_rows", "is_repeated",
+"no_database_code"}. Where a source is null, the database is the file `<number>.db`.
 answers.json: for each query, per source the database as it is, then its altered copies:
 {"rows": [...], "is_stable"} | {"error": text}.
+Without a package of the dialect, or if no database can be made of a source, stderr says why and the program ends with
+the plan's "no_database_code".
 """
 
 import json
 import random
+import sys
 from binascii import b2a_base64
 from collections.abc import Iterator
 from decimal import Decimal
@@ -26,6 +29,10 @@ MAX_DEPTH = 32
 """Most nested lists and structs in a value that can be compared; each struct becomes three nested lists."""
 ROUNDS = 8
 ROWS_OF_STATEMENT = 100
+
+
+class NoDatabaseError(Exception):
+    """No query can be run: a package is missing, or a source makes no database."""
 
 
 class Table(NamedTuple):
@@ -49,6 +56,8 @@ class SqliteVariant:
         self._connection.text_factory = lambda data: data.decode("utf-8", "surrogateescape")
         if script is not None:
             self._connection.executescript(script)
+        else:
+            self.fetch("PRAGMA schema_version")  # reads the file, which may be no database
         if variant:
             self._connection.execute("PRAGMA foreign_keys = OFF")
             self._connection.execute("BEGIN")
@@ -325,10 +334,26 @@ def cell(value: Any, depth: int = 0) -> Any:
     return ["list", [cell(each, depth + 1) for each in value]]
 
 
+def package(name: str) -> Any:
+    """The module of a dialect; raises NoDatabaseError without it."""
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise NoDatabaseError(f"{type(error).__name__}: {error}") from error
+
+
+def made_source(kind: Any, number: int, script: str | None) -> Any:
+    """The database of a source; raises NoDatabaseError if it cannot be made."""
+    try:
+        return kind(number, script, 0, {})
+    except Exception as error:  # each driver has errors of its own
+        raise NoDatabaseError(f"{type(error).__name__}: {error}") from error
+
+
 def variants(kind: Any) -> Iterator[Any]:
     """The databases: each source as it is, then its altered copies."""
     for number, script in enumerate(PLAN["sources"]):
-        source = kind(number, script, 0, {})
+        source = made_source(kind, number, script)
         tables = read_tables(source) if PLAN["num_perturbed"] else {}
         yield source
         for variant in range(1, PLAN["num_perturbed"] + 1):
@@ -337,7 +362,7 @@ def variants(kind: Any) -> Iterator[Any]:
 
 def answers_of_sqlite() -> list[list[dict[str, Any]]]:
     """[num_variants][num_queries] answers; one database is open at a time."""
-    SqliteVariant.driver = import_module("sqlite3")
+    SqliteVariant.driver = package("sqlite3")
     SqliteVariant.error = SqliteVariant.driver.Error
     found = []
     for database in variants(SqliteVariant):
@@ -348,14 +373,18 @@ def answers_of_sqlite() -> list[list[dict[str, Any]]]:
 
 def answers_of_duckdb() -> list[list[dict[str, Any]]]:
     """[num_variants][num_queries] answers; all databases are made before queries lose access to files."""
-    DuckdbVariant.connect(import_module("duckdb"))
+    DuckdbVariant.connect(package("duckdb"))
     databases = list(variants(DuckdbVariant))
     DuckdbVariant.connection.execute("SET enable_external_access = false")
     return [[answer(database, query) for query in PLAN["queries"]] for database in databases]
 
 
 def main() -> None:
-    found = answers_of_sqlite() if PLAN["dialect"] == "sqlite" else answers_of_duckdb()
+    try:
+        found = answers_of_sqlite() if PLAN["dialect"] == "sqlite" else answers_of_duckdb()
+    except NoDatabaseError as error:
+        print(error, file=sys.stderr)
+        sys.exit(PLAN["no_database_code"])
     with open("answers.json", "w", encoding="utf-8") as out:
         json.dump(list(zip(*found, strict=True)), out)
 
