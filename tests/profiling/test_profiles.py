@@ -347,6 +347,17 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str, message: str) -> None
         read_profiles(path)
 
 
+@pytest.mark.parametrize("line", [b'{"trajectory_id": "caf\xe9", "turn_index": 1}', b'{"samples": ' + b"[" * 100_000])
+def test_a_line_that_is_not_utf_8_or_nested_too_deeply_is_named(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "profile.jsonl"
+    with open_profile(path, make_settings()) as writer:
+        writer.append(make_profile([1.0]))
+    path.write_bytes(path.read_bytes() + line + b"\n")
+
+    with pytest.raises(DataError, match=r"line 3 is broken .*delete it"):
+        read_profiles(path)
+
+
 def test_settings_can_be_read_back(tmp_path: Path) -> None:
     settings = make_settings(chat_template_kwargs={"enable_thinking": False}, sampling=Sampling(top_k=20, seed=4))
     with open_profile(tmp_path / "profile.jsonl", settings):

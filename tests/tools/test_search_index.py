@@ -235,8 +235,8 @@ def test_an_index_of_another_version_or_with_damage_is_named_with_the_remedy(tmp
     (folder / "index.json").write_text(facts.replace('"version":2', '"version":3'))
     with pytest.raises(ConfigError, match="of version 3, but this verl-pivot reads version 2"):
         SearchIndex(folder)
-    for broken in ("{", "[]", '{"version": 2}', facts.replace("hybrid", "magic")):
-        (folder / "index.json").write_text(broken)
+    for broken in ("{", "[]", '{"version": 2}', facts.replace("hybrid", "magic"), facts.replace("hybrid", "caf\xe9")):
+        (folder / "index.json").write_bytes(broken.encode("latin-1"))
         with pytest.raises(ConfigError, match=r"is damaged .*; make it with"):
             SearchIndex(folder)
     (folder / "index.json").write_text(facts)

@@ -133,6 +133,10 @@ async def test_an_action_that_no_tool_reads_is_the_policys_mistake(tmp_path: Pat
         ({"observations": ["42"], "dones": ["no"], "valids": [True]}, "Expected `bool`, got `str`"),
         (b"<html>", "sent an answer that is not in verl-tool's format: JSON is malformed"),
         (b"[" * 100_000, "sent an answer that is not in verl-tool's format"),
+        (
+            b'{"observations": ["caf\xe9"], "dones": [false], "valids": [true]}',
+            "verl-tool's format: 'utf-8' codec can't",
+        ),
         (500, "answered /get_observation with status 500: "),
         (408, "answered /get_observation with status 408: "),
         (5.0, "did not answer within 0.5 s"),
@@ -164,6 +168,23 @@ async def test_a_server_that_is_down_masks_and_its_end_is_a_warning(
         (outcome,) = await acts(tools_file(tmp_path, url), "go")
 
     assert outcome.failure.startswith(f"the tool server {url} cannot be reached: ClientConnectorError")
+    assert "the tool server may keep the state" in caplog.text
+
+
+async def test_an_answer_to_the_end_of_a_trajectory_that_is_not_utf_8_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answers(request: web.Request) -> web.StreamResponse:
+        is_over = (await request.json())["finish"] == [True]
+        return web.Response(body=b'{"observations": ["caf\xe9"]}') if is_over else web.json_response(answer("42"))
+
+    app = web.Application()
+    app.router.add_post("/get_observation", answers)
+    with caplog.at_level(logging.WARNING):
+        async with running(app) as url:
+            (outcome,) = await acts(tools_file(tmp_path, url), "go")
+
+    assert (outcome.failure, outcome.observed().text) == ("", "42")
     assert "the tool server may keep the state" in caplog.text
 
 

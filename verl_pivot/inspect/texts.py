@@ -128,7 +128,7 @@ def _batches(places: list[RowPlace]) -> Iterator[list[RowPlace]]:
 def _holds(data: bytes, folded: str) -> bool:
     try:
         lines: list[Json] = [msgspec.json.decode(line) for line in data.split(b"\n") if line.strip()]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
             lines = [*_parsed(data)]
         except (ValueError, RecursionError):  # no longer what it was when it was listed

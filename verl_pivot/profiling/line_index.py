@@ -26,7 +26,8 @@ def turn_of(line: bytes) -> tuple[str, int]:
     """(trajectory_id, turn_index) of a line; the line's other fields are not decoded.
 
     Raises:
-        msgspec.MsgspecError: If the line does not identify a turn.
+        msgspec.MsgspecError: If the line does not identify a turn; UnicodeDecodeError or RecursionError if it is not
+            UTF-8 or is nested too deeply.
     """
     turn = _DECODER.decode(line)
     return turn.trajectory_id, turn.turn_index

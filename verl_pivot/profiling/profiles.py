@@ -278,7 +278,7 @@ def _lines(path: Path) -> Iterator[tuple[str, int, bytes]]:
 def _turn_of(place: str, line: bytes) -> TurnKey:
     try:
         return TurnKey(*turn_of(line))
-    except msgspec.MsgspecError:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         profile = parse_line(place, line)  # raises an error that says what is wrong
         return TurnKey(profile.trajectory_id, profile.index)
 

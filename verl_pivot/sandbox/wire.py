@@ -375,6 +375,6 @@ def encode_line(item_id: str | None, outcome: Result | SessionState | Failure) -
 
 
 decode_line = msgspec.json.Decoder(Line).decode
-"""Decode one line of an answer; raises msgspec.DecodeError if the bytes are no such line."""
+"""Decode one line of an answer; raises ValueError if the bytes are no such line."""
 decode_health = msgspec.json.Decoder(Health).decode
-"""Decode an answer of /healthz; raises msgspec.DecodeError if the bytes are no such answer."""
+"""Decode an answer of /healthz; raises ValueError if the bytes are no such answer."""

@@ -35,7 +35,7 @@ async def decoded_body(request: web.Request, form: type[BodyT]) -> BodyT:
     """
     try:
         return msgspec.json.decode(await request.read(), type=form)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnanswerableRequestError(f"the body is not a valid request to {request.path}: {error}") from error
 
 

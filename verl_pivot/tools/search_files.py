@@ -150,7 +150,7 @@ def read_facts(folder: Path) -> IndexFacts:
                 f"make it again with `verl-pivot index DOCUMENTS --out {folder}`"
             )
         return msgspec.json.decode(text, type=IndexFacts)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise damaged(folder, str(error)) from error
 
 

@@ -70,7 +70,7 @@ class ServiceClient:
         answer = await self._post(path, body)
         try:
             return msgspec.json.decode(answer, type=form)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise self.failure(f"{what}: {error}{remedy}") from error
 
     def failure(self, what: str) -> RefusedError:

@@ -192,7 +192,7 @@ async def _ask_health(http: aiohttp.ClientSession, url: str) -> Health:
             body = await response.read()
             if response.status == 200:
                 return decode_health(body)
-    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError) as error:
+    except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SandboxError(f"{url} does not answer: {error!r}") from error
     raise SandboxError(f"{url} answers {response.status}: {body[:200]!r}")
 
