@@ -13,7 +13,7 @@ from tests.rollout.test_tool_loop import SAMPLING, tools_file
 from tests.support.paths import ROOT
 from tests.support.processes import descendants
 from tests.support.scripted_engine import Said, call, make_loop, row
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 
 PROGRAM = ROOT / "tests/support/driving_program.py"
@@ -237,8 +237,33 @@ async def test_a_limit_after_a_failure_of_the_engine_does_not_make_it_the_policy
     assert len(loop.server_manager.requests) == 4
 
 
-async def test_an_environment_that_asks_for_nothing_gives_no_row() -> None:
-    assert await rows_of(driven_loop("idle", [])) == []
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("idle", "it sent no request"),
+        ("pictures", "its last request was refused: a message has content that is not text"),
+        ("two", "its last request was refused: the engine returned no token 3 times in a row"),
+    ],
+)
+async def test_an_environment_without_a_turn_of_the_policy_gives_no_row(
+    caplog: pytest.LogCaptureFixture, kind: str, why: str
+) -> None:
+    assert await rows_of(driven_loop(kind, [Said("", ended=False)] * 3)) == []
+    assert f"a rollout gives no training row, since its environment got no turn of the policy; {why}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("limit", "message"),
+    [
+        ("data.max_prompt_length=4", "is longer than data.max_prompt_length=4: raise that limit, or remove the row"),
+        ("actor_rollout_ref.rollout.max_model_len=8", "leaves no room for a response in the engine's context of 8 "),
+    ],
+)
+@pytest.mark.parametrize("kind", ["two", "for_ever"])
+async def test_a_first_prompt_that_is_too_long_is_a_fault_of_the_row(kind: str, limit: str, message: str) -> None:
+    with pytest.raises(DataError, match=r"a prompt of \d+ tokens") as caught:
+        await rows_of(driven_loop(kind, [], limit))
+    assert message in str(caught.value)
 
 
 async def test_requests_after_the_end_are_refused() -> None:

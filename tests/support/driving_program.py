@@ -180,6 +180,12 @@ def idle(task: dict[str, Any]) -> None:
     report(1.0)
 
 
+def pictures(task: dict[str, Any]) -> None:
+    """Send one request, which the endpoint refuses."""
+    post({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]})
+    report(1.0)
+
+
 def orphan(task: dict[str, Any]) -> None:
     """End while a request is under way, and leave a child that goes on to send requests."""
     if os.fork() == 0:

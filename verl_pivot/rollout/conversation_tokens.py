@@ -23,24 +23,31 @@ async def prompt_tokens(
     Raises:
         DataError: If the prompt is too long, or holds anything but text.
     """
-    loop = parts.loop
     if any(not isinstance(message.get("content"), str | None) for message in messages):
         raise DataError(
             "a prompt has content that is not text, such as images, which the agent loop cannot read: remove the row"
         )
     tokens = await rendered(parts, messages, schemas, prefix)
-    if tokens.num_prompt_tokens > loop.rollout_config.prompt_length:
-        raise DataError(
-            f"a prompt of {tokens.num_prompt_tokens} tokens, its tools included, is longer than "
-            f"data.max_prompt_length={loop.rollout_config.prompt_length}: raise that limit, or remove the row"
-        )
-    if tokens.num_prompt_tokens + 1 >= parts.max_model_len:
-        raise DataError(
-            f"a prompt of {tokens.num_prompt_tokens} tokens leaves no room for a response in the engine's "
-            f"context of {parts.max_model_len} tokens (actor_rollout_ref.rollout.max_model_len, or else the "
-            "model's limit): raise it, or remove the row"
-        )
+    if problem := prompt_problem(parts, tokens.num_prompt_tokens):
+        raise DataError(problem)
     return tokens
+
+
+def prompt_problem(parts: LoopParts, num_tokens: int) -> str:
+    """Why a prompt of so many tokens is too long, with the remedy; "" if it is not."""
+    limit = parts.loop.rollout_config.prompt_length
+    if num_tokens > limit:
+        return (
+            f"a prompt of {num_tokens} tokens, its tools included, is longer than data.max_prompt_length={limit}: "
+            "raise that limit, or remove the row"
+        )
+    if num_tokens + 1 >= parts.max_model_len:
+        return (
+            f"a prompt of {num_tokens} tokens leaves no room for a response in the engine's context of "
+            f"{parts.max_model_len} tokens (actor_rollout_ref.rollout.max_model_len, or else the model's limit): raise "
+            "it, or remove the row"
+        )
+    return ""
 
 
 async def rendered(

@@ -20,7 +20,7 @@ from verl_pivot.data.rollout_records import (
     StopReason,
 )
 from verl_pivot.environments.verifiers_rows import verifiers_command, verifiers_task
-from verl_pivot.errors import ToolFailureError
+from verl_pivot.errors import DataError, ToolFailureError
 from verl_pivot.loop_local import LoopLocal
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.context_rows import RowLayout, Stretch, rows_of
@@ -64,6 +64,9 @@ async def driven_rows(
         environment: The environment.
         sampling_params: verl's sampling parameters.
         columns: Columns of the dataset's row.
+
+    Raises:
+        DataError: If the policy got no prompt but one that is too long.
     """
     async with await _place(environment):
         trajectory = DrivenTrajectory(parts, sampling_params)
@@ -83,10 +86,18 @@ async def driven_rows(
         fields[VERDICT_FIELD] = asdict(EnvironmentReturn(score=report.reward, reason="environment"))
         fields[SCORES_FIELD] = {f"environment/{name}": value for name, value in report.metrics.items()}
     if not trajectory.conversations:
-        logger.error("a rollout gives no training row, since its environment sent the policy no request: %s", failure)
+        if trajectory.prompt_problem and not trajectory.failure:
+            raise DataError(trajectory.prompt_problem)
+        logger.error("a rollout gives no training row, since %s", _why_no_turn(trajectory, failure))
         return []
     record = _record(trajectory, parts, columns, stop, failure, journey)
     return _outputs(trajectory, parts, columns, record, fields)
+
+
+def _why_no_turn(trajectory: DrivenTrajectory, failure: str) -> str:
+    """Why an environment got no turn of the policy."""
+    why = f"its last request was refused: {trajectory.refusal}" if trajectory.refusal else "it sent no request"
+    return "; ".join(filter(None, ("its environment got no turn of the policy", why, failure)))
 
 
 async def _place(environment: ForeignEnvironment) -> AbstractAsyncContextManager[None]:

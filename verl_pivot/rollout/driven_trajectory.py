@@ -23,7 +23,7 @@ from verl_pivot.rollout.chat_requests import (
     for_template,
     turn_message,
 )
-from verl_pivot.rollout.conversation_tokens import rendered, with_messages, with_sampled_turn
+from verl_pivot.rollout.conversation_tokens import prompt_problem, rendered, with_messages, with_sampled_turn
 from verl_pivot.rollout.observations import without_special_tokens
 from verl_pivot.rollout.played_rollout import ToolLoopParts
 from verl_pivot.rollout.token_record import TokenRecord
@@ -88,6 +88,10 @@ class DrivenTrajectory:
         """Limit or failure for which a request was refused; ANSWERED if none was."""
         self.failure = ""
         """Description of a failure of the engine, or of the chat template; "" if there was none."""
+        self.prompt_problem = ""
+        """Why the last prompt that was too long was refused, with the remedy; "" if none was."""
+        self.refusal = ""
+        """Why the last request that was refused was; "" if none was."""
 
     @property
     def is_limited(self) -> bool:
@@ -161,9 +165,11 @@ class DrivenTrajectory:
         before = next((each for each in self.conversations if each.is_continued_by(request)), None)
         if before is None:
             tokens = await rendered(self._parts, told, request.tools, self._parts.added_prefix)
-            if tokens.num_prompt_tokens > self._parts.loop.rollout_config.prompt_length:
+            if problem := prompt_problem(self._parts, tokens.num_prompt_tokens):
+                self.prompt_problem = problem
                 text = (
-                    f"a prompt of {tokens.num_prompt_tokens} tokens exceeds the context length (data.max_prompt_length)"
+                    f"a prompt of {tokens.num_prompt_tokens} tokens exceeds the context length "
+                    "(data.max_prompt_length, or the engine's limit)"
                 )
                 raise self._refused(StopReason.MAX_RESPONSE_TOKENS, text, code=CONTEXT_FULL)
             first = len(self.turn_tokens)

@@ -71,8 +71,12 @@ class ModelGateway:
         if trajectory is None:
             text = "the API key belongs to no running trajectory"
             raise ChatRefusedError(text, status=401, code="invalid_api_key")
-        question = read(await request.read())
-        turn = await trajectory.answer(question.request)
+        try:
+            question = read(await request.read())
+            turn = await trajectory.answer(question.request)
+        except ChatRefusedError as error:
+            trajectory.refusal = str(error)
+            raise
         if question.events is None:
             return json_answer(question.answer(turn))
         return web.Response(text=question.events(turn), content_type="text/event-stream")
