@@ -428,6 +428,15 @@ async def test_each_trajectory_has_its_own_state(tmp_path: Path) -> None:
     assert all("tool\none; two<|im_end|>" in text for text in texts)
 
 
+async def test_a_template_of_observations_may_hold_other_braces(tmp_path: Path) -> None:
+    template = """pivot.rollout.observation_template='{"result": "{text}", "more": {}}'"""
+    loop = make_loop([call("note", text="{text} of {0}"), "Done."], tools_file(tmp_path, "note"), template)
+
+    output = await play(loop)
+
+    assert 'tool\n{"result": "{text} of {0}", "more": {}}<|im_end|>' in loop.tokenizer.decode(output.response_ids)
+
+
 async def test_an_empty_completion_is_sampled_again(tmp_path: Path) -> None:
     script = [Said("", ended=False), Said("half", stop_reason="abort"), "Done."]
     loop = make_loop(script, tools_file(tmp_path, "add"))

@@ -230,6 +230,15 @@ async def test_an_action_that_races_with_the_end_of_its_trajectory_leaves_nothin
         assert served.service.num_trajectories == 0
 
 
+async def test_a_template_of_observations_may_hold_other_braces(shop: Path) -> None:
+    form = ActionForm(read=lambda action: read_turn(action).calls, template='{"result": "{text}", "more": {}}')
+
+    async with serving(shop, form) as served:
+        (text,), _, _ = await served.says(body(order(1)))
+
+    assert text == '{"result": "2 left", "more": {}}'
+
+
 async def test_our_own_client_reads_what_our_service_says(tmp_path: Path) -> None:
     (tmp_path / "tools.yaml").write_text("- function: tests.support.tool_functions:add\n")
     pair = TagPair(open="<add>", close="</add>", tool="add", argument="a")

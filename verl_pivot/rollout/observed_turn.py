@@ -76,7 +76,7 @@ async def observe(
     cuts = [form.cut(outcome) for outcome in outcomes]
     failed = next((outcome for outcome in outcomes if outcome.failure), None)
     return ObservedTurn(
-        texts=[form.template.format(text=cut.text) for cut in cuts],
+        texts=[form.template.replace("{text}", cut.text) for cut in cuts],
         calls=[_call_record(outcome, turn, cut) for outcome, cut in zip(outcomes, cuts, strict=True)],
         seconds=seconds,
         failure="" if failed is None else failed.failure,

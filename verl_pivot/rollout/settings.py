@@ -98,7 +98,8 @@ class RolloutSettings(Options):
     """Pairs of tags around the argument of a call; only with parser tags."""
     observation_role: Literal["tool", "user"] = "tool"
     observation_template: str = "{text}"
-    """Text around each observation. With parser tags it goes into the same turn, otherwise into a message."""
+    """Text around each observation, which replaces {text}; all other braces stay as they are. With parser tags it goes
+    into the same turn, otherwise into a message."""
     assistant_prefix: str = ""
     """Text that every turn of the policy begins with and that it does not sample (rStar2-Agent: "<reason>")."""
     answer_tag: str | None = None

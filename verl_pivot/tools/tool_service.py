@@ -151,7 +151,7 @@ class ToolService:
 
     def _observed(self, outcomes: Sequence[CallOutcome]) -> _ActionResult:
         found = [outcome.observation for outcome in outcomes if outcome.observation is not None]
-        text = "".join(self._form.template.format(text=each.text) for each in found)
+        text = "".join(self._form.template.replace("{text}", each.text) for each in found)
         return _ActionResult(
             text, any(each.end is not None for each in found), all(each.error not in _UNREADABLE for each in found)
         )
