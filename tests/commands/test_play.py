@@ -260,6 +260,20 @@ def test_limits_are_those_of_training(
     assert row["verdict"]["reason"] == "no_answer"
 
 
+def test_calls_of_a_turn_do_not_begin_after_the_wall_clock_ran_out(tmp_path: Path) -> None:
+    (tmp_path / "tools.yaml").write_text("- function: tests.support.tool_functions:sleep\n")
+    out = tmp_path / "played.jsonl"
+
+    with chat_server([said(None, ("sleep", {"seconds": 2.5}), ("sleep", {"seconds": 2.5}))]) as server:
+        tools = tmp_path / "tools.yaml"
+        play(tools, "--openai", server.url, "--prompt", "Two.", "--out", out, "--max-wall-seconds", "2")
+
+    (row,) = lines(out)
+    assert row["rollout"]["stop_reason"] == "max_wall_seconds"
+    assert [call["status"] for call in row["rollout"]["calls"]] == ["ok"]
+    assert [message["role"] for message in row["messages"]] == ["user", "assistant"]
+
+
 def test_calls_beyond_the_limit_of_a_turn_are_not_run(shop: str, tmp_path: Path) -> None:
     out = tmp_path / "played.jsonl"
 

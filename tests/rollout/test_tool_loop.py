@@ -338,6 +338,24 @@ async def test_no_turn_begins_after_the_wall_clock_ran_out(tmp_path: Path) -> No
     assert len(loop.server_manager.requests) == 1
 
 
+@pytest.mark.parametrize(("in_parallel", "num_calls"), [(False, 1), (True, 3)])
+async def test_no_call_of_a_turn_begins_after_the_wall_clock_ran_out(
+    tmp_path: Path, in_parallel: bool, num_calls: int
+) -> None:
+    script = [call("sleep", seconds=0.7) * 3, "Never said."]
+    limits = ("pivot.rollout.max_wall_seconds=0.6", f"pivot.rollout.parallel_calls={in_parallel}")
+    loop = make_loop(script, tools_file(tmp_path, "sleep"), *limits, f"trainer.rollout_data_dir={tmp_path}")
+
+    output = await play(loop)
+
+    assert record(output)["stop_reason"] == "max_wall_seconds"
+    assert [(each["turn"], each["status"]) for each in record(output)["calls"]] == [(0, "ok")] * num_calls
+    (turn,) = json.loads(output.transcript)["turns"]
+    assert turn["observations"] == ["slept"] * num_calls
+    assert (len(loop.server_manager.requests), output.response_mask[-1]) == (1, 1)
+    assert "verdict" not in output.extra_fields
+
+
 @pytest.mark.parametrize(("step", "expected"), [(None, "answered"), (0, "max_wall_seconds")])
 async def test_turns_that_waited_for_new_weights_leave_the_wall_clock_as_it_was(
     tmp_path: Path, step: int | None, expected: str

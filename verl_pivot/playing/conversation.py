@@ -148,11 +148,11 @@ async def play_conversation(
         if (stop := _stop_after(turns, limits, form, is_late=time.monotonic() > deadline)) is not None:
             unread = _unread(turns[-1], form)
             break
-        observed.append(await _observed(turns[-1], toolbox, len(turns) - 1, limits, form))
+        observed.append(await _observed(turns[-1], toolbox, len(turns) - 1, limits, form, deadline))
         if failure := observed[-1].failure:
             stop = StopReason.TOOL_FAILURE
             break
-        num_messages, messages = len(messages), form.with_observations(messages, turns[-1], observed[-1].texts)
+        num_messages, messages = len(messages), _with_observations(messages, turns[-1], observed[-1].texts, form)
         for message in messages[num_messages:]:
             on_message(message)
         if (stop := observed[-1].end) is not None:
@@ -194,8 +194,15 @@ def _unread(turn: PlayerTurn, form: TurnForm) -> ErrorKind | None:
     return unread_mistake(turn.calls, is_answer=form.is_answer(turn)) if turn.ended else None
 
 
+def _with_observations(
+    messages: list[Message], turn: PlayerTurn, texts: Sequence[str], form: TurnForm
+) -> list[Message]:
+    """The messages with the observations added; as they are if some calls of the turn never began."""
+    return messages if len(texts) < len(turn.calls) else form.with_observations(messages, turn, texts)
+
+
 async def _observed(
-    turn: PlayerTurn, toolbox: Toolbox, index: int, limits: RolloutLimits, form: TurnForm
+    turn: PlayerTurn, toolbox: Toolbox, index: int, limits: RolloutLimits, form: TurnForm, deadline: float
 ) -> ObservedTurn:
     """Run the calls of a turn; a turn without calls that is not the final answer gets the retry message."""
     if not turn.calls:
@@ -209,7 +216,7 @@ async def _observed(
         tokenizer=_CharacterTokenizer(),
         template=form.observation_template,
     )
-    return await observe(turn.calls, toolbox, index, shown)
+    return await observe(turn.calls, toolbox, index, shown, deadline)
 
 
 def in_characters(call: CallRecord) -> CallRecord:

@@ -1,5 +1,6 @@
 """Calls of one turn -> ObservedTurn: the texts that the policy reads after them, cut to their limit, and records."""
 
+import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ class ObservedTurn:
     """Observations that follow one turn of the policy."""
 
     texts: list[str]
-    """[num_calls] text that the policy reads after each call; the retry message alone if the turn has no call."""
+    """[num_calls] text that the policy reads after each call that began; the retry message alone if the turn has no
+    call."""
     calls: list[CallRecord]
     seconds: float = 0.0
     """Seconds spent waiting for the tools."""
@@ -25,7 +27,7 @@ class ObservedTurn:
     is_bug: bool = False
     """Whether the failure is one of a tool's own code."""
     end: StopReason | None = None
-    """Why the rollout ends with the turn; None if no tool ends it."""
+    """Why the rollout ends with the turn; None if neither a tool nor the deadline of its calls ends it."""
 
 
 def unread_mistake(calls: Sequence[ToolCall | Malformed], *, is_answer: bool) -> ErrorKind | None:
@@ -60,7 +62,11 @@ class ObservationForm:
 
 
 async def observe(
-    calls: Sequence[ToolCall | Malformed], toolbox: Toolbox, turn: int, form: ObservationForm
+    calls: Sequence[ToolCall | Malformed],
+    toolbox: Toolbox,
+    turn: int,
+    form: ObservationForm,
+    deadline: float = math.inf,
 ) -> ObservedTurn:
     """Run the calls of one turn.
 
@@ -69,19 +75,22 @@ async def observe(
         toolbox: Tools of the rollout.
         turn: Index of the turn, from 0.
         form: Limit and form of the observations.
+        deadline: Time of `time.monotonic` after which no call begins. A call that would have begun later has neither a
+            text nor a record, and the rollout ends.
     """
     began = time.monotonic()
-    outcomes = await toolbox.run(calls)
+    outcomes = await toolbox.run(calls, deadline)
     seconds = time.monotonic() - began
     cuts = [form.cut(outcome) for outcome in outcomes]
     failed = next((outcome for outcome in outcomes if outcome.failure), None)
+    late = StopReason.MAX_WALL_SECONDS if failed is None and len(outcomes) < len(calls) else None
     return ObservedTurn(
         texts=[form.template.replace("{text}", cut.text) for cut in cuts],
         calls=[_call_record(outcome, turn, cut) for outcome, cut in zip(outcomes, cuts, strict=True)],
         seconds=seconds,
         failure="" if failed is None else failed.failure,
         is_bug=failed is not None and failed.is_bug,
-        end=next((end for outcome in outcomes if outcome.observation and (end := outcome.observation.end)), None),
+        end=next((end for outcome in outcomes if outcome.observation and (end := outcome.observation.end)), late),
     )
 
 

@@ -1,5 +1,6 @@
 """Prompt -> PlayedRollout: the loop in which the policy and its tools take turns, token for token, and its steps."""
 
+import math
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -140,7 +141,7 @@ class ToolRollout:
             toolbox: Tools in the state after the earlier turns.
         """
         turn = rollout.turns[-1]
-        found = await self.observe(turn, toolbox)
+        found = await self.observe(turn, toolbox, rollout.deadline)
         rollout = replace(rollout, observed=(*rollout.observed, found))
         stop = StopReason.TOOL_FAILURE if found.failure else found.end
         if stop is not None:
@@ -200,11 +201,11 @@ class ToolRollout:
         is_answer = not calls and (tag is None or f"</{tag}>" in text)
         return self._limits.stop_after(num_turns, is_answer=is_answer, is_late=is_late)
 
-    async def observe(self, turn: PolicyTurn, toolbox: Toolbox) -> ObservedTurn:
-        """Run the calls of a turn; a turn without calls gets the retry message."""
+    async def observe(self, turn: PolicyTurn, toolbox: Toolbox, deadline: float = math.inf) -> ObservedTurn:
+        """Run the calls of a turn that begin before a deadline; a turn without calls gets the retry message."""
         if not turn.calls:
             return self._retry(turn)
-        return await observe(turn.calls, toolbox, turn.index, self._form)
+        return await observe(turn.calls, toolbox, turn.index, self._form, deadline)
 
     def _retry(self, turn: PolicyTurn) -> ObservedTurn:
         """The retry message, for a turn with neither a call nor an answer; recorded as a call that failed."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -72,16 +73,21 @@ class Toolbox:
     def schemas(self) -> list[JsonObject]:
         return [tool.schema for tool in self.tools.values()]
 
-    async def run(self, calls: Sequence[ToolCall | Malformed]) -> list[CallOutcome]:
+    async def run(self, calls: Sequence[ToolCall | Malformed], deadline: float = math.inf) -> list[CallOutcome]:
         """Run the calls of one turn and return their outcomes in order.
 
-        Of calls in order, none begins after a failure of the system: there may be fewer outcomes than calls.
+        Of calls in order, none begins after a failure of the system. No call begins after the deadline. So there may be
+        fewer outcomes than calls.
+
+        Args:
+            calls: The calls in their order.
+            deadline: Time of `time.monotonic` after which no call begins; one that has begun is finished.
         """
         chains: dict[int | None, list[tuple[int, ToolCall | Malformed]]] = {}
         for number, call in enumerate(calls):
             is_in_order = not self.parallel_calls or self._is_in_order(call)
             chains.setdefault(None if is_in_order else number, []).append((number, call))
-        found = await asyncio.gather(*(self._one_after_the_other(chain) for chain in chains.values()))
+        found = await asyncio.gather(*(self._one_after_the_other(chain, deadline) for chain in chains.values()))
         outcomes = dict(itertools.chain.from_iterable(found))
         return [outcomes[number] for number in sorted(outcomes)]
 
@@ -90,11 +96,13 @@ class Toolbox:
         return tool is not None and tool.policy.in_order
 
     async def _one_after_the_other(
-        self, calls: Sequence[tuple[int, ToolCall | Malformed]]
+        self, calls: Sequence[tuple[int, ToolCall | Malformed]], deadline: float
     ) -> list[tuple[int, CallOutcome]]:
-        """(number, outcome) of each call until the system fails."""
+        """(number, outcome) of each call until the system fails, or the deadline is over."""
         outcomes: list[tuple[int, CallOutcome]] = []
         for number, call in calls:
+            if time.monotonic() > deadline:
+                break
             outcome = await self.run_one(call, number)
             outcomes.append((number, outcome))
             if outcome.failure:
