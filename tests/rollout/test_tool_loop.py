@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 from omegaconf import OmegaConf
 from verl.workers.rollout.replica import TokenOutput
@@ -862,6 +863,68 @@ async def test_a_last_turn_without_the_answer_tag_is_no_action(tmp_path: Path) -
     for said, unread in ways.items():
         loop = make_loop([said], named, "+tool_format=search_r1", search, "pivot.rollout.max_turns=1")
         assert record(await play(loop))["unread"] == unread
+
+
+async def by_verifier(folder: Path, verifier: str, said: str, truth: Any, /, **columns: Any) -> dict[str, Any]:
+    """Reward of a rollout of one turn by a term with a verifier, given as YAML."""
+    (folder / "verified.yaml").write_text(f"terms: {{right: {{verifier: {verifier}}}}}\n")
+    loop = make_loop([said], tools_file(folder, "add"), f"pivot.rewards={folder / 'verified.yaml'}")
+    output = await play(loop)
+    label = {"reward_model": {"ground_truth": truth}, "raw_prompt": [{"role": "user", "content": "Which city?"}]}
+    return await scored(loop, output, **label, **columns)
+
+
+QA_OF_ALL = "{name: qa, options: {place: all}}"
+
+
+@pytest.mark.parametrize(
+    ("verifier", "said", "truth"),
+    [
+        (QA_OF_ALL, "Paris", "Paris"),
+        (QA_OF_ALL, "Paris", {"target": ["Paris"]}),
+        (QA_OF_ALL, "City of Paris", ["Paris", "City of Paris"]),
+        (QA_OF_ALL, "Paris", numpy.array(["Paris"], dtype=object)),
+        ("{name: qa}", "<answer>Paris</answer>", "Paris"),
+        ("{name: qa}", "<answer>Paris</answer>", "<answer>Paris</answer>"),
+        ("{name: qa, options: {answers: [Paris]}}", "<answer>Paris</answer>", {"id": 7}),
+        ("{name: math}", "So \\boxed{42}", "42"),
+        ("{name: math}", "So \\boxed{42}", 42),
+        ("{name: math, options: {place: all}}", "42", ["\\boxed{42}"]),
+        ("{name: weighted, options: {verifiers: [{name: qa}, {name: qa}]}}", "<answer>Paris</answer>", ["Paris"]),
+    ],
+)
+async def test_a_term_of_a_verifier_takes_the_ground_truth_of_a_task(
+    verifier: str, said: str, truth: Any, tmp_path: Path
+) -> None:
+    right = await by_verifier(tmp_path, verifier, said, truth)
+    wrong = await by_verifier(tmp_path, verifier, said.replace("Paris", "Lyon").replace("42", "43"), truth)
+
+    assert [(each["reward_score"], each["detail"]) for each in (right, wrong)] == [(1.0, ""), (0.0, "")]
+
+
+async def test_a_term_of_a_verifier_takes_the_options_of_a_task_that_names_it(tmp_path: Path) -> None:
+    given = {"verifier": "qa", "verifier_options": '{"place": "all"}'}
+    named = await by_verifier(tmp_path, "{name: qa}", "Paris", "Paris", **given)
+    of_another = await by_verifier(tmp_path, "{name: qa}", "Paris", "Paris", **{**given, "verifier": "math"})
+
+    assert [each["reward_score"] for each in (named, of_another)] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("verifier", "truth", "message"),
+    [
+        ("{name: qa}", {"answer": "Paris"}, "reward_model.ground_truth must be a text, a number, a list of them or an"),
+        ("{name: math}", ["1", "2"], "the verifier math takes one right answer, but reward_model.ground_truth gives 2"),
+    ],
+)
+async def test_a_ground_truth_that_the_verifier_of_a_term_cannot_take_is_the_rows_fault(
+    verifier: str, truth: Any, message: str, tmp_path: Path
+) -> None:
+    reward = await by_verifier(tmp_path, verifier, "\\boxed{1}", truth, extra_info={"index": 7})
+
+    assert (math.isnan(reward["reward_score"]), reward["reason"]) == (True, "broken_row")
+    assert reward["detail"].startswith("row with extra_info.index 7: ")
+    assert message in reward["detail"]
 
 
 @pytest.mark.parametrize("rewards", ["null", "outcome"])

@@ -1,14 +1,12 @@
 """RewardComposer: a finished rollout and its scores -> its reward by the terms of `pivot.rewards`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 from transformers import PreTrainedTokenizerBase
 
-from verl_pivot.data.json_values import as_object, decode_json
-from verl_pivot.data.messages import parse_message
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_records import (
     GROUP_VERDICT_FIELD,
@@ -27,8 +25,9 @@ from verl_pivot.rewards.compose import (
 )
 from verl_pivot.rewards.process_record import ProcessRecord
 from verl_pivot.rewards.process_rewards import played_turns
+from verl_pivot.rewards.task_turns import turn_of_task, with_verifier
 from verl_pivot.rewards.term_values import VALUES, RolloutFacts
-from verl_pivot.types import Message, Role, Turn, Verdict
+from verl_pivot.types import Verdict
 from verl_pivot.verifiers.scoring import score_completion
 
 
@@ -124,26 +123,9 @@ async def _verified(
     number = 0 if is_pivot else len(texts) - 1
     is_last = number == len(texts) - 1
     ended = not (is_last and facts.record.is_cut_off)
-    turn = row_to_turn(row) if is_pivot else _turn_of_task(row)
-    options = verifier.options
-    if options is None:
-        options = turn.verifier_options if turn.verifier == verifier.name else {}
-    asked = replace(turn, verifier=verifier.name, verifier_options=options)
+    name, options = verifier.name, verifier.options
+    asked = with_verifier(row_to_turn(row), name, options) if is_pivot else turn_of_task(row, name, options)
     return value_of_verdict(await score_completion(texts[number], ended, asked))
-
-
-def _turn_of_task(row: Mapping[str, Any]) -> Turn:
-    """Row of a task as a turn whose expert answers with the row's ground truth."""
-    scored_by = row.get("reward_model")
-    truth = scored_by.get("ground_truth") if isinstance(scored_by, Mapping) else None
-    metadata = row.get("metadata")
-    return Turn(
-        trajectory_id=str(row.get("index", "task")),
-        index=0,
-        state=tuple(parse_message(dict(message)) for message in row["raw_prompt"]),
-        expert=Message(role=Role.ASSISTANT, content="" if truth is None else str(truth)),
-        metadata=as_object(decode_json(metadata), "metadata") if isinstance(metadata, str) else {},
-    )
 
 
 def paid_on_last_turn(record: ProcessRecord, total: float) -> ProcessRecord:

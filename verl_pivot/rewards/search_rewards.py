@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from verl_pivot.data.labels import answers_of_truth
 from verl_pivot.data.rollout_records import RECORD_FIELD, RolloutRecord, StopReason, parse_record
 from verl_pivot.data.tagged_text import TaggedText, split_at_tags
 from verl_pivot.errors import DataError
@@ -151,9 +152,7 @@ def _trajectory(text: str, ground_truth: Any, extra_info: Mapping[str, Any]) -> 
             f"extra_info has no {RECORD_FIELD!r}, the record of a rollout with tools; set "
             "actor_rollout_ref.rollout.agent.default_agent_loop=pivot_tools"
         )
-    answers = ground_truth["target"] if isinstance(ground_truth, Mapping) else ground_truth
-    listed: Iterable[Any] = [answers] if isinstance(answers, str) else answers
-    accepted = tuple(words for each in listed if (words := search_r1_words(str(each))).compared)
+    accepted = tuple(words for each in answers_of_truth(ground_truth) if (words := search_r1_words(each)).compared)
     if not accepted:
         raise DataError(f"the accepted answers are all empty after normalisation: {ground_truth!r:.200}")
     return _Trajectory(text, parse_record(extra_info[RECORD_FIELD]), accepted)
