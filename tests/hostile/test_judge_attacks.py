@@ -379,6 +379,18 @@ async def test_a_checklist_is_the_mean_of_its_items() -> None:
     assert (verdict.score, verdict.detail) == (0.625, "Yes, In progress, No, Yes")
 
 
+async def test_a_checklist_that_forgets_an_item_once_is_asked_again_and_is_no_fault_of_the_action() -> None:
+    def forgetful(*_: object) -> Json:
+        numbers = [1] if len(judge.requests) == 1 else [1, 2]
+        return {"items": [{"number": number, "state": "Yes"} for number in numbers]}
+
+    async with judging(forgetful) as judge:
+        verdict = await judge_text("Hello, forgetful.", judge, kind="checklist", items=["a", "b"])
+
+    assert (verdict.score, verdict.detail) == (1.0, "Yes, Yes")
+    assert [body["seed"] for body in judge.requests] == [0, 1]
+
+
 @pytest.mark.parametrize("numbers", [[1], [1, 1], [1, 3], [1, 2, 3]])
 async def test_a_checklist_with_other_items_decides_nothing(numbers: list[int]) -> None:
     async with judging(lambda *_: {"items": [{"number": number, "state": "Yes"} for number in numbers]}) as judge:

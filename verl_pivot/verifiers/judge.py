@@ -14,7 +14,7 @@ from verl_pivot.verifiers import judge_prompts as prompts
 from verl_pivot.verifiers.asked_once import AskedOnce
 from verl_pivot.verifiers.judge_certificate_files import CertificateOptions
 from verl_pivot.verifiers.judge_certifier import Certifier
-from verl_pivot.verifiers.judge_client import Endpoint, UnansweredQuestionError, ask
+from verl_pivot.verifiers.judge_client import Endpoint, ask
 from verl_pivot.verifiers.judge_control import verdict_or_refusal
 from verl_pivot.verifiers.judge_prompts import ShownAction
 from verl_pivot.verifiers.registry import register
@@ -163,10 +163,9 @@ class JudgeVerifier:
 
     async def _by_checklist(self, state: str, sampled: ShownAction) -> Verdict:
         items = self._options.items
-        checked = await ask(self._options.endpoint(), prompts.checklist(state, sampled, items), prompts.Checklist)
+        form = prompts.form_of_checklist(len(items))
+        checked = await ask(self._options.endpoint(), prompts.checklist(state, sampled, items), form)
         states = {item.number: item.state for item in checked.items}
-        if sorted(states) != list(range(1, len(items) + 1)) or len(checked.items) != len(items):
-            raise UnansweredQuestionError(f"the judge answered for items {sorted(states)}, not all {len(items)}")
         score = sum(_ITEM_SCORES[state] for state in states.values()) / len(items)
         return graded(score, ", ".join(states[number] for number in sorted(states)))
 

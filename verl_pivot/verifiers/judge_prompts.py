@@ -3,10 +3,11 @@
 import json
 import secrets
 from collections.abc import Sequence
+from functools import cache
 from hashlib import sha256
 from typing import Annotated, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, create_model
 
 from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.types import Json, JsonObject, Message
@@ -44,6 +45,20 @@ class Checklist(Options):
     """Answer to `checklist`."""
 
     items: list[ChecklistItem]
+
+
+@cache
+def form_of_checklist(num_items: int) -> type[Checklist]:
+    """Form of an answer that gives the state of each of the items once."""
+
+    def complete(items: list[ChecklistItem]) -> list[ChecklistItem]:
+        numbers = [item.number for item in items]
+        if sorted(numbers) != list(range(1, num_items + 1)):
+            raise ValueError(f"it answers for the items {numbers}, not once for each of 1 to {num_items}")
+        return items
+
+    given = Annotated[list[ChecklistItem], AfterValidator(complete)]
+    return create_model(Checklist.__name__, __base__=Checklist, __doc__=Checklist.__doc__, items=(given, ...))
 
 
 class ShownAction(NamedTuple):
