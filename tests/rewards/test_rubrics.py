@@ -15,7 +15,7 @@ from tests.support.fake_judge import FakeJudge, judging
 from verl_pivot.data.step_state import StepState, begin_launch, state_path
 from verl_pivot.errors import DataError, VerifierError
 from verl_pivot.rewards.principle_answers import InvalidAnswerError
-from verl_pivot.rewards.rubric_group import QueryReport, RubricGroup
+from verl_pivot.rewards.rubric_group import QueryReport, RubricGroup, ScoredReport
 from verl_pivot.rewards.rubric_judge import JudgedReport, RubricJudge
 from verl_pivot.rewards.rubric_prompts import criteria_of, points_of
 from verl_pivot.rewards.rubric_settings import RubricSettings
@@ -31,6 +31,7 @@ from verl_pivot.rewards.rubrics import (
     strictness_at,
 )
 from verl_pivot.types import JsonObject
+from verl_pivot.verifiers.judge_client import UnansweredQuestionError
 
 
 class Words:
@@ -177,6 +178,12 @@ def answering(outside: str, inside: list[str]) -> JsonObject:
     }
 
 
+def answering_unless_hostile(outside: str, inside: list[str]) -> JsonObject | str:
+    """As `answering`, without a valid answer about a report that says so."""
+    asks_points = "Write 1 to 5 new criteria" not in outside
+    return "I cannot say." if asks_points and "hostile" in inside[-1] else answering(outside, inside)
+
+
 def settings(judge: FakeJudge, **given: Any) -> RubricSettings:
     return RubricSettings(base_url=judge.url, model="j", max_retries=0, **given)
 
@@ -201,13 +208,19 @@ def reports(*texts: str, step: int = 1, fixed: tuple[Criterion, ...] = ()) -> li
     return [QueryReport("q", step, fixed, JudgedReport("Write.", "", text)) for text in texts]
 
 
+def decided(scored: list[ScoredReport | UnansweredQuestionError]) -> list[ScoredReport]:
+    """The reports, after a check that all of them have scores."""
+    assert not any(isinstance(each, UnansweredQuestionError) for each in scored), scored
+    return [each for each in scored if isinstance(each, ScoredReport)]
+
+
 HAS_A = Criterion(text="It has a.", weight=3.0)
 
 
 async def test_a_group_is_scored_by_its_fixed_criteria_and_by_those_that_a_model_writes(tmp_path: Path) -> None:
     state = StepState(tmp_path / "state.jsonl")
     async with judging(answering) as judge, grouping(judge, state) as group:
-        scored = await group.scored(reports("a b", "b c", fixed=(HAS_A,)))
+        scored = decided(await group.scored(reports("a b", "b c", fixed=(HAS_A,))))
 
     assert [each.score for each in scored] == [pytest.approx(4 / 5), pytest.approx(2 / 5)]
     assert [(each.text, each.points, each.born, each.spread) for each in scored[0].criteria] == [
@@ -232,7 +245,7 @@ async def test_no_judgment_is_asked_twice_nor_after_a_resume(tmp_path: Path) -> 
 
 
 async def test_a_resumed_run_has_the_criteria_of_its_step_to_the_byte(tmp_path: Path) -> None:
-    texts = {1: ("a b", "b c"), 2: ("c d", "d e"), 3: ("e f", "f g")}
+    texts = {1: ("a b", "b c"), 2: ("c d", "d e", "e hostile"), 3: ("e f", "f g")}
 
     async def played(folder: Path, judge: FakeJudge, begins: dict[int, int]) -> bytes:
         """The criteria stored for the prompt, as JSON, after launches given as {step to resume from: last step}."""
@@ -246,7 +259,7 @@ async def test_a_resumed_run_has_the_criteria_of_its_step_to_the_byte(tmp_path: 
         assert entry is not None
         return json.dumps(entry.value).encode()
 
-    async with judging(answering) as judge:
+    async with judging(answering_unless_hostile) as judge:
         whole = await played(tmp_path / "whole", judge, {0: 3})
         resumed = await played(tmp_path / "resumed", judge, {0: 2, 1: 3})
 
@@ -295,9 +308,48 @@ async def test_a_writer_without_a_valid_answer_leaves_the_group_to_the_criteria_
 
     state = StepState(tmp_path / "state.jsonl")
     async with judging(mute) as judge, grouping(judge, state) as group:
-        scored = await group.scored(reports("a", "b", fixed=(HAS_A,)))
+        scored = decided(await group.scored(reports("a", "b", fixed=(HAS_A,))))
         with pytest.raises(VerifierError, match="there are no criteria"):
             await group.scored(reports("a", "b"))
+
+    assert [(each.score, each.is_unwritten) for each in scored] == [(1.0, True), (0.0, True)]
+
+
+async def test_a_report_without_a_valid_answer_is_undecided_alone(tmp_path: Path) -> None:
+    """Points of the others: 3 + 1 of 6, and 1 of 6. Nothing but `a` tells them apart."""
+    state = StepState(tmp_path / "state.jsonl")
+    async with judging(answering_unless_hostile) as judge, grouping(judge, state) as group:
+        scored = await group.scored(reports("a c", "b hostile", "c", fixed=(HAS_A,)))
+
+    first, hostile, last = scored
+    assert isinstance(hostile, UnansweredQuestionError)
+    assert str(hostile).startswith("judge j gives no valid answer: it is not JSON")
+    assert [each.score for each in decided([first, last])] == [pytest.approx(4 / 6), pytest.approx(1 / 6)]
+    assert [(each.text, each.points, each.spread) for each in decided([first])[0].criteria] == [
+        ("It has a.", 2, 0.5), ("It has b.", 0, 0.0), ("It has c.", 2, 0.0), ("It has hostile.", 0, 0.0),
+    ]  # fmt: skip
+    entry = state.read("q")
+    assert entry is not None
+    assert [(each["text"], each["spread"], each["is_active"]) for each in entry.value] == [  # type: ignore[index, union-attr]
+        ("It has b.", 0.0, False), ("It has c.", 0.0, False), ("It has hostile.", 0.0, False),
+    ]  # fmt: skip
+
+
+async def test_a_group_without_any_valid_answer_is_undecided_and_keeps_no_criteria(tmp_path: Path) -> None:
+    state = StepState(tmp_path / "state.jsonl")
+    async with judging(answering_unless_hostile) as judge, grouping(judge, state) as group:
+        scored = await group.scored(reports("a hostile", "b hostile", fixed=(HAS_A,)))
+
+    assert [type(each) for each in scored] == [UnansweredQuestionError] * 2
+    assert state.read("q") is None
+
+
+async def test_a_refused_question_for_new_criteria_leaves_the_group_to_the_criteria_there_are(tmp_path: Path) -> None:
+    """The first question is refused, and the judge answers the control question after it."""
+    state = StepState(tmp_path / "state.jsonl")
+    async with judging(answering) as judge, grouping(judge, state) as group:
+        judge.failures = [400]
+        scored = decided(await group.scored(reports("a", "b", fixed=(HAS_A,))))
 
     assert [(each.score, each.is_unwritten) for each in scored] == [(1.0, True), (0.0, True)]
 
@@ -310,7 +362,7 @@ async def test_the_other_scales_ask_for_their_own_form(scale: Scale, answer: Jso
         judging(lambda outside, inside: answer) as judge,
         grouping(judge, scale=scale, evolve=False) as group,
     ):
-        scored = await group.scored(reports("a", fixed=(HAS_A,)))
+        scored = decided(await group.scored(reports("a", fixed=(HAS_A,))))
 
     assert scored[0].score == score
     assert len(judge.requests) == 1
@@ -326,7 +378,7 @@ async def test_asked_together_is_one_question_for_all_criteria() -> None:
 async def test_a_strict_step_pays_no_part() -> None:
     half = {"points": [{"number": 1, "points": 1}]}
     async with judging(lambda outside, inside: half) as judge, grouping(judge, strictness=(1, 3)) as group:
-        scores = [(await group.scored(reports("a", step=step, fixed=(HAS_A,))))[0].score for step in (1, 3)]
+        scores = [decided(await group.scored(reports("a", step=step, fixed=(HAS_A,))))[0].score for step in (1, 3)]
 
     assert scores == [1.0, 0.0]
 

@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from omegaconf import DictConfig
 
-from tests.rewards.test_rubrics import answering
+from tests.rewards.test_rubrics import answering, answering_unless_hostile
 from tests.rollout.test_group_rewards import play, rewards
 from tests.support.fake_judge import FakeJudge, judging
 from tests.support.scripted_engine import call, rollout_config, scripted_model
@@ -77,6 +78,17 @@ async def test_a_judge_that_is_down_masks_and_scores_nothing_zero(tmp_path: Path
     assert scores(outputs) == ["judge_failed"] * 2
     assert [each["reward_extra_info"]["undecided"] for each in paid] == [1.0, 1.0]
     assert [each["reward_extra_info"]["reason"] for each in paid] == ["judge_failed"] * 2
+
+
+async def test_one_report_without_a_valid_answer_is_masked_and_the_other_is_paid(tmp_path: Path) -> None:
+    async with judging(answering_unless_hostile) as judge:
+        config = config_of(tmp_path, judge)
+        outputs = await play(config, ["a b"], ["b hostile"], criteria=CRITERIA)
+        paid = await rewards(config, outputs, criteria=CRITERIA)
+
+    assert scores(outputs) == [pytest.approx(2 / 3), "judge_failed"]
+    assert "gives no valid answer" in outputs[1].extra_fields[RUBRIC_FIELD]["detail"]
+    assert [each["reward_extra_info"]["undecided"] for each in paid] == [0.0, 1.0]
 
 
 async def test_in_validation_the_criteria_of_the_row_alone_count(tmp_path: Path) -> None:

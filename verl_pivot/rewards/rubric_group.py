@@ -21,6 +21,7 @@ from verl_pivot.rewards.rubrics import (
     strictness_at,
 )
 from verl_pivot.rewards.turn_judge import all_or_none
+from verl_pivot.verifiers.judge_client import UnansweredQuestionError
 
 
 class QueryReport(NamedTuple):
@@ -67,11 +68,11 @@ class RubricGroup:
         """Score by fixed criteria alone where `state` is None."""
         self._settings, self._judge, self._state = settings, judge, state
 
-    async def scored(self, group: Sequence[QueryReport]) -> list[ScoredReport]:
-        """[num_reports] scores of the reports of one query.
+    async def scored(self, group: Sequence[QueryReport]) -> list[ScoredReport | UnansweredQuestionError]:
+        """[num_reports] scores of the reports of one query, or for a report the reason why the judge decides nothing.
 
         Raises:
-            VerifierError: If the judge does not decide, or there is no criterion.
+            VerifierError: If the judge cannot be reached or keeps failing, or there is no criterion.
             ConfigError: If the judge refuses every question.
             StateError: If the criteria cannot be kept.
         """
@@ -83,10 +84,38 @@ class RubricGroup:
         criteria = [*first.fixed, *(each.as_criterion() for each in evolving)]
         if not criteria:
             raise VerifierError("there are no criteria: the row has none, and the model wrote none")
-        points = await all_or_none([self._judge.points(each.report, criteria) for each in group])
-        given = [self._strict(each, first.step) for each in points]
+        answered = await all_or_none([self._points(each.report, criteria, first.step) for each in group])
+        decided = [each for each in answered if not isinstance(each, UnansweredQuestionError)]
+        scored = iter(self._reports(first, criteria, new, decided) if decided else [])
+        return [each if isinstance(each, UnansweredQuestionError) else next(scored) for each in answered]
+
+    async def _points(
+        self, report: JudgedReport, criteria: Sequence[Criterion], step: int
+    ) -> list[int] | UnansweredQuestionError:
+        """Points of a report by the schedule of strictness, or why the judge does not decide about this report."""
+        try:
+            points = await self._judge.points(report, criteria)
+        except UnansweredQuestionError as error:
+            return error
+        strictness = strictness_at(step, self._settings.strictness)
+        return points if strictness is None else strict_points(points, strictness)
+
+    def _reports(
+        self,
+        first: QueryReport,
+        criteria: Sequence[Criterion],
+        new: Sequence[Criterion] | None,
+        given: Sequence[list[int]],
+    ) -> list[ScoredReport]:
+        """Scores of the decided reports; the query's criteria are kept for the next time.
+
+        Args:
+            first: Any report of the query.
+            criteria: Criteria that all reports were judged by.
+            new: Those of them that the model wrote for this group; None if it was not asked.
+            given: [num_reports][num_criteria] points.
+        """
         scores = [rubric_score(each, criteria, self._settings.scale) for each in given]
-        is_unwritten = new is not None and not new
         if self._settings.scale == "overall":  # one grade says nothing about a single criterion
             shown = tuple(_shown(each, None, {}, ()) for each in criteria)
             return [ScoredReport(score=score, criteria=shown) for score in scores]
@@ -99,14 +128,10 @@ class RubricGroup:
                 criteria=tuple(
                     _shown(each, got, born, columns[each.name]) for each, got in zip(criteria, row, strict=True)
                 ),
-                is_unwritten=is_unwritten,
+                is_unwritten=new is not None and not new,
             )
             for row, score in zip(given, scores, strict=True)
         ]
-
-    def _strict(self, points: list[int], step: int) -> list[int]:
-        strictness = strictness_at(step, self._settings.strictness)
-        return points if strictness is None else strict_points(points, strictness)
 
     async def _written(
         self, group: Sequence[QueryReport], buffer: Sequence[EvolvingCriterion]

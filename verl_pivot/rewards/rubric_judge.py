@@ -5,7 +5,6 @@ from typing import Final, NamedTuple, TypeVar
 
 from verl_pivot.engines.chat import response_format
 from verl_pivot.engines.text_cut import Tokenizer
-from verl_pivot.errors import VerifierError
 from verl_pivot.off_loop import run_off_loop
 from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
 from verl_pivot.rewards.principles import FencedQuestion
@@ -24,6 +23,7 @@ from verl_pivot.rewards.turn_judge import all_or_none
 from verl_pivot.rewards.valid_answers import AskedForm, ReadAnswer, ValidAnswers
 from verl_pivot.types import JsonObject
 from verl_pivot.verifiers.asked_once import AskedOnce
+from verl_pivot.verifiers.judge_client import UnansweredQuestionError
 
 ValueT = TypeVar("ValueT")
 _MAX_ANSWERS: Final = 16384
@@ -48,8 +48,8 @@ _CONTROL = JudgedReport("Add 1 and 2.", "", "1 and 2 are 3.")
 class RubricJudge:
     """Gives points to reports, many at a time and each once, within one event loop.
 
-    The judge is asked again after an invalid answer, with another seed. Without a valid answer, `points` raises and
-    `written` returns no criteria.
+    The judge is asked again after an invalid answer, with another seed. If it gives no valid answer or refuses the
+    question, `points` raises and `written` returns no criteria.
     """
 
     def __init__(self, settings: RubricSettings, tokenizer: Tokenizer, *, num_workers: int = 1) -> None:
@@ -73,7 +73,8 @@ class RubricJudge:
         """[num_criteria] points of a report, or with the scale `overall` one grade.
 
         Raises:
-            VerifierError: If the judge cannot be reached, keeps failing, refuses the question or gives no valid answer.
+            UnansweredQuestionError: If the judge refuses a question about this report, or gives no valid answer.
+            VerifierError: If the judge cannot be reached or keeps failing.
             ConfigError: If it refuses every question.
         """
         asks_all = self._settings.asked == "together" or self._settings.scale == "overall"
@@ -93,7 +94,7 @@ class RubricJudge:
         found = await self._ask(question, read, self._points)
         if found.value is None:
             how = "refuses a question" if found.is_refused else "gives no valid answer"
-            raise VerifierError(f"judge {self._settings.model} {how}: {found.cause}")
+            raise UnansweredQuestionError(f"judge {self._settings.model} {how}: {found.cause}")
         return found.value
 
     def _question(self, report: JudgedReport, criteria: Sequence[Criterion]) -> FencedQuestion:
@@ -103,10 +104,10 @@ class RubricJudge:
     async def written(
         self, reports: Sequence[JudgedReport], fixed: Sequence[Criterion], buffer: Sequence[EvolvingCriterion]
     ) -> list[Criterion]:
-        """[0 to 5] new criteria that tell the reports of a group apart; none if no answer is valid.
+        """[0 to 5] new criteria that tell the reports of a group apart; none without a valid answer, or if refused.
 
         Raises:
-            VerifierError: If the model cannot be reached, keeps failing or refuses the question.
+            VerifierError: If the model cannot be reached or keeps failing.
             ConfigError: If it refuses every question.
         """
         texts = [report.text for report in reports]
@@ -114,8 +115,6 @@ class RubricJudge:
             reports[0].task, texts, fixed, buffer, self._settings.max_question_tokens, self._tokenizer
         )
         found = await self._ask(question, lambda text: criteria_of(text, fixed, buffer), self._criteria)
-        if found.is_refused:
-            raise VerifierError(f"judge {self._settings.model} refuses a question: {found.cause}")
         return found.value or []
 
     async def _ask(

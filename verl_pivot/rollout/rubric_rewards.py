@@ -26,6 +26,7 @@ from verl_pivot.rollout.group_rewards import FinishedRollout, GroupSizes
 from verl_pivot.rollout.meeting import Meeting, MeetingError
 from verl_pivot.types import EnvironmentReturn, Verdict
 from verl_pivot.user_code import MAX_DETAIL
+from verl_pivot.verifiers.judge_client import UnansweredQuestionError
 
 STATE = "rubrics"
 """Name of the state that holds the criteria of all queries."""
@@ -52,7 +53,9 @@ class RubricRewards:
         training = RubricGroup(settings, self._judge, self._state)
         lasting = settings.model_copy(update={"strictness": None})  # a schedule would change what a score means
         self._in_training, self._in_validation = training, RubricGroup(lasting, self._judge, None)
-        self._meeting: Meeting[QueryReport, ScoredReport] = Meeting(training.scored, wait_seconds=settings.wait_seconds)
+        self._meeting: Meeting[QueryReport, ScoredReport | UnansweredQuestionError] = Meeting(
+            training.scored, wait_seconds=settings.wait_seconds
+        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -82,14 +85,14 @@ class RubricRewards:
             if isinstance(finished.output, list) or is_undecided(finished.output.extra_fields.get(VERDICT_FIELD)):
                 return finished.output
 
-            async def scored() -> ScoredReport:
+            async def scored() -> ScoredReport | UnansweredQuestionError:
                 return await member.result(self._report(row, finished))
 
             return await _with_verdict(finished.output, row, scored)
 
     async def _scored_alone(
         self, group: RubricGroup, row: Mapping[str, Any], finished: FinishedRollout
-    ) -> ScoredReport:
+    ) -> ScoredReport | UnansweredQuestionError:
         item = self._report(row, finished)
         if not item.fixed:
             raise DataError(
@@ -108,11 +111,15 @@ class RubricRewards:
 
 
 async def _with_verdict(
-    output: TurnRewardOutput, row: Mapping[str, Any], score: Callable[[], Awaitable[ScoredReport]]
+    output: TurnRewardOutput,
+    row: Mapping[str, Any],
+    score: Callable[[], Awaitable[ScoredReport | UnansweredQuestionError]],
 ) -> TurnRewardOutput:
     """The output with the judge's verdict; an undecided one if there is no judgement, never the policy's fault."""
     try:
         scored = await score()
+        if isinstance(scored, UnansweredQuestionError):
+            raise scored
         output.extra_fields[CRITERIA_FIELD] = scored.as_text()
         verdict: Verdict = EnvironmentReturn(score=scored.score, reason="graded")
     except MeetingError as error:
