@@ -17,6 +17,7 @@ from verl_pivot.errors import DataError, VerifierError
 from verl_pivot.rewards.principle_answers import InvalidAnswerError
 from verl_pivot.rewards.rubric_group import QueryReport, RubricGroup, ScoredReport
 from verl_pivot.rewards.rubric_judge import JudgedReport, RubricJudge
+from verl_pivot.rewards.rubric_metrics import rubric_metrics
 from verl_pivot.rewards.rubric_prompts import criteria_of, points_of
 from verl_pivot.rewards.rubric_settings import RubricSettings
 from verl_pivot.rewards.rubrics import (
@@ -366,6 +367,15 @@ async def test_the_other_scales_ask_for_their_own_form(scale: Scale, answer: Jso
 
     assert scored[0].score == score
     assert len(judge.requests) == 1
+
+
+async def test_reports_that_are_scored_one_by_one_have_no_spread() -> None:
+    async with judging(answering) as judge, grouping(judge, evolve=False) as group:
+        scored = [decided(await group.scored(reports(text, fixed=(HAS_A,))))[0] for text in ("a", "b")]
+
+    assert [(each.score, each.criteria[0].spread) for each in scored] == [(1.0, None), (0.0, None)]
+    metrics = rubric_metrics([{"criteria": each.as_text()} for each in scored])
+    assert (metrics["rubrics/score"], "rubrics/spread" in metrics) == (0.5, False)
 
 
 async def test_asked_together_is_one_question_for_all_criteria() -> None:

@@ -1,7 +1,6 @@
 """RubricGroup: the finished reports of one query -> a score for each, and the query's criteria for the next time."""
 
 from collections.abc import Mapping, Sequence
-from statistics import pstdev
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +16,7 @@ from verl_pivot.rewards.rubrics import (
     added,
     pruned,
     rubric_score,
+    spread_of,
     strict_points,
     strictness_at,
 )
@@ -46,7 +46,8 @@ class ScoredCriterion(msgspec.Struct, frozen=True, kw_only=True):
     born: int | None = None
     """Training step in which the criterion was written; None for a criterion of the row."""
     spread: float | None = None
-    """Standard deviation of the criterion's scores over the group."""
+    """Standard deviation of the criterion's scores over the group; None if fewer than two reports were scored together,
+    as in validation and where criteria do not evolve."""
 
 
 class ScoredReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,5 +175,5 @@ def _shown(
         weight=criterion.weight,
         points=points,
         born=born.get(criterion.name),
-        spread=pstdev(scores) if scores else None,
+        spread=spread_of(scores),
     )

@@ -180,7 +180,7 @@ def pruned(
     """
     measured = [
         each.model_copy(update={"spread": spread, "is_active": each.is_active and spread > 0.0})
-        if each.id in scores and (spread := _spread(scores[each.id])) is not None
+        if each.id in scores and (spread := spread_of(scores[each.id])) is not None
         else each
         for each in buffer
     ]
@@ -192,7 +192,7 @@ def pruned(
     ]
 
 
-def _spread(scores: Sequence[float]) -> float | None:
+def spread_of(scores: Sequence[float]) -> float | None:
     """Standard deviation of the scores over a group; None for fewer than two scores."""
     if len(scores) < 2:
         return None
