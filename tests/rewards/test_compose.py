@@ -178,6 +178,20 @@ def test_an_undecided_term_that_is_not_paid_changes_nothing(tmp_path: Path) -> N
     assert total(name, task=1.0, rubric=0.5) == 1.5
 
 
+def test_a_condition_that_is_not_met_leaves_nothing_to_decide_whatever_stands_before_it(tmp_path: Path) -> None:
+    """The cost has two conditions: a quality that is undecided, and a success."""
+    quality = "quality: {value: rubric, paid_on: success}"
+    cost = "cost: {value: turns, weight: -0.1, only_if: {term: quality, at_least: 0.5}}"
+    name = written(tmp_path, f"terms:\n  task: {{value: outcome}}\n  {quality}\n  {cost}\n")
+    failed = compose(read_composition(name), known(task=0.0, quality=None, cost=3.0), 5)
+
+    assert failed.total == 0.0
+    assert [term.why for term in failed.terms] == ["1 x 0"] + ["not paid: task is 0, below 1"] * 2
+    assert total(name, task=1.0, quality=None, cost=3.0) is None
+    assert total(name, task=None, quality=0.25, cost=3.0) is None
+    assert total(name, task=1.0, quality=0.5, cost=3.0) == pytest.approx(1.2)
+
+
 def test_a_total_is_held_in_its_bounds_and_says_so(tmp_path: Path) -> None:
     name = written(tmp_path, "bounds: [0, 1]\nterms:\n  a: {value: format}\n  b: {value: recovery, weight: 2}\n")
     reward = compose(read_composition(name), known(a=1.0, b=1.0), 10)

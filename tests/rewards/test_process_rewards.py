@@ -16,7 +16,7 @@ from tests.support.scripted_engine import Said, call, loop_of, rollout_config, r
 from verl_pivot.data.rollout_records import IS_VALIDATION, VERDICT_FIELD
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.rewards.process_metrics import process_metrics
-from verl_pivot.rewards.process_record import PROCESS_FIELD, process_record
+from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord, process_record
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.tool_loop import ToolLoop
 
@@ -197,6 +197,20 @@ async def test_a_composed_reward_says_whether_the_judge_was_down_or_gave_no_vali
     assert process_metrics([down.info, mute.info])["ppr/failed_judge_rate"] == 0.5
 
 
+async def test_a_judge_that_is_down_masks_no_rollout_whose_reward_does_not_need_it(tmp_path: Path) -> None:
+    judged_if_right = "judged: {value: process, only_if: {term: paid, at_least: 1}}"
+    (tmp_path / "sum.yaml").write_text(f"terms:\n  paid: {{value: outcome}}\n  {judged_if_right}\n")
+    composed = f"pivot.rewards={tmp_path / 'sum.yaml'}"
+    wrong = await judged(loop_of_ppr(tmp_path, None, SEARCHES, composed), WRONG)
+    right = await judged(loop_of_ppr(tmp_path, None, SEARCHES, composed))
+
+    assert (wrong.output.reward_score, wrong.info["reason"]) == (0.0, "composed")
+    assert (wrong.of_turns, wrong.record) == ([0.0] * 3, ProcessRecord(rewards=(0.0,) * 3, scores=()))
+    assert (right.info["undecided"], right.info["reason"], right.record) == (1.0, "judge_failed", None)
+    assert right.info["detail"].startswith("term judged: ")
+    assert process_metrics([wrong.info, right.info])["ppr/failed_judge_rate"] == 0.5
+
+
 async def test_a_rollout_that_is_masked_or_undecided_already_is_not_judged(tmp_path: Path) -> None:
     async with judging(grading) as judge:
         masked = await judged(loop_of_ppr(tmp_path, judge, [SEARCHES[0], call("crash")]))
@@ -256,8 +270,6 @@ async def test_a_row_of_another_agent_loop_is_told(tmp_path: Path) -> None:
 
 
 def test_the_metrics_of_a_step_by_hand() -> None:
-    from verl_pivot.rewards.process_record import ProcessRecord
-
     right = ProcessRecord(rewards=(0.8, 1.0), scores=(0.8,), num_asked=1, num_prompt_tokens=10, seconds=1.0)
     wrong = ProcessRecord(
         rewards=(-0.6, -0.6, 0.0), scores=(0.4, None), num_asked=3, num_cached=1, num_completion_tokens=5, seconds=3.0

@@ -927,6 +927,33 @@ async def test_a_ground_truth_that_the_verifier_of_a_term_cannot_take_is_the_row
     assert message in reward["detail"]
 
 
+BROKEN_VERIFIER = """
+from verl_pivot.types import Message, Turn, Verdict
+from verl_pivot.verifiers.registry import register
+
+@register("unreachable")
+async def unreachable(action: Message, turn: Turn) -> Verdict:
+    raise OSError("no route to the host")
+"""
+
+
+async def test_a_verifier_whose_system_failed_masks_only_rollouts_whose_reward_needs_it(tmp_path: Path) -> None:
+    (tmp_path / "unreachable.py").write_text(BROKEN_VERIFIER)
+    checked = "checked: {verifier: {name: unreachable}, only_if: {term: task, at_least: 1}}"
+    (tmp_path / "sum.yaml").write_text(f"terms:\n  task: {{value: outcome}}\n  {checked}\n")
+    modules = f"pivot.verifier_modules=[{tmp_path / 'unreachable.py'}]"
+    loop = make_loop(["5"], tools_file(tmp_path, "add"), modules, f"pivot.rewards={tmp_path / 'sum.yaml'}")
+    output = await play(loop)
+    label = {"data_source": "x", "reward_model": {"ground_truth": "5"}, **row()}
+
+    wrong = await scored(loop, output, lambda **given: 0.0, **label)
+    right = await scored(loop, output, lambda **given: 1.0, **label)
+
+    assert (wrong["reward_score"], wrong["undecided"], wrong["reason"], wrong["detail"]) == (0.0, 0.0, "composed", "")
+    assert (right["undecided"], right["reason"]) == (1.0, "verifier_failed")
+    assert right["detail"].startswith("term checked: verifier 'unreachable' raised OSError: no route to the host")
+
+
 @pytest.mark.parametrize("rewards", ["null", "outcome"])
 @pytest.mark.parametrize("score", [math.nan, -math.inf, None, "much"])
 async def test_a_score_that_is_no_finite_number_is_the_reward_functions_fault(

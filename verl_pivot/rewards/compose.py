@@ -211,11 +211,14 @@ class _Computed:
                 yield from self.paid(term.terms, depth + 1)
 
     def _amount(self, name: str, term: Term) -> tuple[float, str]:
-        """Amount that a term adds, and the explanation of it."""
-        for condition in self._composition.conditions(term):
-            reached = self._needed(condition.term)
-            if reached < condition.at_least:
+        """Amount that a term adds, and the explanation of it; a condition that is not met leaves nothing to decide."""
+        conditions = self._composition.conditions(term)
+        for condition in conditions:
+            reached = self.value(condition.term).value
+            if reached is not None and reached < condition.at_least:
                 return 0.0, f"not paid: {condition.term} is {reached:g}, below {condition.at_least:g}"
+        for condition in conditions:
+            self._needed(condition.term)
         value = self._needed(name)
         reason = self.value(name).reason
         return term.weight * value + term.offset, f"{_formula(term, value)}{f' ({reason})' if reason else ''}"

@@ -14,7 +14,7 @@ from verl_pivot.data.rollout_records import (
     RUBRIC_FIELD,
     parse_record,
 )
-from verl_pivot.errors import DataError
+from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError
 from verl_pivot.rewards.compose import (
     ComposedReward,
     Composition,
@@ -28,6 +28,7 @@ from verl_pivot.rewards.process_rewards import played_turns
 from verl_pivot.rewards.task_turns import turn_of_task, with_verifier
 from verl_pivot.rewards.term_values import VALUES, RolloutFacts
 from verl_pivot.types import Verdict
+from verl_pivot.user_code import MAX_DETAIL
 from verl_pivot.verifiers.scoring import score_completion
 
 
@@ -41,7 +42,8 @@ class ScoredRollout:
     extra_fields: Mapping[str, Any]
     """Fields that the agent loop wrote beside the tokens."""
     outcome: TermValue | None = None
-    process: ProcessRecord | None = None
+    process: ProcessRecord | TermValue | None = None
+    """Judge's scores of its turns, or the undecided value of a judge that failed; None where no term reads them."""
 
 
 class RewardComposer:
@@ -71,7 +73,6 @@ class RewardComposer:
             DataError: If the agent loop wrote no record, or the row lacks what a verifier needs.
             ConfigError: If a verifier cannot be made for the row.
             UserCodeError: If a verifier raises.
-            VerifierError: If a system that a verifier asks cannot be reached.
         """
         fields = rollout.extra_fields.get(RECORD_FIELD)
         if fields is None:
@@ -114,10 +115,18 @@ def value_of_verdict(verdict: Verdict) -> TermValue:
     return TermValue(value=verdict.score, reason=verdict.reason, detail=verdict.detail)
 
 
+def verifier_failed(error: PivotError) -> Verdict:
+    """Undecided verdict: a system that a verifier needs has failed."""
+    return Verdict.undecided("verifier_failed", str(error)[:MAX_DETAIL])
+
+
 async def _verified(
     verifier: TermVerifier | None, texts: Sequence[str], facts: RolloutFacts, row: Mapping[str, Any]
 ) -> TermValue:
-    """A verifier's score of the first turn if the row holds the expert's action, else of the last turn."""
+    """A verifier's score of the first turn if the row holds the expert's action, else of the last turn.
+
+    Undecided if a system that the verifier asks fails: the reward may not need the term.
+    """
     assert verifier is not None, "a term has a value, a verifier or terms"
     is_pivot = row.get("expert") is not None
     number = 0 if is_pivot else len(texts) - 1
@@ -125,7 +134,12 @@ async def _verified(
     ended = not (is_last and facts.record.is_cut_off)
     name, options = verifier.name, verifier.options
     asked = with_verifier(row_to_turn(row), name, options) if is_pivot else turn_of_task(row, name, options)
-    return value_of_verdict(await score_completion(texts[number], ended, asked))
+    try:
+        return value_of_verdict(await score_completion(texts[number], ended, asked))
+    except (DataError, ConfigError, UserCodeError):
+        raise
+    except PivotError as error:
+        return value_of_verdict(verifier_failed(error))
 
 
 def paid_on_last_turn(record: ProcessRecord, total: float) -> ProcessRecord:

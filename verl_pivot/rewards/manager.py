@@ -29,7 +29,13 @@ from verl_pivot.engines.rendering import action_text, end_token_ids
 from verl_pivot.errors import ConfigError, DataError, PivotError, UserCodeError, VerifierError
 from verl_pivot.rewards.compose import ComposedReward, TermValue
 from verl_pivot.rewards.compose_settings import composition_of
-from verl_pivot.rewards.composed import RewardComposer, ScoredRollout, paid_on_last_turn
+from verl_pivot.rewards.composed import (
+    RewardComposer,
+    ScoredRollout,
+    paid_on_last_turn,
+    value_of_verdict,
+    verifier_failed,
+)
 from verl_pivot.rewards.process_metrics import JUDGE_FAILED
 from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord
 from verl_pivot.rewards.process_rewards import ProcessRewards
@@ -97,7 +103,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
                 return _with_terms(own, None, extra_fields, composed)
         ids, judge = _response_ids(rollout), self.process if composed.reads("process") else None
         try:
-            record = None if judge is None else await judge.record(ids, 0.0, row, extra_fields)
+            record = None if judge is None else await _judged_turns(judge, ids, row, extra_fields)
             made = await composed.reward(
                 ScoredRollout(
                     response_ids=ids, row=row, extra_fields=extra_fields, outcome=_outcome_value(own), process=record
@@ -105,12 +111,10 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             )
         except (DataError, ConfigError, UserCodeError) as error:
             made = _not_composed(with_row_name(fault_verdict(error), row))
-        except PivotError as error:  # a system that a term needs has failed
-            made = _not_composed(_not_judged(error) if judge is not None and record is None else _not_verified(error))
         known = {} if own is None else own["reward_extra_info"]
         reward = _with_terms(_composed(made, known, extra_fields), made, extra_fields, composed)
         if judge is not None:
-            return _with_record(reward, record, made)
+            return _with_record(reward, record, made, len(extra_fields.get(TURN_ENDS_FIELD) or []))
         return reward if self.process is None else await _with_turn_rewards(reward, self.process, rollout)
 
     async def _outcome(self, data: DataProto, rollout: Any) -> dict[str, Any]:
@@ -130,7 +134,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
         except (DataError, ConfigError, UserCodeError) as error:
             verdict = with_row_name(fault_verdict(error), row)
         except PivotError as error:  # a system that the verifier needs has failed
-            verdict = _not_verified(error)
+            verdict = verifier_failed(error)
         return _reward(verdict, verifier=str(row["verifier"]), record_info=record_info)
 
     async def _stock_reward(
@@ -142,7 +146,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             reward = dict(await super().run_single(data))
             _check_score(place, reward["reward_score"])
         except VerifierError as error:  # a system that the function needs has failed
-            verdict = _not_verified(error)
+            verdict = verifier_failed(error)
             return _reward(verdict, verifier="reward_function", record_info=record_info)
         except UserCodeError as error:
             return _reward(
@@ -198,10 +202,29 @@ def _with_terms(
     return {**reward, "reward_extra_info": {**reward["reward_extra_info"], **terms, **criteria}}
 
 
-def _with_record(reward: dict[str, Any], record: ProcessRecord | None, made: ComposedReward) -> dict[str, Any]:
-    """A reward with the record of the judged turns, whose mean score is one of its terms."""
-    text = "" if record is None or made.total is None else paid_on_last_turn(record, made.total).as_text()
+def _with_record(
+    reward: dict[str, Any], record: ProcessRecord | TermValue | None, made: ComposedReward, num_turns: int
+) -> dict[str, Any]:
+    """A reward with the record of the judged turns, whose mean score is one of its terms.
+
+    The record has no scores if the judge failed and the reward does not need them.
+    """
+    if not isinstance(record, ProcessRecord):
+        record = ProcessRecord(rewards=(0.0,) * num_turns, scores=())
+    text = "" if made.total is None else paid_on_last_turn(record, made.total).as_text()
     return {**reward, "reward_extra_info": {**reward["reward_extra_info"], PROCESS_FIELD: text}}
+
+
+async def _judged_turns(
+    process: ProcessRewards, ids: list[int], row: Mapping[str, Any], extra_fields: Mapping[str, Any]
+) -> ProcessRecord | TermValue:
+    """Record of the judged turns; an undecided value if the judge failed, since the reward may not need it."""
+    try:
+        return await process.record(ids, 0.0, row, extra_fields)
+    except (DataError, ConfigError):
+        raise
+    except PivotError as error:
+        return value_of_verdict(_not_judged(error))
 
 
 def _composed_rewards(
@@ -212,10 +235,6 @@ def _composed_rewards(
     if composition is None:
         return None
     return RewardComposer(composition, int(config.pivot.rollout.max_turns), tokenizer, end_token_ids)
-
-
-def _not_verified(error: PivotError) -> Verdict:
-    return Verdict.undecided("verifier_failed", str(error)[:MAX_DETAIL])
 
 
 def _not_judged(error: PivotError) -> Verdict:

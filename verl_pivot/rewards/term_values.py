@@ -33,8 +33,8 @@ class RolloutFacts:
     """Score by comparison with the others of its prompt; None without `pivot.ruler`."""
     rubric: TermValue | None = None
     """Score by its criteria; None without `pivot.rubrics`."""
-    process: ProcessRecord | None = None
-    """Judge's scores of its turns; None without `pivot.process`, and for a rollout that is not judged."""
+    process: ProcessRecord | TermValue | None = None
+    """Judge's scores of its turns, or the undecided value of a judge that failed; None without `pivot.process`."""
 
 
 class ValueLimits(NamedTuple):
@@ -114,6 +114,8 @@ def _given(value: Callable[[RolloutFacts], TermValue | None], what: str) -> Call
 
 def _process(facts: RolloutFacts) -> TermValue:
     """Mean of the judge's scores of the turns before the last."""
+    if isinstance(facts.process, TermValue):
+        return facts.process
     if facts.process is None:
         return TermValue(value=None, reason="no_value", detail="the rollout's turns were not judged")
     scores = [score for score in facts.process.scores if score is not None]
