@@ -14,7 +14,6 @@ from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecor
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.compose import ComposedReward, Composition, TermValue, compose
 from verl_pivot.rewards.compose_settings import read_composition, reward_presets, sums_of
-from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.reward_terms import dumped_terms, paid_keys, term_metrics, terms_text
 from verl_pivot.rewards.term_values import VALUES, RolloutFacts, ValueLimits
 from verl_pivot.types import ErrorKind
@@ -59,8 +58,8 @@ def record(
     )
 
 
-def value(name: str, facts: RolloutRecord, *turns: ShownTurn) -> float | None:
-    return VALUES[name].of(RolloutFacts(record=facts, turns=turns)).value
+def value(name: str, facts: RolloutRecord) -> float | None:
+    return VALUES[name].of(RolloutFacts(record=facts)).value
 
 
 def written(folder: Path, text: str) -> str:
@@ -270,10 +269,10 @@ def test_values_of_a_rollout_by_hand() -> None:
     wrong = CallStatus.TOOL_ERROR
     facts = record(call(0, a=1), call(0, a=1), call(1, wrong, ErrorKind.REFUSED, a=2), call(2, a=3), turns=4)
 
-    assert {name: value(name, facts) for name in VALUES if VALUES[name].reads_texts is False} == {
+    assert {name: value(name, facts) for name in VALUES} == {
         "outcome": None, "ruler": None, "rubric": None, "process": None, "turns": 4.0, "calls": 4.0, "tokens": 20.0,
         "repeated_calls": 1.0, "tool_errors": 1.0, "format": 1.0, "answered": 1.0, "effective_calls": 0.75,
-        "fresh_calls": 0.75, "recovery": 1.0,
+        "fresh_calls": 0.75, "recovery": 1.0, "citations": 0.0,
     }  # fmt: skip
     assert value("recovery", record(call(0, a=1), call(1, wrong, ErrorKind.REFUSED))) == 0.0
 
@@ -288,17 +287,8 @@ def test_a_rollout_that_cannot_be_read_or_is_cut_off_has_no_form() -> None:
     assert value("format", record(stop=StopReason.MAX_TURNS)) == 1.0
 
 
-def test_only_ids_that_the_tools_gave_back_count_as_citations() -> None:
-    read = ShownTurn(text="search", observation="doc S_1 and doc S_20")
-
-    def cites(answer: str) -> float | None:
-        return value("citations", record(), read, ShownTurn(text=answer))
-
-    assert cites('<cite id="S_1,S_9">x</cite>') == 0.5
-    assert cites("<cite id='S_20'>x</cite><cite id=\"S_1\">y</cite>") == 1.0
-    assert cites('<cite id="S_2">a part of an id</cite>') == 0.0
-    assert cites("S_1") == 0.0
-    assert cites('<cite id=",">') == 0.0
+def test_the_share_of_citations_by_hand() -> None:
+    assert value("citations", record(num_citations=4, num_shown_citations=3)) == 0.75
 
 
 def test_metrics_of_terms_by_hand() -> None:

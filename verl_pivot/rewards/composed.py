@@ -80,8 +80,7 @@ class RewardComposer:
                 "pivot.rewards needs the record of a rollout with tools, and another loop played this row: remove the "
                 "row's column agent_name, or set actor_rollout_ref.rollout.agent.default_agent_loop=pivot_tools"
             )
-        reads_texts = any(term.value is not None and VALUES[term.value].reads_texts for term in self._terms.values())
-        needs_turns = reads_texts or any(term.verifier is not None for term in self._terms.values())
+        needs_turns = any(term.verifier is not None for term in self._terms.values())
         turns = (
             played_turns(rollout.response_ids, rollout.extra_fields, self._tokenizer, self._end_token_ids)
             if needs_turns
@@ -89,7 +88,6 @@ class RewardComposer:
         )
         facts = RolloutFacts(
             record=parse_record(fields),
-            turns=turns,
             outcome=rollout.outcome,
             compared=_verdict_value(rollout.extra_fields.get(GROUP_VERDICT_FIELD)),
             rubric=_verdict_value(rollout.extra_fields.get(RUBRIC_FIELD)),

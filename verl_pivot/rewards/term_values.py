@@ -2,20 +2,17 @@
 
 import json
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from verl_pivot.data.rollout_records import CallStatus, RolloutRecord, StopReason
 from verl_pivot.rewards.compose import TermValue
-from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.process_record import ProcessRecord
 from verl_pivot.rewards.reward_sums import ValueRange
 from verl_pivot.types import ErrorKind
 
 _UNREADABLE = frozenset({ErrorKind.MALFORMED_CALL, ErrorKind.NO_ACTION})
-_CITED = re.compile(r"<cite\s+id=[\"']([^\"'<>]{1,200})[\"']\s*>", re.IGNORECASE)
 _SHARE = ValueRange(0.0, 1.0)
 _ANY = ValueRange(-math.inf, math.inf)
 
@@ -25,8 +22,6 @@ class RolloutFacts:
     """Facts about a rollout that was not masked."""
 
     record: RolloutRecord
-    turns: Sequence[ShownTurn] = ()
-    """[num_turns] texts; empty where no term reads them."""
     outcome: TermValue | None = None
     """Score by environment, verifier or reward function; None where no term reads it."""
     compared: TermValue | None = None
@@ -52,7 +47,6 @@ class RolloutValue(NamedTuple):
     range: Callable[[ValueLimits], ValueRange]
     """Range of the value, given the limits of a launch."""
     meaning: str
-    reads_texts: bool = False
 
 
 def _num_repeated(facts: RolloutFacts) -> int:
@@ -127,15 +121,11 @@ def _process(facts: RolloutFacts) -> TermValue:
 
 
 def _citations(facts: RolloutFacts) -> TermValue:
-    """Share of the ids cited in the last turn that stand in an earlier observation; 0 without a citation."""
-    if not facts.turns:
-        return TermValue(value=0.0, reason="no turn")
-    texts = " ".join(turn.observation for turn in facts.turns[:-1])
-    cited = {name.strip() for ids in _CITED.findall(facts.turns[-1].text) for name in ids.split(",") if name.strip()}
-    found = {name for name in cited if re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", texts)}
-    if not cited:
+    """Share of the ids cited in the last turn that tools showed before; 0 without a citation."""
+    num_cited, num_shown = facts.record.num_citations, facts.record.num_shown_citations
+    if not num_cited:
         return TermValue(value=0.0, reason="nothing cited")
-    return TermValue(value=len(found) / len(cited), reason=f"{len(found)} of {len(cited)} cited ids were read")
+    return TermValue(value=num_shown / num_cited, reason=f"{num_shown} of {num_cited} cited ids were shown by tools")
 
 
 def _answered(facts: RolloutFacts) -> TermValue:
@@ -194,8 +184,7 @@ VALUES: Mapping[str, RolloutValue] = {
     ),
     "citations": RolloutValue(
         _citations, lambda _: _SHARE,
-        'share of the ids that the last turn cites, as in `<cite id="a,b">`, and which tools returned before; else 0',
-        reads_texts=True,
+        'share of the ids that the last turn cites, as in `<cite id="a,b">`, which tools showed before; else 0',
     ),
 }  # fmt: skip
 """{name: value} of all values that a term may have, apart from a verifier's score."""

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.engines.text_cut import CutText, Tokenizer, cut_to_tokens
@@ -20,6 +20,8 @@ class ObservedTurn:
     """[num_calls] text that the policy reads after each call that began; the retry message alone if the turn has no
     call."""
     calls: list[CallRecord]
+    results: list[str] = field(default_factory=list)
+    """[num_calls] the texts without the template around them; empty if nothing was run."""
     seconds: float = 0.0
     """Seconds spent waiting for the tools."""
     failure: str = ""
@@ -86,6 +88,7 @@ async def observe(
     late = StopReason.MAX_WALL_SECONDS if failed is None and len(outcomes) < len(calls) else None
     return ObservedTurn(
         texts=[form.template.replace("{text}", cut.text) for cut in cuts],
+        results=[cut.text for cut in cuts],
         calls=[_call_record(outcome, turn, cut) for outcome, cut in zip(outcomes, cuts, strict=True)],
         seconds=seconds,
         failure="" if failed is None else failed.failure,

@@ -22,6 +22,7 @@ from verl_pivot.data.rollout_records import (
 )
 from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
+from verl_pivot.rollout.citations import AnsweredCalls, cited_ids
 from verl_pivot.rollout.dumped_output import add_transcript
 from verl_pivot.rollout.loop_parts import LoopParts
 from verl_pivot.rollout.observations import with_opening
@@ -179,6 +180,8 @@ class PlayedRollout:
 
     def _record(self, parts: ToolLoopParts, schemas: list[JsonObject]) -> RolloutRecord:
         tag = parts.settings.format_tag
+        before = [AnsweredCalls(each.calls, each.results) for each in self.observed[: len(self.turns) - 1]]
+        cited = cited_ids(self.turns[-1].text, before)
         return RolloutRecord(
             prompt_id=self.prompt_id,
             stop_reason=self.stop_reason,
@@ -195,6 +198,8 @@ class PlayedRollout:
             # With tags the whole response is one assistant message, which is the decoded tokens by definition.
             text_differs=parts.settings.parser != "tags"
             and text_differs(parts.loop, self.messages, self.tokens.token_ids, schemas),
+            num_citations=cited.num_cited,
+            num_shown_citations=cited.num_shown,
             journey=self.journey,
             oldest_weights=self.engine.oldest_step,
             newest_weights=self.engine.newest_step,
