@@ -83,7 +83,8 @@ async def test_a_checklist_is_written_once_from_task_and_first_page_also_after_a
     assert other.record is not None
     assert again.record is not None
     assert first.record.checklist == other.record.checklist == again.record.checklist == ("First of Add.", "Second")
-    assert again.record.num_cached == again.record.num_asked == 4
+    assert (again.record.num_asked, again.record.num_cached) == (3, 4)  # one answer wrote the checklist
+    assert [each.record.num_prompt_tokens for each in (first, other, again)] == [400, 0, 0]
     assert again.of_turns == first.of_turns
 
 

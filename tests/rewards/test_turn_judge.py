@@ -235,6 +235,17 @@ async def test_equal_questions_of_one_time_and_of_an_earlier_launch_are_asked_on
     assert [answer.is_cached for turn in resumed.turns for answer in turn.answers] == [True, True]
 
 
+async def test_an_answer_that_trajectories_share_counts_once() -> None:
+    """Five at the same time, and one afterwards."""
+    async with judging(grading) as server, judge_of(server.url) as turn_judge:
+        judged = list(await asyncio.gather(*(turn_judge.judge("Who?", turns(7)) for _ in range(5))))
+        judged.append(await turn_judge.judge("Who?", turns(7)))
+
+    assert len(server.requests) == 1
+    assert [scores(each) for each in judged] == [[0.7]] * 6
+    assert [answer.is_cached for each in judged for answer in each.turns[0].answers] == [False] + [True] * 5
+
+
 async def test_invalid_answers_too_are_not_asked_for_again_after_a_resume(tmp_path: Path) -> None:
     async with judging(lambda outside, inside: "no") as server:
         for _ in range(2):

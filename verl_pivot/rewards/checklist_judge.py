@@ -26,7 +26,7 @@ from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
 from verl_pivot.rewards.principles import FencedQuestion, ShownTurn
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.turn_judge import TrajectoryJudgement, TurnJudgement, all_or_none
-from verl_pivot.rewards.valid_answers import AskedForm, ReadAnswer, ValidAnswers
+from verl_pivot.rewards.valid_answers import AskedForm, ReadAnswer, ValidAnswers, answered_once
 from verl_pivot.types import JsonObject
 from verl_pivot.verifiers.asked_once import AskedOnce
 
@@ -140,8 +140,8 @@ class ChecklistJudge:
             return items_of_answer(text, self._form)
 
         temperature = self._endpoint.temperature(0)
-        return await self._written.get(
-            question.name, lambda: self._asking.ask(question, read, form, temperature=temperature)
+        return await answered_once(
+            self._written, question.name, lambda: self._asking.ask(question, read, form, temperature=temperature)
         )
 
     async def judge_turn(
@@ -149,7 +149,7 @@ class ChecklistJudge:
     ) -> TurnJudgement:
         """Progress after the last of these turns."""
         question = checking_question(about.task, items, about.first_page, turns, self._form, self._fit)
-        return await self._judged.get(question.name, lambda: self._ask(question, len(items)))
+        return await answered_once(self._judged, question.name, lambda: self._ask(question, len(items)))
 
     async def _ask(self, question: FencedQuestion, num_items: int) -> TurnJudgement:
         """Judgement whose score is the mean progress over all valid samples."""

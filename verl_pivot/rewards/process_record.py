@@ -28,12 +28,13 @@ class ProcessRecord(msgspec.Struct, frozen=True, kw_only=True):
     reasons: tuple[str, ...] = ()
     """Reasons why answers were invalid, in the order of the turns."""
     num_asked: int = 0
-    """Number of the judge's answers, those to repeated questions included."""
+    """Number of the judge's answers about turns, those to repeated questions included."""
     num_cached: int = 0
-    """Number of these answers that came from the cache."""
+    """Number of answers, those that write a checklist included, for which this trajectory sent no request: they came
+    from the cache, or an equal question of another trajectory had asked for them."""
     num_prompt_tokens: int = 0
     num_completion_tokens: int = 0
-    """Tokens of the answers that are not cached, as the judge's server counts them."""
+    """Tokens of all other answers, as the judge's server counts them."""
     seconds: float = 0.0
     """Seconds from the end of the trajectory to the last answer."""
 

@@ -85,13 +85,14 @@ class ProcessRewards:
         judgement = await _judgement(judge, turns, row, extra_fields)
         judged = judgement.judged
         scores = [turn.score for turn in judged.turns] if judge is not None else [0.0] * (len(turns) - 1)
-        answers = [*judgement.writing, *(answer for turn in judged.turns for answer in turn.answers)]
+        about_turns = [answer for turn in judged.turns for answer in turn.answers]
+        answers = [*judgement.writing, *about_turns]
         return ProcessRecord(
             rewards=tuple(turn_rewards(scores, outcome, rule)),
             scores=tuple(scores) if judge is not None else (),
             checklist=judgement.items,
             reasons=tuple(turn.reason for turn in judged.turns if turn.reason),
-            num_asked=len(answers),
+            num_asked=len(about_turns),
             num_cached=sum(answer.is_cached for answer in answers),
             num_prompt_tokens=sum(answer.num_prompt_tokens for answer in answers if not answer.is_cached),
             num_completion_tokens=sum(answer.num_completion_tokens for answer in answers if not answer.is_cached),

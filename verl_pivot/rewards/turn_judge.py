@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self, TypeVar
 
 from verl_pivot.engines.chat import ChatAnswer, response_format
 from verl_pivot.engines.text_cut import Tokenizer, fit_together
@@ -12,7 +12,7 @@ from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
 from verl_pivot.rewards.principle_answers import answer_schema, score_of_answer
 from verl_pivot.rewards.principles import ShownTurn, TurnQuestion, turn_question
 from verl_pivot.rewards.process_settings import ProcessSettings
-from verl_pivot.rewards.valid_answers import AskedForm, ReadAnswer, ValidAnswers
+from verl_pivot.rewards.valid_answers import AskedForm, ReadAnswer, ValidAnswers, answered_once, as_cached
 from verl_pivot.verifiers.asked_once import AskedOnce
 
 ResultT = TypeVar("ResultT")
@@ -30,6 +30,10 @@ class TurnJudgement:
     """Why the last answer was invalid; "" if it was valid."""
     answers: tuple[ChatAnswer, ...] = ()
     """The answers, the valid one last."""
+
+    def shared(self) -> Self:
+        """The same for an equal question of another rollout, which cost no request."""
+        return replace(self, answers=as_cached(self.answers))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +100,7 @@ class TurnJudge:
         if not turn.text.strip():  # an empty turn fulfils no principle, and none of its words can be quoted
             return TurnJudgement(score=0.0)
         question = self.question(task, earlier, turn)
-        return await self._judged.get(question.name, lambda: self._ask(question))
+        return await answered_once(self._judged, question.name, lambda: self._ask(question))
 
     def question(self, task: str, earlier: Sequence[ShownTurn], turn: ShownTurn) -> TurnQuestion:
         """The question about a turn after the turns before it."""

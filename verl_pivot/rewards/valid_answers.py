@@ -1,9 +1,9 @@
 """ValidAnswers: a question and a reader of its answers -> the first valid answer of a judge, or why there is none."""
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.errors import ConfigError
@@ -11,8 +11,10 @@ from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
 from verl_pivot.rewards.principle_answers import InvalidAnswerError
 from verl_pivot.rewards.principles import FencedQuestion
 from verl_pivot.types import JsonObject
+from verl_pivot.verifiers.asked_once import AskedOnce
 
 ValueT = TypeVar("ValueT")
+AnsweredT = TypeVar("AnsweredT", bound="AnsweredQuestion")
 _MAX_REASON: Final = 300
 _TOO_LONG: Final = re.compile(r"context[ _](length|window)|prompt is too long", re.IGNORECASE)
 """Pattern in the errors of SGLang, vLLM, OpenAI and others for a question that exceeds the context of the model."""
@@ -31,6 +33,10 @@ class ReadAnswer(Generic[ValueT]):
     is_refused: bool = False
     """Whether the judge refused the question, so that another seed changes nothing."""
 
+    def shared(self) -> Self:
+        """The same for an equal question of another rollout, which cost no request."""
+        return replace(self, answers=as_cached(self.answers))
+
     @property
     def reason(self) -> str:
         """Why there is no value, in a sentence; "" if there is one."""
@@ -38,6 +44,38 @@ class ReadAnswer(Generic[ValueT]):
             return ""
         how = "the judge refuses the question" if self.is_refused else "the judge's answer is invalid"
         return f"{how}: {self.cause}"[:_MAX_REASON]
+
+
+class AnsweredQuestion(Protocol):
+    """What became of a question, with the answers that it cost."""
+
+    def shared(self) -> Self:
+        """The same for an equal question of another rollout, which cost no request."""
+
+
+async def answered_once(
+    kept: AskedOnce[str, AnsweredT], name: str, ask: Callable[[], Coroutine[Any, Any, AnsweredT]]
+) -> AnsweredT:
+    """What became of a question; answers count as cached for every caller but the one that asked it.
+
+    Args:
+        kept: Questions of this process that were asked already, or are being asked.
+        name: Name of the question, equal for equal questions.
+        ask: Function that asks it.
+    """
+    own: list[str] = []
+
+    def start() -> Coroutine[Any, Any, AnsweredT]:
+        own.append(name)
+        return ask()
+
+    answered = await kept.get(name, start)
+    return answered if own else answered.shared()
+
+
+def as_cached(answers: Iterable[ChatAnswer]) -> tuple[ChatAnswer, ...]:
+    """The answers as those of the cache, for which no request was sent."""
+    return tuple(replace(answer, is_cached=True) for answer in answers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
