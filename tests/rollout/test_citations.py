@@ -8,17 +8,17 @@ import pytest
 from tests.rollout.test_tool_loop import play, record, tools_file
 from tests.support.scripted_engine import call, make_loop
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
-from verl_pivot.rollout.citations import AnsweredCalls, cited_ids
+from verl_pivot.rollout.citations import CitableTurn, cited_ids
 
 FOUND = "doc S_1 and doc S_20"
 
 
-def answered(result: str, status: CallStatus = CallStatus.OK, **arguments: Any) -> AnsweredCalls:
+def answered(result: str, status: CallStatus = CallStatus.OK, **arguments: Any) -> CitableTurn:
     """A turn with one call."""
-    return AnsweredCalls([CallRecord(turn=0, name="search", arguments=arguments, status=status)], [result])
+    return CitableTurn([CallRecord(turn=0, name="search", arguments=arguments, status=status)], [result])
 
 
-def shares(last_turn: str, *turns: AnsweredCalls) -> tuple[int, int]:
+def shares(last_turn: str, *turns: CitableTurn) -> tuple[int, int]:
     """Numbers of cited ids, and of those that were shown."""
     num_cited, num_shown = cited_ids(last_turn, turns)
     return num_cited, num_shown
@@ -58,7 +58,7 @@ def test_a_number_within_another_word_of_a_query_hides_no_id() -> None:
 
 def test_a_call_beside_another_does_not_show_its_ids() -> None:
     first, second = answered("no results for x", query="x"), answered("noted", text="S_1")
-    both = AnsweredCalls([*first.calls, *second.calls], ["no results, beside S_1", "noted"])
+    both = CitableTurn([*first.calls, *second.calls], ["no results, beside S_1", "noted"])
 
     assert shares('<cite id="S_1">x</cite>', both) == (1, 0)
 

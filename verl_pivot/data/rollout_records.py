@@ -161,9 +161,9 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     num_answers: int | None = None
     """Answers between format tags, 0 if tags are unmatched; None if no format tag is configured."""
     num_citations: int = 0
-    """Different ids that the last turn cites, as in `<cite id="a,b">`."""
+    """Number of different ids that the last turn cites, as in `<cite id="a,b">`."""
     num_shown_citations: int = 0
-    """Those of them that a tool showed before, without the policy having named them to a tool."""
+    """Number of those that a tool showed before the policy named them to a tool."""
     text_differs: bool = False
     """Whether the chat template renders the conversation differently from the sampled tokens, for example because it
     drops the thinking of earlier turns."""

@@ -9,7 +9,7 @@ from verl_pivot.data.rollout_records import CallRecord, CallStatus
 _CITED = re.compile(r"<cite\s+id=[\"']([^\"'<>]{1,200})[\"']\s*>", re.IGNORECASE)
 
 
-class AnsweredCalls(NamedTuple):
+class CitableTurn(NamedTuple):
     """Calls of one turn, with what the policy read after them."""
 
     calls: Sequence[CallRecord]
@@ -22,10 +22,10 @@ class CitedIds(NamedTuple):
 
     num_cited: int
     num_shown: int
-    """Those that the result of a call showed before."""
+    """Number of those that the result of a call showed before."""
 
 
-def cited_ids(last_turn: str, turns: Sequence[AnsweredCalls]) -> CitedIds:
+def cited_ids(last_turn: str, turns: Sequence[CitableTurn]) -> CitedIds:
     """Count the ids in `<cite id="a,b">` of the last turn.
 
     An id counts as shown if it stands as a word in the result of a call that did not fail, and no argument of that

@@ -22,7 +22,7 @@ from verl_pivot.data.rollout_records import (
 )
 from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
-from verl_pivot.rollout.citations import AnsweredCalls, cited_ids
+from verl_pivot.rollout.citations import CitableTurn, cited_ids
 from verl_pivot.rollout.dumped_output import add_transcript
 from verl_pivot.rollout.loop_parts import LoopParts
 from verl_pivot.rollout.observations import with_opening
@@ -180,7 +180,7 @@ class PlayedRollout:
 
     def _record(self, parts: ToolLoopParts, schemas: list[JsonObject]) -> RolloutRecord:
         tag = parts.settings.format_tag
-        before = [AnsweredCalls(each.calls, each.results) for each in self.observed[: len(self.turns) - 1]]
+        before = [CitableTurn(each.calls, each.results) for each in self.observed[: len(self.turns) - 1]]
         cited = cited_ids(self.turns[-1].text, before)
         return RolloutRecord(
             prompt_id=self.prompt_id,
