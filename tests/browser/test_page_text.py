@@ -1,12 +1,13 @@
 """Accessibility snapshots as texts in which elements have numbers."""
 
+from contextlib import suppress
 from itertools import count
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_pivot.browser.page_text import page_text
+from verl_pivot.browser.page_text import MAX_DEPTH, page_text
 from verl_pivot.errors import PageError
 
 SNAPSHOT = """\
@@ -65,3 +66,28 @@ def test_what_yaml_does_not_take_is_shown_as_a_replacement() -> None:
 def test_a_snapshot_that_cannot_be_read_is_said_of_the_page() -> None:
     with pytest.raises(PageError, match="cannot be read"):
         page_text("- [", int)
+
+
+def nested(num_levels: int) -> str:
+    """Snapshot of groups in each other, the innermost of which holds a text."""
+    groups = [f"{'  ' * level}- group [ref=e{level + 1}]:" for level in range(num_levels)]
+    return "\n".join([*groups, f"{'  ' * num_levels}- text: end"])
+
+
+def test_elements_of_any_depth_are_read() -> None:
+    shown = page_text(nested(3000), lambda ref: int(ref[1:]))
+
+    lines = shown.text.split("\n")
+    assert lines[:2] == ["[1] group", "  [2] group"]
+    assert lines[-2:] == [" " * 6000 + "end", "(Elements nested more than 50 levels deep are not shown.)"]
+    assert len(shown.refs) == 3000
+
+
+def test_a_page_whose_elements_are_all_shown_has_no_note() -> None:
+    assert page_text(nested(MAX_DEPTH - 1), lambda ref: int(ref[1:])).text.endswith("\n" + "  " * 49 + "end")
+
+
+@given(st.text(alphabet="-: []{}\n'\"ax&*!|>?#%@,"))
+def test_no_snapshot_is_an_error_of_ours(snapshot: str) -> None:
+    with suppress(PageError):
+        page_text(snapshot, lambda _: 1)

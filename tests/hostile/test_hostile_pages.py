@@ -8,6 +8,7 @@ import pytest
 from tests.support.processes import below
 from tests.support.web import needs_browser
 from verl_pivot.browser.page_events import MOST_INTERRUPTIONS
+from verl_pivot.browser.page_text import MAX_DEPTH
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.browser.shared import opened_page, shared_browser
 from verl_pivot.errors import BrowserError, PageError
@@ -86,6 +87,37 @@ async def test_html_of_50_mb_is_refused_and_a_page_that_writes_it_is_not_shown()
     assert (await seen("x" * 50_000_000)).startswith("error: the page has 50000000 characters of HTML; at most")
     text, _ = await healthy_after(writes)
     assert "too large to be shown" in text or text.startswith("error: ")
+
+
+@pytest.mark.parametrize("num_levels", [49, 200, 450])
+async def test_a_page_of_any_nesting_is_shown(num_levels: int) -> None:
+    text, _ = await healthy_after(f"{BUTTON}{'<div role=group>' * num_levels}<p>end</p>")
+
+    assert text.startswith('[1] button "OK"\n[2] group\n  [3] group\n')
+    assert (
+        "paragraph: end" in text
+        if num_levels < MAX_DEPTH
+        else text.endswith("(Elements nested more than 50 levels deep are not shown.)")
+    )
+
+
+@pytest.mark.parametrize("num_levels", [1000, 5000])
+async def test_a_page_that_a_script_nests_costs_only_itself(num_levels: int) -> None:
+    nests = "for (let n = 0; n < %d; n++) { at.append(document.createElement('blockquote')); at = at.lastChild }"
+
+    text, _ = await healthy_after(f"{BUTTON}<script>let at = document.body; {nests % num_levels}</script>")
+
+    assert text.startswith(("error: the page", '[1] button "OK"')), text
+
+
+async def test_a_page_that_nests_frames_below_what_is_shown_is_data() -> None:
+    """Playwright forgets its limit of levels in a frame that stands at the limit."""
+    deep = "<div role=group>" * 100
+    framed = f"{'<div role=group>' * MAX_DEPTH}<iframe srcdoc='{deep}end'></iframe>"
+
+    text, _ = await healthy_after(f"{BUTTON}{framed}")
+
+    assert text.startswith(("error: the page", '[1] button "OK"')), text
 
 
 async def test_requests_to_other_hosts_are_aborted_and_counted() -> None:

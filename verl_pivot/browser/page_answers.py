@@ -78,7 +78,7 @@ class PageAnswers:
         self._page = page
 
     async def asked(self, ask: "Callable[[Page], Awaitable[ResultT]]") -> ResultT:
-        """Answer to a request that needs neither an element nor a document that has yet to load."""
+        """Answer to a request that needs no element, and that a page can delay by its own work alone."""
         try:
             return await self._answer(ask, "the page")
         except PlaywrightTimeout as error:
@@ -88,7 +88,7 @@ class PageAnswers:
             raise BrowserError("the page did not answer in time: the machine is too busy") from error
 
     async def loaded(self, ask: "Callable[[Page], Awaitable[ResultT]]") -> ResultT:
-        """Answer to a request that waits for a document, which may never finish loading."""
+        """Answer to a request that a page can keep from ending without working, such as by never finishing to load."""
         try:
             return await self._answer(ask, "the page")
         except PlaywrightTimeout as error:

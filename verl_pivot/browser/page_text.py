@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import NamedTuple
 
 import yaml
 
@@ -21,7 +21,17 @@ _UNSHOWN = ("ref=", "cursor=", "active", "box=")
 # Characters that YAML accepts in no text, such as U+FFFF and lone surrogates; a page can contain all of them.
 _NOT_YAML = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _Loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
-_Node: TypeAlias = Any  # YAML: a text, or {text: text or list of these}
+MAX_DEPTH = 50
+"""Levels of nesting down to which elements are shown. Playwright gives no snapshot at all of about 58 levels."""
+
+
+class _Node(NamedTuple):
+    """An element or a text of a snapshot."""
+
+    depth: int
+    """Number of elements around it."""
+    key: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,24 +59,45 @@ def page_text(snapshot: str, number_of: Callable[[str], int]) -> PageText:
     Raises:
         PageError: If the snapshot cannot be read.
     """
+    refs: dict[int, str] = {}
+    lines: list[str] = []
+    indents = {0: 0}
+    is_cut = False
     try:
-        nodes = yaml.load(_NOT_YAML.sub("\ufffd", snapshot), Loader=_Loader) if snapshot.strip() else []
+        for node in _nodes(_NOT_YAML.sub("\ufffd", snapshot)):
+            indent = indents.get(node.depth, 0)
+            shown = _element(node.key, " ".join(node.text.split()), number_of, refs)
+            if shown is not None:
+                lines.append("  " * indent + shown)
+            indents[node.depth + 1] = indent if shown is None else indent + 1
+            is_cut = is_cut or node.depth >= MAX_DEPTH
     except yaml.YAMLError as error:  # the page decides what the snapshot contains
         raise PageError("the page's text cannot be read") from error
-    refs: dict[int, str] = {}
-    lines = _lines(nodes if isinstance(nodes, list) else [nodes], 0, number_of, refs)
+    if is_cut:
+        lines.append(f"(Elements nested more than {MAX_DEPTH} levels deep are not shown.)")
     return PageText(text="\n".join(lines), refs=refs)
 
 
-def _lines(nodes: list[_Node], depth: int, number_of: Callable[[str], int], refs: dict[int, str]) -> Iterator[str]:
-    for node in nodes:
-        key, content = next(iter(node.items())) if isinstance(node, dict) else (node, "")
-        children = content if isinstance(content, list) else []
-        text = "" if isinstance(content, list) else " ".join(str(content).split())
-        shown = _element(str(key), text, number_of, refs)
-        if shown is not None:
-            yield "  " * depth + shown
-        yield from _lines(children, depth if shown is None else depth + 1, number_of, refs)
+def _nodes(snapshot: str) -> Iterator[_Node]:
+    """Nodes of a snapshot in the order of its lines, without recursion, however deeply the page nests its elements.
+
+    Its YAML is a list of texts and of {text: text or list of these}.
+    """
+    depth, key, is_key = -1, None, False
+    for event in yaml.parse(snapshot, Loader=_Loader):
+        if isinstance(event, yaml.SequenceStartEvent):
+            if key is not None:
+                yield _Node(depth, key, "")
+            depth, key = depth + 1, None
+        elif isinstance(event, yaml.SequenceEndEvent):
+            depth -= 1
+        elif isinstance(event, yaml.MappingStartEvent):
+            is_key = True
+        elif isinstance(event, yaml.ScalarEvent) and is_key:
+            key, is_key = str(event.value), False
+        elif isinstance(event, yaml.ScalarEvent):
+            yield _Node(depth, str(event.value), "") if key is None else _Node(depth, key, str(event.value))
+            key = None
 
 
 def _element(key: str, text: str, number_of: Callable[[str], int], refs: dict[int, str]) -> str | None:

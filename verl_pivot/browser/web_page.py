@@ -10,7 +10,7 @@ from verl_pivot.browser.element_log import reason_of
 from verl_pivot.browser.isolated_world import IsolatedWorld
 from verl_pivot.browser.page_answers import PageAnswers
 from verl_pivot.browser.page_events import PageEvents
-from verl_pivot.browser.page_text import PageText, page_text
+from verl_pivot.browser.page_text import MAX_DEPTH, PageText, page_text
 from verl_pivot.browser.page_watch import PageWatch, quietly
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.errors import BrowserError, PageError
@@ -27,6 +27,8 @@ MAX_HTML_CHARACTERS = 4 * 1024 * 1024
 MAX_ELEMENTS = 20_000
 MAX_TEXT = 2_000_000
 """Most elements (MAX_ELEMENTS) and characters (MAX_TEXT) of a page that `read` gives; a larger page gives a note."""
+MAX_SNAPSHOT = 4_000_000
+"""Most characters of a snapshot, which has names, frames and shadow trees, too; a larger one gives a note."""
 _ELEMENT_SECONDS = 2.0
 """Seconds within which an element must be ready for an action: visible, still, and not covered."""
 _READ: Literal["domcontentloaded"] = "domcontentloaded"
@@ -128,11 +130,12 @@ class WebPage:
         size = await self.evaluate(_SIZE)
         elements, characters = size if isinstance(size, list) and len(size) == 2 else (0, 0)
         if elements > MAX_ELEMENTS or characters > MAX_TEXT:
-            self._shown = PageText(
-                text=f"(A page too large to be shown: {elements} elements, {characters} characters.)"
-            )
-            return self._shown
-        snapshot = await self._answers.asked(lambda page: page.aria_snapshot(mode="ai", timeout=self._milliseconds))
+            return self._too_large(f"{elements} elements, {characters} characters")
+        snapshot = await self._answers.loaded(
+            lambda page: page.aria_snapshot(mode="ai", depth=MAX_DEPTH, timeout=self._milliseconds)
+        )
+        if len(snapshot) > MAX_SNAPSHOT:
+            return self._too_large(f"{len(snapshot)} characters with the names of its elements")
         self._shown = page_text(snapshot, self._number)
         return self._shown
 
@@ -232,6 +235,10 @@ class WebPage:
         except (PlaywrightError, TimeoutError) as error:
             await self._process.answers()
             raise BrowserError(f"the browser cannot open a page: {reason_of(str(error))}") from error
+
+    def _too_large(self, size: str) -> PageText:
+        self._shown = PageText(text=f"(A page too large to be shown: {size}.)")
+        return self._shown
 
     def _number(self, ref: str) -> int:
         return self._numbers.setdefault((self.events.num_documents, ref), len(self._numbers) + 1)
