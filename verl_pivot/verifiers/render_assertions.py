@@ -71,7 +71,8 @@ class Assertion(Options):
 
     selector: Selector
     visible: bool | None = None
-    """Whether the element is visible without scrolling: it has a size, and nothing else covers its middle."""
+    """Whether the element is visible without scrolling: it has a size, and nothing else covers its middle. If
+    false is the only claim, an element that is not there holds, too."""
     count: Annotated[int, Field(ge=0)] | None = None
     """Number of elements that the selector finds; with 0, no other key may be given."""
     text: str | None = None
@@ -169,7 +170,8 @@ def problem_of_assertion(assertion: Assertion, measured: Measured) -> str | None
     if assertion.count == 0:
         return None
     if not found.elements:
-        return f"there is no {assertion.selector}" if assertion.visible is not False else None
+        is_all_that_is_claimed = assertion.claims == ["visible"] and not assertion.visible
+        return None if is_all_that_is_claimed else f"there is no {assertion.selector}"
     return _problem_of_element(assertion, found.elements[0], measured)
 
 
