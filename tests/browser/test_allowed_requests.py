@@ -3,7 +3,7 @@
 import pytest
 
 from verl_pivot.browser.allowed_requests import refused_addresses, resolver_rules
-from verl_pivot.browser.settings import BrowserSettings, find_browser
+from verl_pivot.browser.settings import BrowserSettings, PageSettings, find_browser
 from verl_pivot.errors import ConfigError
 
 REFUSED = refused_addresses(["shop.example", "*.cdn.example"], ["/pages"])
@@ -34,6 +34,12 @@ def test_everything_else_is_refused(address: str) -> None:
 
 def test_no_other_name_has_an_address() -> None:
     assert resolver_rules(["a.example"]) == "MAP * ~NOTFOUND, EXCLUDE a.example"
+
+
+def test_a_host_in_capital_letters_is_the_host_that_browsers_ask_in_small_ones() -> None:
+    browser, page = BrowserSettings(hosts=("Shop.Example", "*.CDN.example")), PageSettings(hosts=("Shop.EXAMPLE",))
+
+    assert (browser.hosts, page.hosts) == (("shop.example", "*.cdn.example"), ("shop.example",))
 
 
 def test_a_host_with_a_port_is_refused() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.web import needs_browser
 from verl_pivot.browser.shared import shared_browser
+from verl_pivot.environments.browser_source import BrowserEntry, BrowserSource
 from verl_pivot.environments.miniwob import miniwob_tasks
 from verl_pivot.environments.miniwob_rows import (
     MiniwobProblem,
@@ -195,3 +196,16 @@ async def test_pages_of_a_folder_are_opened_by_the_rows_address_and_others_are_n
 def test_an_environment_without_pages_or_hosts_is_refused() -> None:
     with pytest.raises(ConfigError, match="give `pages`, a folder, or `hosts`"):
         Toolset("tools.yaml").add_entry({"environment": "browser"})
+
+
+def test_hosts_of_an_entry_and_of_a_row_are_the_same_in_any_letters() -> None:
+    source = BrowserSource(BrowserEntry(hosts=("Shop.Example", "*.CDN.example")))
+
+    opened = source.open({"url": "https://shop.example/", "hosts": ["SHOP.example"]}, {})
+
+    assert opened._browser.hosts == ("shop.example", "*.cdn.example")
+    assert opened._settings.hosts == ("shop.example",)
+    with pytest.raises(DataError, match=r"names 'Evil\.example', which `hosts` of the entry does not have"):
+        source.open({"url": "https://shop.example/", "hosts": ["Evil.example"]}, {})
+    with pytest.raises(DataError, match="names 7, which `hosts` of the entry does not have"):
+        source.open({"url": "https://shop.example/", "hosts": [7]}, {})

@@ -44,8 +44,7 @@ class BrowserSettings:
     """Number of pages after which a new browser replaces the old one, which ends when its last page closes."""
 
     def __post_init__(self) -> None:
-        for host in self.hosts:
-            check_host(host)
+        object.__setattr__(self, "hosts", tuple(map(host_pattern, self.hosts)))
         for number, name in ((self.memory_mib, "memory_mib"), (self.max_pages, "max_pages")):
             if number < 1:
                 raise ConfigError(f"{name} of a browser must be at least 1, got {number}")
@@ -80,12 +79,12 @@ class PageSettings:
     """Seconds within which an action or a request must be answered."""
 
     def __post_init__(self) -> None:
-        for host in self.hosts or ():
-            check_host(host)
+        if self.hosts is not None:
+            object.__setattr__(self, "hosts", tuple(map(host_pattern, self.hosts)))
 
 
-def check_host(host: str) -> None:
-    """Check that a text is the name of a host, or a pattern of such names.
+def host_pattern(host: str) -> str:
+    """Name of a host, or pattern of such names, in small letters, as browsers ask for it.
 
     Raises:
         ConfigError: If it is neither; the message says what is allowed.
@@ -94,6 +93,7 @@ def check_host(host: str) -> None:
         raise ConfigError(
             f"a host must be a name such as shop.example.org or *.example.org, without port, got {host!r:.80}"
         )
+    return host.lower()
 
 
 def use_browser_of(pivot: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from verl_pivot.browser.settings import PageSettings, check_host, find_browser
+from verl_pivot.browser.settings import PageSettings, find_browser, host_pattern
 from verl_pivot.browser.web_page import WebPage
 from verl_pivot.environments.web_actions import WEB_ACTIONS
 from verl_pivot.environments.web_environment import TaskEnd, WebEnvironment, WebOptions, of_row
@@ -48,8 +48,7 @@ class BrowserSource:
             ConfigError: If no browser is installed, or the folder, a host or an action is wrong.
         """
         find_browser(entry.path)
-        for host in entry.hosts:
-            check_host(host)
+        hosts = tuple(map(host_pattern, entry.hosts))
         if entry.pages is not None and not entry.pages.is_dir():
             raise ConfigError(f"pages: there is no folder {entry.pages}")
         if entry.pages is not None and is_root() and not entry.pages.stat().st_mode & stat.S_IXOTH:
@@ -62,7 +61,7 @@ class BrowserSource:
         if unknown := [name for name in entry.actions if name not in WEB_ACTIONS]:
             raise ConfigError(f"actions: unknown action {unknown[0]!r}; known: {', '.join(WEB_ACTIONS)}")
         folders = {} if entry.pages is None else {_PAGES: entry.pages.absolute()}
-        self._entry, self._browser = entry, entry.browser(folders, entry.hosts)
+        self._entry, self._browser = entry, entry.browser(folders, hosts)
         self.tools = tuple(WEB_ACTIONS[name].schema for name in entry.actions)
 
     def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> WebEnvironment:
@@ -75,7 +74,7 @@ class BrowserSource:
         if not url or (url.startswith("/") and self._entry.pages is None):
             raise DataError(f"metadata.url of a row must be an address, or a path in `pages`, got {url!r:.80}")
         hosts = of_row(metadata, "hosts", list)
-        if hosts is not None and (unknown := [host for host in hosts if host not in self._entry.hosts]):
+        if hosts is not None and (unknown := [each for each in hosts if str(each).lower() not in self._browser.hosts]):
             raise DataError(
                 f"metadata.hosts of a row names {unknown[0]!r:.80}, which `hosts` of the entry does not have"
             )
