@@ -8,6 +8,8 @@ import pytest
 from tests.support.web import needs_browser
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.browser.shared import BrowserHost, opened_page
+from verl_pivot.browser.web_page import WebPage
+from verl_pivot.errors import BrowserError
 
 pytestmark = [needs_browser, pytest.mark.timeout(120)]
 
@@ -45,3 +47,36 @@ async def test_a_start_that_is_given_up_leaves_no_browser_and_no_driver(seconds:
 
     _, alive = psutil.wait_procs(set(own.children(recursive=True)) - before, timeout=20)
     assert alive == []
+
+
+async def test_a_dead_browser_is_ended_also_if_its_last_page_was_still_being_prepared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prepare, goes_on = WebPage.prepare, asyncio.Event()
+
+    async def prepare_late(page: WebPage, browser: BrowserSettings) -> None:
+        await goes_on.wait()
+        raise BrowserError("the browser cannot open a page")
+
+    host = BrowserHost(BrowserSettings())
+    one = await host.open(PageSettings())
+    dead = host.current
+    assert dead is not None
+    monkeypatch.setattr(WebPage, "prepare", prepare_late)
+    opening = asyncio.ensure_future(host.open(PageSettings()))
+    while dead.num_open < 2:  # noqa: ASYNC110  # a context is opened without an event
+        await asyncio.sleep(0.01)
+    monkeypatch.setattr(WebPage, "prepare", prepare)
+
+    dead.kill()
+    three = await host.open(PageSettings())
+    await one.close()
+    was_kept = dead._folder.exists()
+    goes_on.set()
+    two = await opening
+
+    assert (was_kept, dead._folder.exists(), host.num_started) == (True, False, 2)
+    await two.close()
+    await three.close()
+    assert host._room._value == BrowserSettings().max_pages
+    await host.close()

@@ -48,9 +48,7 @@ class BrowserHost:
     async def page_closed(self, process: BrowserProcess) -> None:
         """Let the next page open, and end a replaced browser whose last page has closed."""
         self._room.release()
-        if process in self._retired and process.num_open == 0:
-            self._retired.discard(process)
-            await process.close()
+        await self._end_if_replaced(process)
 
     async def close(self) -> None:
         """End the browser, and replaced ones that still have pages."""
@@ -67,8 +65,15 @@ class BrowserHost:
             await page.prepare(self._settings)
         except BaseException:  # also a wait that is given up: nobody else closes its context
             await process.close_context(context)
+            await self._end_if_replaced(process)
             raise
         return page
+
+    async def _end_if_replaced(self, process: BrowserProcess) -> None:
+        """End a replaced browser whose last page has closed."""
+        if process in self._retired and process.num_open == 0:
+            self._retired.discard(process)
+            await process.close()
 
     async def _living(self) -> BrowserProcess:
         async with self._starting:
