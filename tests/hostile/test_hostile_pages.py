@@ -183,6 +183,22 @@ async def test_numbers_of_an_old_observation_are_told_apart_from_numbers_that_ne
             await page.click(7)
 
 
+async def test_an_element_keeps_its_number_when_its_page_only_changes_its_address() -> None:
+    goes = "history.pushState({}, '', '/a'); history.replaceState({}, '', '/b'); location.hash = 'c'"
+    async with opened_page(PAGE, SETTINGS) as page:
+        await page.show(f'<button onclick="{goes}">go</button>')
+        assert (await page.read()).text == '[1] button "go"'
+        await page.click(1)
+        await page.settle(0.3)
+
+        assert (page.url, (await page.read()).text) == ("https://page.invalid/b#c", '[1] button "go"')
+        assert page.events.num_documents == 1
+
+        await page.show("<button>go</button>")
+        assert (await page.read()).text == '[2] button "go"'
+        assert page.events.num_documents == 2
+
+
 async def test_seeds_and_clock_are_those_of_the_page() -> None:
     from datetime import UTC, datetime
 

@@ -74,8 +74,11 @@ class PageAnswers:
 
     async def begin(self, context: "BrowserContext", page: "Page") -> None:
         """Set the page, which must still be blank."""
-        await self._pulse.start(context, page)
+        await self._pulse.start(context, page, self._count_document)
         self._page = page
+
+    def _count_document(self) -> None:
+        self.events.num_documents += 1
 
     async def asked(self, ask: "Callable[[Page], Awaitable[ResultT]]") -> ResultT:
         """Answer to a request that needs no element, and that a page can delay by its own work alone."""

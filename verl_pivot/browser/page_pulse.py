@@ -1,8 +1,10 @@
 """PagePulse: whether a page that does not answer is busy with its own work, or gets no processor time."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Any
 
 from verl_pivot.browser.browser_process import forget_result
 from verl_pivot.extras import extra
@@ -48,9 +50,23 @@ class PagePulse:
         self._session: CDPSession | None = None
         self._marked: asyncio.Future[float] | None = None
 
-    async def start(self, context: "BrowserContext", page: "Page") -> None:
-        """Begin to observe while the page is blank, since a page that hangs could not be asked to allow it."""
+    async def start(self, context: "BrowserContext", page: "Page", on_document: Callable[[], None]) -> None:
+        """Begin to observe while the page is blank, since a page that hangs could not be asked to allow it.
+
+        Args:
+            context: Context of the page.
+            page: The page.
+            on_document: Called for each further document of the page's main frame, before any element of it is known.
+                Playwright's own event `framenavigated` comes for mere changes of the address, too.
+        """
+
+        def navigated(event: dict[str, Any]) -> None:
+            if "parentId" not in event["frame"]:
+                on_document()
+
         self._session = await context.new_cdp_session(page)
+        self._session.on("Page.frameNavigated", navigated)
+        await self._session.send("Page.enable")
         await self._session.send("Performance.enable")
 
     async def beat(self, beats: "Beats", most: int) -> None:

@@ -7,7 +7,7 @@ from verl_pivot.browser.page_events import PageEvents
 from verl_pivot.extras import extra
 
 with extra("web"):
-    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Frame, Page, Route
+    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Page, Route
     from playwright.async_api import Error as PlaywrightError
 
 
@@ -38,7 +38,6 @@ class PageWatch:
         page.on("dialog", self._on_dialog)
         page.on("download", self._on_download)
         page.on("crash", self._on_crash)
-        page.on("framenavigated", self._on_navigation)
         page.on("pageerror", lambda error: self.events.add_script_error(str(error)))
         if keeps_console:
             page.on("console", self._on_console)
@@ -72,10 +71,6 @@ class PageWatch:
 
     def _on_crash(self, _: object) -> None:
         self.events.has_crashed = True
-
-    def _on_navigation(self, frame: "Frame") -> None:
-        if frame.parent_frame is None:
-            self.events.num_documents += 1
 
     def _check_flood(self) -> None:
         if self.events.is_flooding and not self._is_given_up:
