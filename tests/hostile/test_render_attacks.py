@@ -9,6 +9,7 @@ import io
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pytest
 from PIL import Image
 
@@ -48,6 +49,9 @@ LATER_NAMES = (
 new MutationObserver(() => { if (++changes >= 2) for (const name of ['menu', 'text'])
   document.querySelector('.' + name).id = name; }).observe(caret, {attributes: true});</script>"""
 )
+IMAGE = "<img src='data:image/svg+xml,<svg xmlns=%22http://www.w3.org/2000/svg%22/>'>"
+URL = "url(data:image/png;base64,AA)"
+FONT = base64.b64encode((Path(matplotlib.get_data_path()) / "fonts/ttf/STIXSizTwoSymBol.ttf").read_bytes()).decode()
 COVER = "<div style='position:fixed;inset:0;background:#ccc;pointer-events:none%s'>OK</div>"
 
 ATTACKS: dict[str, tuple[str, str]] = {
@@ -91,6 +95,76 @@ ATTACKS: dict[str, tuple[str, str]] = {
         f"{RIGHT}<style>body {{background-image: url(data:image/png;base64,AA)}}</style>",
         "has_pictures",
     ),
+    "draws a picture in an open shadow tree": (
+        f"{RIGHT}<div><template shadowrootmode=open>{IMAGE}</template></div>",
+        "has_pictures",
+    ),
+    "draws a picture in a closed shadow tree": (
+        f"{RIGHT}<div><template shadowrootmode=closed>{IMAGE}</template></div>",
+        "has_pictures",
+    ),
+    "draws a picture in the shadow tree of a script": (
+        f"{RIGHT}<p id=p></p><script>p.attachShadow({{mode: 'closed'}}).innerHTML = `{IMAGE}`</script>",
+        "has_pictures",
+    ),
+    "draws a picture in a frameset": (f'<frameset><frame src="data:text/html,{RIGHT}"></frameset>', "has_pictures"),
+    "draws a picture behind its first line": (
+        f"{RIGHT}<style>div::first-line {{background: {URL}}}</style>",
+        "has_pictures",
+    ),
+    "draws a picture as the marker of a list": (
+        f"{RIGHT}<ul><li>item</ul><style>li::marker {{content: {URL}}}</style>",
+        "has_pictures",
+    ),
+    "draws a picture as the handle of a slider": (
+        f"{RIGHT}<input type=range><style>::-webkit-slider-thumb {{background: {URL}}}</style>",
+        "has_pictures",
+    ),
+    "draws a picture in a filter": (
+        f"{RIGHT}<svg><filter id=f><feImage href='data:image/png;base64,AA'/></filter></svg>"
+        "<style>body {filter: url(#f)}</style>",
+        "has_pictures",
+    ),
+    "draws a picture in a filter of another document": (
+        f"{RIGHT}<style>body {{filter: url(data:image/svg+xml,x#f)}}</style>",
+        "has_pictures",
+    ),
+    "draws a picture in a reflection": (
+        f"{RIGHT}<style>#menu {{-webkit-box-reflect: below 0 {URL}}}</style>",
+        "has_pictures",
+    ),
+    "draws a picture through the mask of a box": (
+        f"{RIGHT}<style>#menu {{-webkit-mask-box-image: {URL}}}</style>",
+        "has_pictures",
+    ),
+    "draws a picture by a worklet": (f"{RIGHT}<style>#menu {{background: paint(menu)}}</style>", "has_pictures"),
+    "draws a picture in a style sheet within a style sheet": (
+        f'{RIGHT}<input type=range><style>@import url("data:text/css,::-webkit-slider-thumb{{filter:{URL}}}")</style>',
+        "has_pictures",
+    ),
+    "draws a picture as a letter of its own font": (
+        f"{RIGHT}<style>@font-face {{font-family: own; src: url(data:font/ttf;base64,{FONT})}} "
+        "p {font-family: own}</style><p>()</p>",
+        "has_pictures",
+    ),
+    "makes the elements transparent by a filter": (
+        f"{RIGHT}<style>#menu, #text {{filter: opacity(0)}}</style><h1>Hi</h1>",
+        "partial",
+    ),
+    "makes the elements all but transparent": (
+        f"{RIGHT}<style>body {{opacity: 0.2}} #menu, #text {{filter: opacity(30%)}}</style><h1>Hi</h1>",
+        "partial",
+    ),
+    "hides the elements by a mask": (
+        f"{RIGHT}<style>body {{mask-image: linear-gradient(transparent, transparent)}}</style>"
+        "<style>html {background: linear-gradient(red, blue)}</style>",
+        "partial",
+    ),
+    "hides the elements by a filter of its own": (
+        f"{RIGHT}<svg width=9 height=9><filter id=f><feFlood flood-opacity=0 /></filter><rect width=9 height=9 /></svg>"
+        "<style>#menu, #text {filter: url(#f)}</style><h1>Hi</h1>",
+        "partial",
+    ),
     "holds no page": ("", "no_answer"),
 }
 
@@ -131,6 +205,33 @@ async def test_an_animation_without_end_is_a_valid_page() -> None:
     verdict = await judged(moving, assertions=ASSERTIONS)
 
     assert (verdict.score, verdict.reason) == (1.0, "accepted")
+
+
+async def test_styles_that_show_no_picture_and_meet_their_claims_are_paid_in_full() -> None:
+    calm = f"""{RIGHT}<link rel=stylesheet href="https://cdn.example/x.css">
+<style>@import url("https://fonts.example/x.css"); @namespace svg url("http://www.w3.org/2000/svg");
+@font-face {{font-family: remote; src: url("https://fonts.example/x.woff2")}}
+body {{font-family: remote, sans-serif; opacity: 0.9; filter: grayscale(0)}}
+@media screen {{@supports (display: grid) {{#menu::first-line {{color: #000}}}}}}</style>
+<svg width=0 height=0><filter id=goo><feGaussianBlur stdDeviation=2 /></filter></svg>
+<h1 style="filter: url(#goo)">Hi</h1><ol><li value=7></ol><progress value=0.5></progress>"""
+    claims: list[Json] = [{"selector": "progress", "visible": True}, {"selector": "li", "count": 1}]
+
+    verdict = await judged(calm, assertions=[*ASSERTIONS, *claims], allow_pictures=False)
+
+    assert (verdict.score, verdict.reason, verdict.detail) == (1.0, "accepted", "assertions 1")
+
+
+@pytest.mark.parametrize("visible", [True, False])
+async def test_an_element_behind_a_mask_counts_neither_as_visible_nor_as_invisible(visible: bool) -> None:
+    masked = f"{RIGHT}<style>#menu {{mask-image: linear-gradient(#000, #000)}}</style>"
+
+    verdict = await judged(masked, assertions=[{"selector": "#menu", "visible": visible}])
+
+    assert (verdict.score, verdict.detail) == (
+        0.0,
+        "assertions 0; #menu has a mask or an SVG filter around it, so that it is neither visible nor invisible",
+    )
 
 
 def png(colours: dict[tuple[int, int, int, int], tuple[int, int, int]]) -> str:

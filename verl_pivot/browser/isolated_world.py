@@ -21,18 +21,33 @@ class IsolatedWorld:
         Raises:
             playwright.async_api.Error: If the expression fails or takes too long, or the page has gone.
         """
-        if self._session is None:
-            self._session = await context.new_cdp_session(page)
-        tree = await self._session.send("Page.getFrameTree")
+        session = await self._connected(context, page)
+        tree = await session.send("Page.getFrameTree")
         frame = tree["frameTree"]["frame"]["id"]
-        world = await self._session.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": "verl-pivot"})
+        world = await session.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": "verl-pivot"})
         asked = {
             "expression": expression,
             "contextId": world["executionContextId"],
             "returnByValue": True,
             "timeout": milliseconds,
         }
-        answer = await self._session.send("Runtime.evaluate", asked)
+        answer = await session.send("Runtime.evaluate", asked)
         if "exceptionDetails" in answer:
             raise PlaywrightError(f"the expression failed: {answer['exceptionDetails'].get('text', '')}")
         return answer["result"].get("value")
+
+    async def has_shadow_trees(self, context: BrowserContext, page: Page) -> bool:
+        """Whether an element of the page has a shadow tree, also a closed one, which no script can see.
+
+        Raises:
+            playwright.async_api.Error: If the page has gone.
+        """
+        session = await self._connected(context, page)
+        found = await session.send("DOMSnapshot.captureSnapshot", {"computedStyles": []})
+        kinds = [each["nodes"].get("shadowRootType", {}).get("value", []) for each in found["documents"]]
+        return any(found["strings"][kind] != "user-agent" for each in kinds for kind in each)
+
+    async def _connected(self, context: BrowserContext, page: Page) -> CDPSession:
+        if self._session is None:
+            self._session = await context.new_cdp_session(page)
+        return self._session

@@ -198,6 +198,10 @@ class WebPage:
             lambda page: self._isolated_world.value(self._context, page, expression, self._milliseconds)
         )
 
+    async def has_shadow_trees(self) -> bool:
+        """Whether an element of the page has a shadow tree, also a closed one, whose content no script can see."""
+        return await self._answers.asked(lambda page: self._isolated_world.has_shadow_trees(self._context, page))
+
     async def browser_answers(self) -> bool:
         """Whether the browser is alive, whatever the state of the page."""
         return await self._process.answers()

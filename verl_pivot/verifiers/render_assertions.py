@@ -19,22 +19,36 @@ MOST_ELEMENTS = 100
 """Most elements of one selector that are measured; all of them are counted."""
 Selector: TypeAlias = Annotated[str, Field(min_length=1, max_length=500)]
 
+_LEAST_OPACITY = 0.1
+"""Least opacity of an element, multiplied over its ancestors, with which it counts as visible."""
+
 # Runs in an isolated world of the browser, so that the page's scripts cannot forge what it measures.
 _MEASURE = """(() => {
   let untouchable;
+  const seen = (element) => {
+    let opacity = 1, veiled = false;
+    for (let at = element; at; at = at.parentElement) {
+      const style = getComputedStyle(at);
+      opacity *= +style.opacity;
+      for (const [, share] of style.filter.matchAll(/opacity\\(([^)]*)\\)/g)) opacity *= parseFloat(share);
+      veiled ||= style.filter.includes('url(') || style.maskImage !== 'none'
+        || style.webkitMaskBoxImageSource !== 'none';
+    }
+    return {opacity, veiled};
+  };
   const most = %d, measure = (element) => {
     const box = element.getBoundingClientRect(), style = getComputedStyle(element);
     const x = box.left + box.width / 2, y = box.top + box.height / 2;
-    const hit = document.elementFromPoint(x, y);
+    const hit = document.elementFromPoint(x, y), {opacity, veiled} = seen(element);
     const holds = (rect) => rect.left <= x && x <= rect.right && rect.top <= y && y <= rect.bottom;
     const parts = Array.from(element.getClientRects());
-    const visible = box.width > 0 && box.height > 0 && hit !== null
+    const visible = box.width > 0 && box.height > 0 && hit !== null && opacity >= %g
       && (element.contains(hit) || hit.contains(element) && !parts.some(holds))
       && !untouchable.some((each) => !each.contains(element) && !element.contains(each)
         && holds(each.getBoundingClientRect()))
-      && element.checkVisibility({opacityProperty: true, visibilityProperty: true});
-    return {left: box.left, top: box.top, right: box.right, bottom: box.bottom, visible,
-      text: (element.innerText || element.value || '').slice(0, 10000),
+      && element.checkVisibility({visibilityProperty: true});
+    return {left: box.left, top: box.top, right: box.right, bottom: box.bottom, visible, veiled,
+      text: String(element.innerText || element.value || '').slice(0, 10000),
       colour: style.color, background: style.backgroundColor};
   };
   // A cover through which clicks pass covers too, and a page sees no change of adopted style sheets.
@@ -51,15 +65,36 @@ _MEASURE = """(() => {
     });
   } finally { document.adoptedStyleSheets = sheets; }
 })()"""
-# Whether an element of the page shows a picture instead of text and boxes.
-_HAS_PICTURES = """(() => document.querySelector(
-    'img,canvas,video,object,embed,iframe,svg image,input[type=image]') !== null
-  || Array.from(document.querySelectorAll('*')).some((element) =>
-    ['', '::before', '::after'].some((part) => {
-      const style = getComputedStyle(element, part);
-      return [style.backgroundImage, style.content, style.borderImageSource, style.maskImage, style.listStyleImage]
-        .some((value) => value && value.includes('url('));
-    })))()"""
+# Whether the page shows a picture instead of text and boxes, by an element, a style or a font of its own. Rules are
+# read for the parts of form fields, whose styles a script cannot compute; styles are computed for what has no rule.
+# A style sheet of the network, which cannot be read, has not loaded.
+_HAS_PICTURES = """(() => {
+  const draws = (text) => /paint\\(|image-set\\(|url\\((?!"?#)/i.test(text);
+  const holds = (sheet) => {
+    let rules;
+    try { rules = sheet.cssRules; } catch { return !/^https?:/.test(sheet.href); }
+    return Array.from(rules).some(shows);
+  };
+  const shows = (rule) => {
+    if (rule instanceof CSSFontFaceRule || rule instanceof CSSNamespaceRule) return false;
+    if (rule instanceof CSSImportRule) return rule.styleSheet !== null && holds(rule.styleSheet);
+    if (!rule.cssRules || !rule.cssRules.length) return draws(rule.cssText);
+    return draws(rule.style ? rule.style.cssText : '') || Array.from(rule.cssRules).some(shows);
+  };
+  const fonts = Object.getOwnPropertyDescriptor(Document.prototype, 'fonts').get.call(document);
+  return document.querySelector('img,canvas,video,object,embed,iframe,frame,fencedframe,svg image,feImage,'
+      + 'input[type=image]') !== null
+    || Array.from(fonts).some((font) => font.status === 'loaded')
+    || [...document.styleSheets, ...document.adoptedStyleSheets].some(holds)
+    || Array.from(document.querySelectorAll('*')).some((element) =>
+      ['', '::before', '::after', '::marker', '::first-line', '::first-letter'].some((part) => {
+        const style = getComputedStyle(element, part);
+        return [style.backgroundImage, style.content, style.borderImageSource, style.maskImage, style.listStyleImage,
+            style.webkitMaskBoxImageSource, style.webkitBoxReflect]
+            .some((value) => value && /url\\(|paint\\(/.test(value))
+          || [style.filter, style.backdropFilter, style.clipPath].some((value) => value && draws(value));
+      }));
+})()"""
 
 
 class Assertion(Options):
@@ -71,8 +106,9 @@ class Assertion(Options):
 
     selector: Selector
     visible: bool | None = None
-    """Whether the element is visible without scrolling: it has a size, and nothing else covers its middle. If
-    false is the only claim, an element that is not there holds, too."""
+    """Whether the element is visible without scrolling: it has a size and an opacity of at least 0.1 (with that of its
+    ancestors), and nothing else covers its middle. An element in a mask or an SVG filter is neither visible nor
+    invisible. If false is the only claim, it also holds for an element that is not there."""
     count: Annotated[int, Field(ge=0)] | None = None
     """Number of elements that the selector finds; with 0, no other key may be given."""
     text: str | None = None
@@ -123,6 +159,8 @@ class MeasuredElement(NamedTuple):
     text: str
     colour: str
     background: str
+    veiled: bool = False
+    """Whether the element or one around it has a mask or an SVG filter, which can hide all of it."""
 
 
 class SelectorMatches(NamedTuple):
@@ -142,7 +180,7 @@ def measuring(selectors: list[str], *, allow_pictures: bool) -> str:
 
     Its value is null for a page that holds a picture if pictures are not allowed.
     """
-    measure = _MEASURE % (MOST_ELEMENTS, json.dumps(selectors))
+    measure = _MEASURE % (MOST_ELEMENTS, _LEAST_OPACITY, json.dumps(selectors))
     return measure if allow_pictures else f"{_HAS_PICTURES} ? null : {measure}"
 
 
@@ -177,6 +215,8 @@ def problem_of_assertion(assertion: Assertion, measured: Measured) -> str | None
 
 def _problem_of_element(assertion: Assertion, element: MeasuredElement, measured: Measured) -> str | None:
     name = assertion.selector
+    if assertion.visible is not None and element.veiled:
+        return f"{name} has a mask or an SVG filter around it, so that it is neither visible nor invisible"
     if assertion.visible is not None and element.visible != assertion.visible:
         return f"{name} is {'not ' if assertion.visible else ''}visible"
     if assertion.text is not None and _words(element.text) != _words(assertion.text):

@@ -53,7 +53,8 @@ class RenderOptions(Options):
     wall_seconds: Annotated[float, Field(gt=0.0, le=120.0)] = 15.0
     """Time limit in seconds for loading, screenshots and measuring, in addition to the last of `seconds`."""
     allow_pictures: bool = True
-    """Whether a page may show pictures (img, canvas, video, frames, url() in a style); else it is refused."""
+    """Whether a page may show pictures (img, canvas, video, frames, url() in a style) and have shadow trees or fonts of
+    its own, which can draw some; else it is refused."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

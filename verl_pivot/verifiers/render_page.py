@@ -157,7 +157,10 @@ async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering 
     )
     measured.append(after)
     if any(each is None for each in measured):
-        return refuse(Reason.HAS_PICTURES, "the page holds a picture, a canvas, a frame or a style with url()")
+        return refuse(
+            Reason.HAS_PICTURES,
+            "the page holds a picture, a canvas, a frame, a style with url(), a font of its own or a shadow tree",
+        )
     if page.url.partition("#")[0] != OFFLINE_PAGE:
         return refuse(Reason.LEFT_PAGE, page.url[:200])
     if num_drawn < MIN_DRAWN_PIXELS:
@@ -183,4 +186,6 @@ async def _measured(page: WebPage, request: RenderRequest) -> Measured | None:
     if request.allow_pictures and not selectors:
         return {}
     value = await page.evaluate_apart(measuring(selectors, allow_pictures=request.allow_pictures))
-    return None if value is None else read_measured(selectors, value)
+    if value is None or (not request.allow_pictures and await page.has_shadow_trees()):
+        return None
+    return read_measured(selectors, value)
