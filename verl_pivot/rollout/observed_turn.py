@@ -21,7 +21,7 @@ class ObservedTurn:
     call."""
     calls: list[CallRecord]
     results: list[str] = field(default_factory=list)
-    """[num_calls] the texts without the template around them; empty if nothing was run."""
+    """The texts without the template around them; empty if nothing was run."""
     seconds: float = 0.0
     """Seconds spent waiting for the tools."""
     failure: str = ""
