@@ -66,7 +66,7 @@ _MEASURE = """(() => {
   } finally { document.adoptedStyleSheets = sheets; }
 })()"""
 # Whether the page shows a picture instead of text and boxes, by an element, a style or a font of its own. Rules are
-# read for the parts of form fields, whose styles a script cannot compute; styles are computed for what has no rule.
+# read for other pseudo-elements and the parts of form fields; styles are computed for what has no rule of its own.
 # A style sheet of the network, which cannot be read, has not loaded.
 _HAS_PICTURES = """(() => {
   const draws = (text) => /paint\\(|image-set\\(|url\\((?!"?#)/i.test(text);
@@ -86,8 +86,9 @@ _HAS_PICTURES = """(() => {
       + 'input[type=image]') !== null
     || Array.from(fonts).some((font) => font.status === 'loaded')
     || [...document.styleSheets, ...document.adoptedStyleSheets].some(holds)
+    || document.getAnimations().some((each) => draws(JSON.stringify(each.effect.getKeyframes())))
     || Array.from(document.querySelectorAll('*')).some((element) =>
-      ['', '::before', '::after', '::marker', '::first-line', '::first-letter'].some((part) => {
+      ['', '::before', '::after'].some((part) => {
         const style = getComputedStyle(element, part);
         return [style.backgroundImage, style.content, style.borderImageSource, style.maskImage, style.listStyleImage,
             style.webkitMaskBoxImageSource, style.webkitBoxReflect]
