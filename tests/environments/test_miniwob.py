@@ -1,6 +1,8 @@
 """MiniWoB++ in tools files: tasks by name and seed, the raw reward as the outcome, rows, and lost browsers."""
 
 import json
+import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,10 @@ import pyarrow.parquet
 import pytest
 
 from tests.support.web import needs_browser
-from verl_pivot.browser.shared import shared_browser
+from verl_pivot.browser.settings import BrowserSettings, PageSettings
+from verl_pivot.browser.shared import opened_page, shared_browser
 from verl_pivot.environments.browser_source import BrowserEntry, BrowserSource
-from verl_pivot.environments.miniwob import miniwob_tasks
+from verl_pivot.environments.miniwob import FOLDER, begun_sentence, miniwob_tasks, pages_folder
 from verl_pivot.environments.miniwob_rows import (
     MiniwobProblem,
     miniwob_problems,
@@ -133,6 +136,17 @@ async def test_an_opening_tells_the_task_unless_the_prompt_does() -> None:
 
     shown = f"[1] {SENTENCE}"
     assert openings == [shown, shown, f"Task: {SENTENCE}", f"Task: {SENTENCE}"]
+
+
+async def test_an_episode_begins_after_its_page_has_loaded(tmp_path: Path) -> None:
+    shutil.copytree(pages_folder(), tmp_path, dirs_exist_ok=True)
+    page_file = tmp_path / "miniwob" / "click-button.html"
+    late = "window.onload = () => setTimeout(() => core.startEpisode(), 500)"
+    page_file.write_text(re.sub(r"window\.onload *= *function\(\) *\{[^}]*\}", late, page_file.read_text()))
+    assert late in page_file.read_text()
+
+    async with opened_page(PageSettings(), BrowserSettings(folders={FOLDER: tmp_path})) as page:
+        assert await begun_sentence(page, *BUTTON) == SENTENCE
 
 
 async def test_sentences_are_those_of_the_episodes() -> None:

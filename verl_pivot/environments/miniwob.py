@@ -32,11 +32,14 @@ _EPISODE_MILLISECONDS = 2_000_000_000
 _UNFINISHED = -1.0
 """Reward that MiniWoB++ gives when its time runs out."""
 _BEGIN = """async ([seed, milliseconds]) => {
+  const until = async ready => {
+    for (let tries = 0; tries < 500 && !ready(); tries++) await new Promise(done => setTimeout(done, 10));
+    return ready(); };
+  if (!await until(() => core.cover_div !== null)) return null;  // made when the page has loaded
   Math.seedrandom(seed); core.setDataMode('train'); core.EPISODE_MAX_TIME = milliseconds;
   window.pivotEpisode = true; core.startEpisodeReal(); core.hideDisplay();
-  for (let tries = 0; tries < 100 && !WOB_TASK_READY; tries++) await new Promise(done => setTimeout(done, 50));
-  const told = core.getUtterance();
-  return WOB_TASK_READY ? (typeof told === 'string' ? told : told.utterance) : null; }"""
+  const isReady = await until(() => WOB_TASK_READY), told = core.getUtterance();
+  return isReady ? (typeof told === 'string' ? told : told.utterance) : null; }"""
 _STATE = "window.pivotEpisode ? [!!WOB_DONE_GLOBAL, +WOB_RAW_REWARD_GLOBAL] : null"
 
 
