@@ -17,7 +17,7 @@ from verl_pivot.sandbox.bubblewrap.command_line import find_bwrap, lane_command
 from verl_pivot.sandbox.bubblewrap.group_tree import GroupTree
 from verl_pivot.sandbox.bubblewrap.python_view import PythonView
 from verl_pivot.sandbox.bubblewrap.run import kill_group
-from verl_pivot.sandbox.execution import MIB, OnOutput, Output
+from verl_pivot.sandbox.execution import LIMIT_RANGES, MIB, OnOutput, Output
 from verl_pivot.sandbox.host_functions import HostCall, OnCall
 from verl_pivot.sandbox.lane.frames import READY_NUMBER, Decoder, FrameError, encode
 from verl_pivot.sandbox.lane.messages import (
@@ -49,7 +49,7 @@ from verl_pivot.sandbox.lane.messages import (
     TypeRequest,
 )
 
-_MAX_ANSWER_BYTES = 4 * 6 * 16 * MIB + 64 * MIB
+_MAX_ANSWER_BYTES = 4 * 6 * int(LIMIT_RANGES["output_bytes"][1]) + 64 * MIB
 """Four texts of the longest output that can be asked for, each byte as 6 in JSON, and the files."""
 _READ_BYTES = 1024 * 1024
 _START_SECONDS = 180.0
