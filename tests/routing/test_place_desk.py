@@ -11,6 +11,7 @@ from tests.support.router_desk import Actor, Desk, calls_without_pauses, turns_u
 from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
 from verl_pivot.routing.client import new_request_id
+from verl_pivot.routing.engine_load import EngineLoad
 from verl_pivot.routing.router_handle import RouterHandle
 from verl_pivot.routing.router_messages import ServerGiven, TurnAsked, TurnOver, TurnRefused
 
@@ -125,6 +126,32 @@ async def test_a_worker_that_has_its_servers_may_be_silent_while_its_turns_run()
     assert desk.desk.drop_silent() == 0
 
     assert desk.router.inflight == {"a": 1}
+
+
+async def test_turns_on_an_engine_without_work_are_lost_after_a_minute_without_a_call_of_their_worker() -> None:
+    desk = Desk()
+    desk.ask("w", "long")
+    desk.ask("other", "next")
+    assert await desk.given("w") == [0]
+    desk.desk.leave("w")
+    desk.now = 30.0
+    desk.router.observe("a", EngineLoad(capacity=1_100, num_requests=0))
+
+    desk.desk.take("w", [])
+    for now in (50.0, 85.0):
+        desk.now = now
+        desk.desk.take("other", [])
+        assert desk.desk.drop_silent() == 0
+        assert (desk.router.counts.lost, desk.num_waiting) == (0, 1)
+    desk.now = 91.0
+    assert desk.desk.drop_silent() == 0
+
+    assert (desk.router.counts.lost, list(desk.router.conversations)) == (1, ["next+reports-end"])
+    assert await desk.given("other") == [1]
+    desk.desk.take("w", [])
+    desk.ask("w", "another")
+    desk.end("next")
+    assert await desk.given("w") == [2]
 
 
 async def test_a_conversation_that_ends_before_the_router_knows_of_it_takes_no_room() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from verl_pivot.errors import EngineError
 from verl_pivot.routing.baselines import LeastInflight
 from verl_pivot.routing.engine_load import EngineLoad
+from verl_pivot.routing.kv_forecast import KvForecast
 from verl_pivot.routing.router import Router
 from verl_pivot.routing.settings import make_routing_policy, parse_router
 
@@ -48,8 +49,10 @@ def prompt(number: int = 0, length: int = 100) -> list[int]:
     return [number] * length
 
 
-async def acquire(router: Router, name: str, context: int = 0, *, reports_end: bool = True, number: int = 0) -> str:
-    return await router.acquire(name, 100 + context, f"prompt {number}", reports_end=reports_end)
+async def acquire(
+    router: Router, name: str, context: int = 0, *, reports_end: bool = True, number: int = 0, worker: str = "alive"
+) -> str:
+    return await router.acquire(name, 100 + context, f"prompt {number}", reports_end=reports_end, worker=worker)
 
 
 async def begin(coroutine: Coroutine[Any, Any, str]) -> asyncio.Task[str]:
@@ -239,28 +242,65 @@ async def test_if_the_last_server_that_answers_is_removed_the_others_are_used_ag
     assert await acquire(router, "new") == "a"
 
 
-async def test_unreleased_requests_are_released_when_their_server_reports_no_work_twice() -> None:
+@pytest.mark.parametrize("reports_end", [True, False])
+async def test_conversations_of_a_dead_process_end_once_their_server_reports_no_work(reports_end: bool) -> None:
     router = make_router(servers="a", capacity=1_100)
-    await acquire(router, "lost", reports_end=False)
+    await acquire(router, "lost", reports_end=reports_end, worker="dead")
     waiting = await begin(acquire(router, "next"))
+    clock_of(router).now = 61.0
+    router.end_lost({"alive"})
+    assert router.counts.lost == 0
 
-    for now in (1.0, 2.0):
-        clock_of(router).now = now
-        router.observe("a", load(1_100, num_running=0))
+    router.observe("a", load(1_100, num_running=0))
+    router.end_lost({"alive"})
+
+    assert (router.counts.lost, list(router.conversations)) == (1, ["next"])
+    assert await waiting == "a"
+    router.end_lost({"alive"})
+    assert router.inflight == {"a": 1}
+    router.audit()
+
+
+async def test_a_request_that_began_after_the_server_last_reported_work_waits_for_its_next_report() -> None:
+    router = make_router(servers="a")
+    clock_of(router).now = 1.0
+    router.observe("a", load(num_running=0))
+    clock_of(router).now = 2.0
+    await acquire(router, "w", worker="dead")
+    router.end_lost({"alive"})
+    assert router.counts.lost == 0
+
+    router.observe("a", load(num_running=1))
+    clock_of(router).now = 3.0
+    router.observe("a", load(num_running=0))
+    router.end_lost({"alive"})
 
     assert router.counts.lost == 1
-    assert await waiting == "a"
 
 
-async def test_requests_on_a_server_that_reports_work_are_not_lost() -> None:
-    router = make_router(servers="a")
-    await acquire(router, "w")
+@pytest.mark.parametrize("reports_end", [True, False])
+async def test_a_paused_engine_without_work_has_lost_no_requests_and_teaches_no_wrong_times(reports_end: bool) -> None:
+    """verl ends all turns before it pauses the engines, and its client asks again; the requests wait in the engines."""
+    router = make_router("kv_forecast", servers="a")
+    await acquire(router, "w", reports_end=reports_end)
+    clock_of(router).now = 2.0
+    router.release("a", "w")
+    await acquire(router, "w", 50, reports_end=reports_end)
 
-    for now, num_running in ((1.0, 0), (2.0, 1), (3.0, 0)):
+    for now in (4.0, 6.0, 300.0):
         clock_of(router).now = now
-        router.observe("a", load(num_running=num_running))
+        router.observe("a", load(num_running=0))
+        router.end_lost({"alive"})
+    router.observe("a", load(num_running=1))
+    assert (router.counts.lost, router.inflight) == (0, {"a": 1})
+    clock_of(router).now = 314.0
+    router.release("a", "w")
+    await acquire(router, "w", 900, reports_end=reports_end)
 
-    assert router.counts.lost == 0
+    assert (router.counts.ignored, router.counts.returned) == (0, 2)
+    policy = router._routing_policy
+    assert isinstance(policy, KvForecast)
+    assert policy._time_shares.running == 1.0
 
 
 async def test_a_request_on_a_prefill_decode_pair_is_never_lost_but_forgotten_in_the_end() -> None:
@@ -272,6 +312,7 @@ async def test_a_request_on_a_prefill_decode_pair_is_never_lost_but_forgotten_in
     for now in (1.0, 2.0, 3.0):
         clock_of(router).now = now
         router.observe("a", half)
+        router.end_lost(())
     assert router.status()["tokens"] == {"a": {"committed": 100, "free": None, "capacity": None}}
     assert (router.counts.lost, router.inflight) == (0, {"a": 1})
 
@@ -345,7 +386,7 @@ async def test_an_engine_gets_no_more_rollouts_than_the_requests_that_it_reports
     assert await waiting == "a"
 
 
-KINDS = ["acquire", "release", "end", "add", "remove", "silent", "idle", "busy", "later", "forget", "cancel"]
+KINDS = ["acquire", "release", "end", "add", "remove", "silent", "idle", "busy", "dead", "later", "forget", "cancel"]
 OPERATIONS = st.lists(st.tuples(st.sampled_from(KINDS), st.integers(0, 7), st.booleans()), max_size=60)
 
 
@@ -417,6 +458,9 @@ class RandomClients:
 
     async def busy(self, name: str, number: int, flag: bool) -> None:
         self.router.observe("abc"[number % 3], load(2_500 + 100 * flag))
+
+    async def dead(self, name: str, number: int, flag: bool) -> None:
+        self.router.end_lost({"alive"} if flag else ())
 
     async def later(self, name: str, number: int, flag: bool) -> None:
         clock_of(self.router).now += 5.0 * number

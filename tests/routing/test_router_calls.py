@@ -13,6 +13,7 @@ from verl_pivot.data.rollout_records import RoutingCost
 from verl_pivot.errors import EngineError
 from verl_pivot.routing import router_calls
 from verl_pivot.routing.client import new_request_id
+from verl_pivot.routing.engine_load import EngineLoad
 from verl_pivot.routing.router_handle import RouterHandle
 
 
@@ -71,6 +72,28 @@ async def test_an_end_of_a_turn_with_no_other_message_goes_by_itself() -> None:
     handle.release_server.remote("a", "w")
 
     await turns_until(lambda: desk.router.counts.released)
+
+
+async def test_a_process_calls_from_time_to_time_until_the_actor_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_calls, "_ALIVE_SECONDS", 0.01)
+    desk = Desk()
+    actor = Actor(desk.desk)
+    handle = RouterHandle(actor)
+    await handle.acquire_server.remote("w", [1])
+    await asyncio.sleep(0.02)
+    desk.now, before = 61.0, actor.num_calls
+
+    await turns_until(lambda: actor.num_calls >= before + 3, most=1_000_000)
+    desk.router.observe("a", EngineLoad(capacity=1_100, num_requests=0))
+    desk.now = 100.0
+    assert desk.desk.drop_silent() == 0
+    assert (desk.router.counts.lost, desk.router.inflight) == (0, {"a": 1})
+
+    actor.die()
+    await turns_until(lambda: handle._calls._calls[0].is_lost, most=1_000_000)
+    before = actor.num_calls
+    await asyncio.sleep(0.05)
+    assert actor.num_calls == before
 
 
 async def test_turns_that_wait_ask_a_restarted_actor_again_as_new_conversations() -> None:

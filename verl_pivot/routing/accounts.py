@@ -34,7 +34,7 @@ class RouterCounts:
     forgotten: int = 0
     """Conversations that counted as ended after `forget_after_seconds` without a call."""
     lost: int = 0
-    """Requests that were never released although their server had no work."""
+    """Requests of dead processes that were never released and whose server had no work."""
     ignored: int = 0
     """Releases and ends of unknown or ended conversations."""
 

@@ -35,6 +35,7 @@ _SLICE = 16
 class _Worker:
     """A process of agent loops."""
 
+    name: str
     seen_at: float
     """Time in seconds of its newest call."""
     questions: dict[int, str] = field(default_factory=dict)
@@ -62,7 +63,8 @@ class PlaceDesk:
     """Holds the waiting turns of agent loops, so that they take none of the calls that a Ray actor runs at once.
 
     A worker brings its messages by `take`. By `answers`, one call for all its turns, it learns which server each turn
-    has. If a worker dies, `drop_silent` gives back the places that it waited for or was given.
+    has. It calls from time to time, also without messages. If it dies, `drop_silent` gives back the places that it
+    waited for or was given, and those that its turns have on servers without work.
     """
 
     def __init__(self, router: Router, clock: Callable[[], float]) -> None:
@@ -95,8 +97,7 @@ class PlaceDesk:
 
     def take(self, name: str, messages: Sequence[Message]) -> list[RoutingCost | None]:
         """Take a worker's messages in their order; returns the routing costs of the conversations that they end."""
-        if name in self._workers:
-            self._seen(name)
+        worker = self._seen(name)
         costs: list[RoutingCost | None] = []
         for message in messages:
             if isinstance(message, TurnOver):
@@ -104,7 +105,7 @@ class PlaceDesk:
             elif isinstance(message, ConversationOver):
                 costs.append(self._end(message))
             elif name not in self._dropped:  # a dropped worker asks again for all its turns once it is told
-                self._ask(self._seen(name), message)
+                self._ask(worker, message)
         return costs
 
     def known_answers(self, name: str) -> list[Answer]:
@@ -146,15 +147,12 @@ class PlaceDesk:
         return found
 
     def leave(self, name: str) -> None:
-        """Note that a worker knows all its servers, so that it need not call until it asks again."""
+        """Note that a worker knows all its servers."""
         if worker := self._workers.get(name):
             self._confirm(worker)
-            if not worker.waiting:
-                del self._workers[name]
-                worker.has_answers.set()  # else a call that waits there would not hear of the worker's next turns
 
     def drop_silent(self) -> int:
-        """Give back everything of workers that have not called for a minute; returns the number of their turns."""
+        """Give back the places of workers that were silent for a minute; returns the number of turns that waited."""
         silent = [name for name, each in self._workers.items() if self._clock() - each.seen_at > _SILENT_SECONDS]
         num_turns = 0
         for name in silent:
@@ -166,10 +164,11 @@ class PlaceDesk:
             for conversation in waiting:
                 self._end(ConversationOver(conversation, None, None))
             worker.has_answers.set()
+        self._router.end_lost(self._workers)
         return num_turns
 
     def _seen(self, name: str) -> _Worker:
-        worker = self._workers.setdefault(name, _Worker(self._clock()))
+        worker = self._workers.setdefault(name, _Worker(name, self._clock()))
         worker.seen_at = self._clock()
         return worker
 
@@ -215,6 +214,7 @@ class PlaceDesk:
                 asked.num_tokens,
                 asked.digest,
                 reports_end=reports_end(name),
+                worker=worker.name,
                 is_only_turn=is_only_turn(name),
                 waited_seconds=asked.waited_ms / 1e3,
             )

@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from dataclasses import dataclass
 
 from verl_pivot.data.rollout_records import RoutingCost
@@ -72,6 +72,7 @@ class Router:
         digest: str,
         *,
         reports_end: bool,
+        worker: str = "",
         is_only_turn: bool = False,
         waited_seconds: float = 0.0,
     ) -> "asyncio.Future[str]":
@@ -82,6 +83,7 @@ class Router:
             num_tokens: Tokens of the prompt and the response so far.
             digest: Digest of these tokens; conversations whose first requests have equal ones make a group.
             reports_end: Whether the conversation's agent loop will call `end`.
+            worker: Name of the process that the agent loop runs in, see `end_lost`.
             is_only_turn: Whether the conversation's agent loop has said that it has one turn.
             waited_seconds: Time that the turn has waited on another shard.
 
@@ -99,7 +101,7 @@ class Router:
             self._state.start_request(name, known.server, self._clock())
             server.set_result(known.server)
             return server
-        conversation = known or self._state.begin(name, num_tokens, digest, reports_end=reports_end)
+        conversation = known or self._state.begin(name, num_tokens, digest, reports_end=reports_end, worker=worker)
         conversation.cost.wait_seconds += waited_seconds
         began = self._note_call(name)
         # A request shorter than the prompt belongs to a conversation that began anew under the same id.
@@ -117,9 +119,9 @@ class Router:
         self._place(self._routing_policy.acquire(request))
         return server
 
-    async def acquire(self, name: str, num_tokens: int, digest: str, *, reports_end: bool) -> str:
+    async def acquire(self, name: str, num_tokens: int, digest: str, *, reports_end: bool, worker: str = "") -> str:
         """The server for one turn, see `ask`; cancelling the wait withdraws the request."""
-        server = self.ask(name, num_tokens, digest, reports_end=reports_end)
+        server = self.ask(name, num_tokens, digest, reports_end=reports_end, worker=worker)
         conversation = self._state.conversations[name]
         try:
             return await server
@@ -218,7 +220,27 @@ class Router:
         server.load, server.num_failed_polls, server.is_suspended = load, 0, False
         if is_new:
             self._tell_limits(name, server)
-        self._release_lost(name, server)
+        if not server.is_idle:
+            server.idle_since = None
+        elif server.idle_since is None:
+            server.idle_since = self._clock()
+
+    def end_lost(self, living: Container[str]) -> None:
+        """End conversations that run on servers without work, and whose process of agent loops has died.
+
+        A server without work says nothing alone: while an engine is paused for new weights, requests wait before it.
+
+        Args:
+            living: Names of the processes that are not taken for dead.
+        """
+        for server in self._state.servers.values():
+            if server.idle_since is None:
+                continue
+            for name in list(server.running):
+                conversation = self._state.conversations[name]
+                if conversation.worker not in living and conversation.started_at < server.idle_since:
+                    self._state.counts.lost += conversation.num_running
+                    self._finish(name, conversation, conversation.context_tokens)
 
     def tick(self) -> None:
         """End conversations without a call for `forget_after_seconds`, unless a request waits or is known to run."""
@@ -384,17 +406,3 @@ class Router:
         for name, server in self._state.servers.items():
             if server.num_failed_polls >= _MAX_FAILED_POLLS and not server.is_suspended:
                 self._suspend(name)
-
-    def _release_lost(self, name: str, server: RoutedServer) -> None:
-        """Release requests on a server that has reported no work twice since they started: their clients have died."""
-        if server.known_load is None or server.known_load.num_requests:
-            server.idle_since = None
-            return
-        if server.idle_since is None:
-            server.idle_since = self._clock()
-            return
-        for each in list(server.running):
-            conversation = self._state.conversations[each]
-            while conversation.num_running and conversation.started_at < server.idle_since:
-                self._state.counts.lost += 1
-                self._end_request(each, conversation, name)

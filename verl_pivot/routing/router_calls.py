@@ -38,6 +38,9 @@ _RESTART_SECONDS = 60.0
 """Seconds for which a failed call is repeated, since Ray restarts an actor that has died."""
 _PAUSE_SECONDS = 0.5
 """Seconds between two such repetitions."""
+_ALIVE_SECONDS = 20.0
+"""Seconds between two calls that a process makes even without messages, so that it does not count as dead while its
+turns run."""
 _CALL_FAILED = (RayActorError, TimeoutError)
 """Errors of a call that never reached its actor, or whose actor died meanwhile."""
 
@@ -68,6 +71,8 @@ class _Letter(NamedTuple):
 class ShardCalls:
     """Calls of one actor by a process of agent loops: one at a time with its messages, and one that waits for news.
 
+    A process that has called once goes on to call every 20 s, since the actor takes a silent one for dead.
+
     If the actor dies, Ray restarts it without its state: all turns that wait ask again, as new conversations. If Ray
     does not restart it, each waiting turn is told that the actor is lost.
     """
@@ -92,6 +97,8 @@ class ShardCalls:
         self._is_urgent = asyncio.Event()
         """Whether the outbox has a message whose answer somebody waits for."""
         self._sender: asyncio.Task[None] | None = None
+        self._next_sign: asyncio.TimerHandle | None = None
+        """Timer of the next call that is made even without messages; None before the first message."""
         self._listener: asyncio.Task[None] | None = None
         self._actor_start = 0
         """Start of the actor that has taken in the messages, see RouterNews."""
@@ -130,8 +137,21 @@ class ShardCalls:
         self._outbox.append(_Letter(message, cost))
         if not isinstance(message, TurnOver):
             self._is_urgent.set()
+        self._call()
+        if self._next_sign is None:
+            self._next_sign = asyncio.get_running_loop().call_later(_ALIVE_SECONDS, self._show_life)
+
+    def _call(self) -> None:
+        """Let a call of the actor be made, unless one is under way."""
         if self._sender is None:
             self._sender = self._task(self._send())
+
+    def _show_life(self) -> None:
+        """Call the actor from time to time, also without messages, until it is lost."""
+        self._next_sign = None
+        if not self.is_lost:
+            self._call()
+            self._next_sign = asyncio.get_running_loop().call_later(_ALIVE_SECONDS, self._show_life)
 
     async def _ask(self, asked: TurnAsked) -> Answer | ActorLost | None:
         """The answer to one question; None if the router took this process for dead and has forgotten the question."""
@@ -157,27 +177,32 @@ class ShardCalls:
     # ---- the call with messages
 
     async def _send(self) -> None:
-        """Send all messages; those that come during a call go with the next one."""
+        """Call the actor once, and then until all messages are sent; those that come during a call go with the next."""
         try:
+            await self._send_some()
             while self._outbox:
-                await self._gather()
-                letters, self._outbox = self._outbox[:_MOST_MESSAGES], self._outbox[_MOST_MESSAGES:]
-                self._in_flight = letters
-                try:
-                    taken = await self._take([each.message for each in letters])
-                except _CALL_FAILED as error:
-                    await self._after_failure(letters, error)
-                    continue
-                self._in_flight = []
-                ends = (each for each in letters if isinstance(each.message, ConversationOver))
-                for letter, cost in zip(ends, taken.costs, strict=True):
-                    letter.set_cost(cost)
-                self._read(taken.news)
-                asked = (each.message.number for each in letters if isinstance(each.message, TurnAsked))
-                if self._listener is None and not self._questions.keys().isdisjoint(asked):
-                    self._listener = self._task(self._listen())
+                await self._send_some()
         finally:
             self._sender = None
+
+    async def _send_some(self) -> None:
+        """Call the actor with as many messages as go in one call, which may be none."""
+        await self._gather()
+        letters, self._outbox = self._outbox[:_MOST_MESSAGES], self._outbox[_MOST_MESSAGES:]
+        self._in_flight = letters
+        try:
+            taken = await self._take([each.message for each in letters])
+        except _CALL_FAILED as error:
+            await self._after_failure(letters, error)
+            return
+        self._in_flight = []
+        ends = (each for each in letters if isinstance(each.message, ConversationOver))
+        for letter, cost in zip(ends, taken.costs, strict=True):
+            letter.set_cost(cost)
+        self._read(taken.news)
+        asked = (each.message.number for each in letters if isinstance(each.message, TurnAsked))
+        if self._listener is None and not self._questions.keys().isdisjoint(asked):
+            self._listener = self._task(self._listen())
 
     async def _gather(self) -> None:
         """Let messages gather in the outbox for a moment if there was a call just now, or none of them is urgent."""

@@ -79,6 +79,8 @@ class RoutedConversation:
     prompt_tokens: int
     reports_end: bool
     """Whether its agent loop will report its end."""
+    worker: str
+    """Name of the process that its agent loop runs in."""
     context_tokens: int = 0
     """Tokens after its prompt at the beginning of its newest turn."""
     server: str | None = None
@@ -118,6 +120,11 @@ class RoutedServer:
     def known_load(self) -> EngineLoad | None:
         """The newest load; None if it reported none, or only that of one half of a prefill-decode pair."""
         return None if self.load is None or self.load.is_prefill_half else self.load
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether its newest load says that it has no requests."""
+        return self.known_load is not None and not self.known_load.num_requests
 
     @property
     def capacity(self) -> int:
@@ -162,9 +169,11 @@ class RouterState:
 
     # ---- conversations
 
-    def begin(self, name: str, num_tokens: int, digest: str, *, reports_end: bool) -> RoutedConversation:
+    def begin(self, name: str, num_tokens: int, digest: str, *, reports_end: bool, worker: str) -> RoutedConversation:
         """Add a conversation. The tokens of its first request are its prompt; equal prompts make a group."""
-        conversation = RoutedConversation(group=digest, prompt_tokens=num_tokens, reports_end=reports_end)
+        conversation = RoutedConversation(
+            group=digest, prompt_tokens=num_tokens, reports_end=reports_end, worker=worker
+        )
         self.conversations[name] = conversation
         return conversation
 
