@@ -1,7 +1,7 @@
 """routing.router: waiting and placement of requests, accounts that balance, servers and clients that fail."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from typing import Any
 
 import pytest
@@ -336,26 +336,56 @@ async def test_conversations_without_calls_are_forgotten_unless_a_request_runs()
     assert router.status()["conversations"] == 2
 
 
-class CountingPolicy(LeastInflight):
-    num_forgotten = 0
-    """Number of calls of `forget_prefixes`."""
+class ForgettingPolicy(LeastInflight):
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgotten: list[list[str]] = []
+        """Conversations of each call of `forget_prefixes`."""
 
-    def forget_prefixes(self) -> None:
-        self.num_forgotten += 1
+    def forget_prefixes(self, conversations: Iterable[str]) -> None:
+        self.forgotten.append(list(conversations))
+
+
+def forgetting_router() -> tuple[ForgettingPolicy, Router]:
+    policy = ForgettingPolicy()
+    router = Router(policy, Clock(), forget_after_seconds=60)
+    router.add_server("a", load())
+    return policy, router
 
 
 async def test_only_newer_weights_than_ever_invalidate_prefixes() -> None:
-    policy = CountingPolicy()
-    router = Router(policy, Clock(), forget_after_seconds=60)
-    router.add_server("a", load())
+    policy, router = forgetting_router()
+    await acquire(router, "old")
 
     num_forgotten = []
     for step in (None, 3, 3, 4, 4, 3, None, 5):
+        clock_of(router).now += 1.0
         await acquire(router, "w")
         router.end("w", 1, step)
-        num_forgotten.append(policy.num_forgotten)
+        num_forgotten.append(len(policy.forgotten))
 
     assert num_forgotten == [0, 0, 0, 1, 1, 1, 1, 2]
+    assert policy.forgotten == [["old"], ["old"]]
+
+
+async def test_the_first_end_of_a_step_invalidates_no_prefix_of_turns_that_began_with_its_weights() -> None:
+    policy, router = forgetting_router()
+    for name in ("unfinished", "returns", "ends"):
+        await acquire(router, name)
+    router.release("a", "returns")
+    clock_of(router).now = 10.0
+    router.end("ends", 100, 1)
+
+    clock_of(router).now = 20.0
+    await acquire(router, "returns", context=50)
+    for name in ("new", "first to end"):
+        await acquire(router, name)
+    clock_of(router).now = 30.0
+    router.end("first to end", 100, 2)
+    assert policy.forgotten == [["unfinished"]]
+
+    assert router.forget_prefixes() == 3
+    assert sorted(policy.forgotten[1]) == ["new", "returns", "unfinished"]
 
 
 async def test_a_capacity_that_is_reported_late_is_used() -> None:

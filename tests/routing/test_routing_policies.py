@@ -192,14 +192,45 @@ def test_the_number_of_moves_is_limited() -> None:
     assert ask(policy, "c0", context=520, now=12.0) == [("c0", "a")]
 
 
+def test_a_parked_prefix_that_new_weights_invalidated_does_not_prevent_a_move() -> None:
+    policy = forecast(capacity=100_000, light_block_size=8, max_moves=0.0)
+    for number in range(8):
+        ask(policy, f"c{number}")
+    for number in range(2):
+        release(policy, f"c{number}", "a", may_be_last=True)
+    policy.forget_prefixes(["c0"])
+
+    assert [ask(policy, name, context=520, now=12.0) for name in ("c0", "c1")] == [[("c0", "b")], [("c1", "a")]]
+
+
+def test_least_inflight_forgets_the_servers_of_the_conversations_whose_prefix_new_weights_invalidated() -> None:
+    policy = with_servers(LeastInflight())
+    assert [ask(policy, name)[0].server for name in "wxyz"] == ["a", "b", "a", "b"]
+    for name, server in (("x", "b"), ("w", "a"), ("z", "b")):
+        release(policy, name, server)
+    policy.forget_prefixes(["w", "unknown"])
+
+    assert [ask(policy, name, context=10)[0].server for name in "wz"] == ["b", "b"]
+
+
+def test_cache_aware_forgets_only_the_prefixes_that_new_weights_invalidated() -> None:
+    policy = with_servers(CacheAware())
+    assert [ask(policy, name, group=name)[0].server for name in "wxy"] == ["a", "b", "a"]
+    policy.forget_prefixes(["w", "unknown"])
+
+    assert [ask(policy, name, group=name, context=10)[0].server for name in "wx"] == ["b", "b"]
+
+
 def test_a_prefix_that_new_weights_invalidated_does_not_prevent_a_move() -> None:
     policy = forecast(capacity=100_000, light_block_size=8, max_moves=0.0)
     for number in range(8):
         ask(policy, f"c{number}")
     release(policy, "c0", "a")
-    policy.forget_prefixes()
+    policy.forget_prefixes(["c0", "unknown"])
 
     assert ask(policy, "c0", context=520, now=12.0) == [("c0", "b")]
+    release(policy, "c1", "a")
+    assert ask(policy, "c1", context=520, now=12.0) == [("c1", "a")]
 
 
 def test_rollouts_of_one_turn_are_spread_one_by_one_and_fill_the_engines_queues() -> None:

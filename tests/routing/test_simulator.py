@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -265,7 +266,7 @@ class _Recorder:
     def remove_server(self, name: str, now: float) -> list[Placement]:
         return []
 
-    def forget_prefixes(self) -> None:
+    def forget_prefixes(self, conversations: Iterable[str]) -> None:
         pass
 
 

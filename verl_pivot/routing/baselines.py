@@ -1,7 +1,7 @@
 """Routing policies of other systems, which `kv_forecast` is compared with: verl, SGLang's gateway, rStar2-Agent."""
 
 from collections import Counter, OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from verl_pivot.routing.routing_policy import ConversationEnd, Placement, TurnRelease, TurnRequest
@@ -44,7 +44,7 @@ class Static:
         self._places = {conversation: server for conversation, server in self._places.items() if server != name}
         return ()
 
-    def forget_prefixes(self) -> None:
+    def forget_prefixes(self, conversations: Iterable[str]) -> None:
         pass
 
 
@@ -89,8 +89,9 @@ class LeastInflight:
         del self._inflight[name]
         return ()
 
-    def forget_prefixes(self) -> None:
-        self._places.clear()
+    def forget_prefixes(self, conversations: Iterable[str]) -> None:
+        for name in conversations:
+            self._places.pop(name, None)
 
     def _choose(self, request: TurnRequest) -> str:
         """The server for a conversation without a remembered one."""
@@ -149,7 +150,7 @@ class KvAdmission:
         self._places = {conversation: server for conversation, server in self._places.items() if server != name}
         return self._admit()
 
-    def forget_prefixes(self) -> None:
+    def forget_prefixes(self, conversations: Iterable[str]) -> None:
         pass
 
     def _emptiest(self) -> str:
@@ -234,12 +235,7 @@ class CacheAware:
         return ()
 
     def end(self, end: ConversationEnd) -> Sequence[Placement]:
-        if end.conversation in self._places:
-            group = self._places.pop(end.conversation).group
-            self._group_sizes[group] -= 1
-            if not self._group_sizes[group]:
-                del self._group_sizes[group]
-                self._prompts.pop(group, None)
+        self._forget(end.conversation)
         return ()
 
     def add_server(
@@ -254,10 +250,19 @@ class CacheAware:
         self._prompts = {group: server for group, server in self._prompts.items() if server != name}
         return ()
 
-    def forget_prefixes(self) -> None:
-        self._places.clear()
-        self._prompts.clear()
-        self._group_sizes.clear()
+    def forget_prefixes(self, conversations: Iterable[str]) -> None:
+        for name in conversations:
+            self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Forget a conversation, and with the last one of a prompt the server that has the prompt."""
+        cached = self._places.pop(name, None)
+        if cached is None:
+            return
+        self._group_sizes[cached.group] -= 1
+        if not self._group_sizes[cached.group]:
+            del self._group_sizes[cached.group]
+            self._prompts.pop(cached.group, None)
 
     def _cached_prefix(self, request: TurnRequest) -> _CachedPrefix:
         place = self._places.get(request.conversation)

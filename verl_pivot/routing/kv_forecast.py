@@ -1,6 +1,6 @@
 """Routing policy `kv_forecast`: a new conversation waits until the KV cache it is forecast to need fits."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -97,7 +97,6 @@ class KvForecast:
         """Ended conversations of this step at which the length forecast is updated next."""
         self._has_pressure = False
         """Whether the KV caches are expected to fill in this step, or have filled."""
-        self._cache_epoch = 0
         self._num_moves = 0
         self._num_begun = 0
         self._time_shares = TimeShares()
@@ -158,8 +157,11 @@ class KvForecast:
         self._blocks = {group: block for group, block in self._blocks.items() if block.server != name}
         return self._admit_anywhere(now)
 
-    def forget_prefixes(self) -> None:
-        self._cache_epoch += 1
+    def forget_prefixes(self, conversations: Iterable[str]) -> None:
+        for name in conversations:
+            if (place := self._places.get(name)) is not None:
+                live = self._parked.get(name) or self._servers[place].live[name]
+                live.has_prefix = False
 
     def _begin_step(self) -> None:
         """Forecast from the lengths of the step that has just ended."""
@@ -210,7 +212,7 @@ class KvForecast:
             self._places[name] = place = destination
             self._num_moves += 1
         live.context_tokens, live.turn_began_at, live.turn_seconds = request.context_tokens, request.now, None
-        live.cache_epoch = self._cache_epoch
+        live.has_prefix = True
         return Placement(name, place)
 
     def _server_to_move_to(self, place: str, live: LiveConversation) -> str | None:
@@ -222,7 +224,7 @@ class KvForecast:
         here, there = self._servers[place].load, self._servers[emptiest].load
         if here <= self._servers[emptiest].load_with(1):
             return None
-        if live.cache_epoch < self._cache_epoch:
+        if not live.has_prefix:
             return emptiest
         if self._waiting or self._num_moves >= self._options.max_moves * self._num_begun:
             return None
@@ -321,7 +323,6 @@ class KvForecast:
             prompt_tokens=request.prompt_tokens,
             context_tokens=request.context_tokens,
             turn_began_at=request.now,
-            cache_epoch=self._cache_epoch,
         )
         self._servers[name].add(request.conversation, live)
         self._places[request.conversation] = name

@@ -33,8 +33,8 @@ class LiveConversation:
     """Time in seconds at which its newest turn began."""
     turn_seconds: float | None = None
     """Duration of its newest turn; None while that turn runs."""
-    cache_epoch: int
-    """Epoch in which its prefix was computed. Each emptying of the engines' prefix caches begins a new epoch."""
+    has_prefix: bool = True
+    """Whether its server has its prefix, which new weights invalidate."""
 
     def tokens(self, rate: float, now: float) -> float:
         """Tokens of its response, estimated from the time that its newest turn has run.

@@ -60,6 +60,9 @@ class Router:
         self._waiters: dict[str, _Waiter] = {}
         self._num_waiting_to_begin = 0
         self._global_step: int | None = None
+        """Newest training step that an end of a conversation has named."""
+        self._step_named_at = 0.0
+        """Time in seconds of the newest end that has named this step."""
         self._largest_capacity = 0
         """KV tokens of the largest server."""
 
@@ -149,7 +152,7 @@ class Router:
             name: Id of the conversation.
             response_tokens: Length of the response, observations included.
             global_step: Training step of the newest weights that the conversation has seen. The first conversation with
-                newer weights invalidates all cached prefixes.
+                newer weights invalidates the prefixes of turns that began while ends still named the step before.
         """
         self._observe_step(global_step)
         conversation = self._state.conversations.get(name)
@@ -182,7 +185,7 @@ class Router:
 
     def forget_prefixes(self) -> int:
         """Note that the engines' caches are empty; returns the number of conversations that had a place."""
-        self._routing_policy.forget_prefixes()
+        self._routing_policy.forget_prefixes(self._state.conversations)
         return sum(conversation.server is not None for conversation in self._state.conversations.values())
 
     # ---- servers
@@ -368,11 +371,14 @@ class Router:
         self._finish(name, self._state.conversations[name], None)
 
     def _observe_step(self, global_step: int | None) -> None:
-        if global_step is None or (self._global_step is not None and global_step <= self._global_step):
+        if global_step is None or (self._global_step is not None and global_step < self._global_step):
             return
-        if self._global_step is not None:
-            self.forget_prefixes()
-        self._global_step = global_step
+        if self._global_step is not None and global_step > self._global_step:
+            began_before = [
+                name for name, each in self._state.conversations.items() if each.started_at <= self._step_named_at
+            ]
+            self._routing_policy.forget_prefixes(began_before)
+        self._global_step, self._step_named_at = global_step, self._clock()
 
     def _tell_limits(self, name: str, server: RoutedServer) -> None:
         """Add a server to the routing policy, or change its limits there."""

@@ -1,6 +1,6 @@
 """RoutingPolicy, the interface of policies that decide which engine serves a turn: TurnRequest -> Placements."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -85,6 +85,10 @@ class RoutingPolicy(Protocol):
         """Remove a server with its cached prefixes. No release comes for the turns that run there."""
         ...
 
-    def forget_prefixes(self) -> None:
-        """Note that the engines' prefix caches are empty, since they have new weights."""
+    def forget_prefixes(self, conversations: Iterable[str]) -> None:
+        """Note that the engines no longer have the prefixes of some conversations, since they have new weights.
+
+        Args:
+            conversations: Their ids, which may be unknown.
+        """
         ...

@@ -1,7 +1,7 @@
 """ShardedForecast, a routing policy for simulations only: routers of several shards that exchange conversations."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from verl_pivot.routing.kv_forecast import KvForecast
@@ -55,9 +55,10 @@ class ShardedForecast:
     def remove_server(self, name: str, now: float) -> Sequence[Placement]:
         return self._placed(self._policies[self._servers.pop(name)].remove_server(name, now))
 
-    def forget_prefixes(self) -> None:
+    def forget_prefixes(self, conversations: Iterable[str]) -> None:
+        names = list(conversations)
         for policy in self._policies:
-            policy.forget_prefixes()
+            policy.forget_prefixes(names)
 
     def _placed(self, placements: Sequence[Placement]) -> Sequence[Placement]:
         for conversation, server in placements:
