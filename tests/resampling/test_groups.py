@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from tests.support.rollout_records import make_record
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.process import needs_critic
 from verl_pivot.resampling.dynamic_sampling import DropReason, EqualRewards
 from verl_pivot.resampling.groups import DroppedGroups, Group, Rollout, resampling_metrics
 from verl_pivot.resampling.penalties import Penalty, penalty_of_record
@@ -146,6 +147,8 @@ def config(**changes: object) -> DictConfig:
         "data": {"gen_batch_size": 1, "train_batch_size": 16},
         "trainer": {"v1": {"trainer_mode": "sync"}},
         "actor_rollout_ref": {"rollout": {"n": 8}, "actor": {"ppo_mini_batch_size": 16}},
+        "algorithm": {"adv_estimator": "grpo"},
+        "critic": {"enable": None},
     }
     made = OmegaConf.create(values)
     for path, value in changes.items():
@@ -188,4 +191,16 @@ def test_settings_that_cannot_work_are_refused_before_the_launch(changes: dict[s
     made = config(**changes)
 
     with pytest.raises(ConfigError, match=message):
-        check_batch(made, parse_resampling(made))
+        check_batch(made, parse_resampling(made), trains_critic=needs_critic(made))
+
+
+@pytest.mark.parametrize("critic", [{"algorithm__adv_estimator": "gae"}, {"critic__enable": True}])
+def test_beside_a_critic_a_batch_must_keep_its_size(critic: dict[str, object]) -> None:
+    made = config(**critic)
+
+    with pytest.raises(ConfigError, match=r"many times the batch: set pivot\.resampling\.equal_rewards=keep beside a"):
+        check_batch(made, parse_resampling(made), trains_critic=needs_critic(made))
+
+    for equal_rewards in ("keep", "drop", "keep_half"):
+        made = config(**critic, pivot__resampling__equal_rewards=equal_rewards)
+        check_batch(made, parse_resampling(made), trains_critic=needs_critic(made))

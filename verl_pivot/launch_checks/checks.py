@@ -74,7 +74,7 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     if "method" in chosen:
         check_mini_batch(config)
     if "resampling" in config.pivot:
-        check_batch(config, parse_resampling(config))
+        check_batch(config, parse_resampling(config), trains_critic=needs_critic(config))
     check_verl_names(config)
     _check_sequence_parallel(config)
     check_separate_trainer(config)

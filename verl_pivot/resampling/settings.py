@@ -78,8 +78,13 @@ def settings_of(chosen: DictConfig) -> ResamplingSettings:
     return validated(ResamplingSettings, OmegaConf.to_container(chosen, resolve=True), "pivot.resampling")
 
 
-def check_batch(config: DictConfig, settings: ResamplingSettings) -> None:
+def check_batch(config: DictConfig, settings: ResamplingSettings, *, trains_critic: bool) -> None:
     """Refuse settings with which verl could not replace single groups, or would train on another number of rollouts.
+
+    Args:
+        config: verl's whole config.
+        settings: Its section `pivot.resampling`.
+        trains_critic: Whether the launch trains a critic.
 
     Raises:
         ConfigError: If two keys contradict each other; the message names them.
@@ -93,6 +98,12 @@ def check_batch(config: DictConfig, settings: ResamplingSettings) -> None:
         raise ConfigError(
             "pivot.resampling.equal_rewards=reject makes updates smaller, which trainer.v1.trainer_mode=separate_async "
             "does not allow: set pivot.resampling.equal_rewards=drop, which replaces such groups"
+        )
+    if settings.equal_rewards is EqualRewards.REJECT and trains_critic:
+        raise ConfigError(
+            "pivot.resampling.equal_rewards=reject makes the actor's mini-batches smaller than the critic's, and verl "
+            "would pad updates to a common multiple of both, many times the batch: set "
+            "pivot.resampling.equal_rewards=keep beside a critic"
         )
     if settings.group_size != config.actor_rollout_ref.rollout.n:
         raise ConfigError(
