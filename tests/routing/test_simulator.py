@@ -19,7 +19,14 @@ from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.routing.baselines import Static
 from verl_pivot.routing.routing_policy import ConversationEnd, Placement, RoutingPolicy, TurnRelease, TurnRequest
 from verl_pivot.routing.simulator.bound import bound
-from verl_pivot.routing.simulator.comparison import ROUTING_POLICIES, ComparedStep, compare_seed, summarize
+from verl_pivot.routing.simulator.comparison import (
+    ROUTING_POLICIES,
+    ComparedStep,
+    compare,
+    compare_seed,
+    compared_step,
+    summarize,
+)
 from verl_pivot.routing.simulator.engine import EngineRates, EngineRequest, SimulatedEngine
 from verl_pivot.routing.simulator.oracle import Oracle
 from verl_pivot.routing.simulator.recorded import read_conversations
@@ -476,6 +483,22 @@ def test_recorded_rollouts_are_rolled_out_again(tmp_path: Path) -> None:
     done = cli("route", "simulate", "--recorded", dump, "--set", "num_engines=2", "--policy", "kv_forecast")
     assert done.returncode == 0, done.stderr
     assert "1.jsonl: means of 1 steps, lower bound" in done.stdout
+
+
+@pytest.mark.parametrize("size", [1, 8, 128])
+def test_all_recorded_rollouts_of_a_prompt_bear_an_equal_share_of_it_in_the_bound(size: int) -> None:
+    scenario = replace(SMALL, num_engines=1)  # with groups of 8
+    recorded = [conversation(SimulatedTurn(generated=100), id_=each, prompt_tokens=20_000) for each in range(size)]
+
+    found = bound(scenario, recorded, RATES)
+    result = compare("recorded", 0, compared_step(scenario, recorded, []), ["least_inflight"])
+
+    response_reads = size * (100 * 99 / 2)
+    steps = (response_reads + 100 * 20_000) / 60_000
+    reads = response_reads + size * 100 * 20_000
+    assert found.work == pytest.approx(11.5e-3 * steps + 45e-6 * size * 100 + 61e-9 * reads + 20_000 / 16_000)
+    assert result.bound_seconds == found.seconds
+    assert result.outcomes["least_inflight"].makespan_seconds >= found.seconds - 1e-9
 
 
 @pytest.mark.parametrize(

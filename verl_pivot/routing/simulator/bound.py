@@ -1,5 +1,6 @@
 """Conversations of a step and speeds of engines -> lower bounds of its duration, which no schedule can beat."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -63,11 +64,11 @@ def bound(scenario: Scenario, conversations: Sequence[SimulatedConversation], ra
     """The lower bounds of a step's makespan.
 
     Args:
-        scenario: The engines and the size of groups.
+        scenario: The engines.
         conversations: Every rollout of the step.
         rates: Speeds of the engines.
     """
-    costs = _costs(scenario, conversations, rates)
+    costs = _costs(conversations, rates)
     num_steps = costs.held.sum() / scenario.capacity
     work = (
         rates.step_seconds * num_steps
@@ -82,8 +83,9 @@ def bound(scenario: Scenario, conversations: Sequence[SimulatedConversation], ra
     )
 
 
-def _costs(scenario: Scenario, conversations: Sequence[SimulatedConversation], rates: EngineRates) -> _Costs:
-    rows = [_cost(each, scenario.group_size, rates) for each in conversations]
+def _costs(conversations: Sequence[SimulatedConversation], rates: EngineRates) -> _Costs:
+    sizes = Counter(each.group for each in conversations)
+    rows = [_cost(each, sizes[each.group], rates) for each in conversations]
     return _Costs(*np.array(rows, dtype=np.float64).T)
 
 

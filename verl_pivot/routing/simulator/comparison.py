@@ -22,6 +22,9 @@ BASELINE = "least_inflight"
 _SEED_OF_STEP_BEFORE = 1_000_000
 """Number added to a step's seed to draw the step before it, whose lengths the routing policies know."""
 
+_ROUNDING = 1e-9
+"""Share of a makespan that its sum of many times may be rounded by: a rollout alone takes exactly its lower bound."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedStep:
@@ -150,7 +153,7 @@ def compare(
     bounds = bound(scenario, conversations, rates)
     least = bounds.seconds
     for each, outcome in outcomes.items():
-        assert outcome.makespan_seconds >= least, (
+        assert outcome.makespan_seconds >= (1.0 - _ROUNDING) * least, (
             f"{each} took {outcome.makespan_seconds} s, but the lower bound is {least} s"
         )
     return SeedResult(
