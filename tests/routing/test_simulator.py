@@ -2,8 +2,9 @@
 
 import json
 import math
+import re
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -461,6 +462,54 @@ def test_a_field_of_a_scenario_can_be_set_and_an_unknown_one_lists_all_fields() 
         ConfigError, match="--set capacity=much: capacity must be of type int, such as 400000, got 'much'"
     ):
         with_options(SCENARIOS["A"], ["capacity=much"])
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ("num_engines=0", "num_engines must be from 1 to 1e+09"),
+        ("max_running=0", "max_running must be from 1 to 1e+09"),
+        ("prompt_sigma=11", "prompt_sigma must be from 0 to 10"),
+        ("slow_factor=0", "slow_factor must be from 0.001 to 1e+09"),
+        ("hard_groups=1.5", "hard_groups must be from 0 to 1"),
+        ("median_tokens=inf", "median_tokens must be from 1 to 1e+09"),
+    ],
+)
+def test_a_value_of_a_field_out_of_its_range_is_refused_with_the_range(option: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--set {re.escape(f'{option}: {message}')}$"):
+        with_options(SCENARIOS["A"], [option])
+
+
+def test_every_number_of_a_scenario_has_a_range_from_0_on() -> None:
+    numbers = {name: value for name, value in asdict(Scenario()).items() if not isinstance(value, bool)}
+
+    for name, value in numbers.items():
+        for text in ("-1",) if isinstance(value, int) else ("-1", "nan", "inf"):
+            with pytest.raises(ConfigError, match=f"^--set {name}={text}: {name} must be from "):
+                with_options(SCENARIOS["A"], [f"{name}={text}"])
+
+
+def test_known_scenarios_are_within_their_ranges() -> None:
+    for scenario in SCENARIOS.values():
+        values = [f"{name}={value}" for name, value in asdict(scenario).items()]
+        assert with_options(SCENARIOS["A"], values) == scenario
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            ["capacity=13311"],
+            r"^an engine with capacity=13311 cannot hold a rollout with prompt_tokens=1024 and budget=",
+        ),
+        (["num_engines=1", "dies_at_seconds=5"], "^the only engine cannot die: let --set num_engines be 2 or more, or"),
+    ],
+)
+def test_engines_that_could_not_run_every_rollout_are_refused(options: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        with_options(SCENARIOS["A"], options)
+    with_options(SCENARIOS["A"], ["capacity=13312"])
+    with_options(SCENARIOS["A"], ["num_engines=2", "dies_at_seconds=5"])
 
 
 def recorded_rollout(*turn_tokens: int) -> RolloutRecord:

@@ -4,11 +4,43 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from verl_pivot.errors import ConfigError
 
 _BOOLS = {"true": True, "false": False}
+
+
+class _Range(NamedTuple):
+    """Values that a field of a scenario may have."""
+
+    least: float
+    most: float = 1e9
+
+
+_RANGES = {
+    "num_engines": _Range(1),
+    "capacity": _Range(1),
+    "max_running": _Range(1),
+    "num_slow_engines": _Range(0),
+    "slow_factor": _Range(0.001),
+    "dies_at_seconds": _Range(0),
+    "num_groups": _Range(1),
+    "group_size": _Range(1),
+    "prompt_tokens": _Range(1),
+    "budget": _Range(1),
+    "median_tokens": _Range(1),
+    "prompt_sigma": _Range(0, 10),
+    "rollout_sigma": _Range(0, 10),
+    "last_turn": _Range(0, 1),
+    "max_turns": _Range(1),
+    "observation_tokens": _Range(0),
+    "mean_wait_seconds": _Range(0),
+    "max_wait_seconds": _Range(0),
+    "hard_groups": _Range(0, 1),
+    "hard_factor": _Range(0.001),
+}
+"""{field of a scenario that is a number: its range}"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +200,8 @@ def with_options(scenario: Scenario, options: Sequence[str]) -> Scenario:
         options: `field=value` each, as on the command line.
 
     Raises:
-        ConfigError: If a field is unknown, or its value has another type.
+        ConfigError: If a field is unknown, its value has another type or is out of its range, or no engine could run
+            the longest rollout.
     """
     types = {name: type(value) for name, value in asdict(Scenario()).items()}
     chosen: dict[str, Any] = {}
@@ -183,7 +216,23 @@ def with_options(scenario: Scenario, options: Sequence[str]) -> Scenario:
                 f"--set {option}: {name} must be of type {types[name].__name__}, such as {getattr(scenario, name)}, "
                 f"got {text!r}"
             ) from error
-    return replace(scenario, **chosen)
+        if (allowed := _RANGES.get(name)) and not allowed.least <= chosen[name] <= allowed.most:
+            raise ConfigError(f"--set {option}: {name} must be from {allowed.least:g} to {allowed.most:g}")
+    changed = replace(scenario, **chosen)
+    _check_engines(changed)
+    return changed
+
+
+def _check_engines(scenario: Scenario) -> None:
+    if scenario.capacity < scenario.prompt_tokens + scenario.budget:
+        raise ConfigError(
+            f"an engine with capacity={scenario.capacity} cannot hold a rollout with prompt_tokens="
+            f"{scenario.prompt_tokens} and budget={scenario.budget}: let --set capacity be at least their sum"
+        )
+    if scenario.dies_at_seconds and scenario.num_engines == 1:
+        raise ConfigError(
+            "the only engine cannot die: let --set num_engines be 2 or more, or give --set dies_at_seconds=0"
+        )
 
 
 def draw_conversations(scenario: Scenario, seed: int) -> list[SimulatedConversation]:
