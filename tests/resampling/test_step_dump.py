@@ -1,10 +1,14 @@
 """resampling.step_dump: the file of a step is whole or absent, whatever ends the run."""
 
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -154,6 +158,52 @@ def test_a_full_disk_stops_the_run_at_the_next_step_and_leaves_no_torn_file(tmp_
     with pytest.raises(ConfigError, match=r"No space left on device; make room there or choose another folder with"):
         fill_two_steps(dump)
     assert list(tmp_path.glob("1.jsonl*")) == []
+
+
+def fails(call: Callable[[], None], dump: StepDump) -> None:
+    """Make a call that may report a failed write, and wait for the dump's thread."""
+    with suppress(ConfigError):
+        call()
+    dump._thread.submit(lambda: None).result()
+
+
+def test_a_full_disk_leaves_the_published_file_of_a_step_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def copy_a_part(source: Path, target: Path) -> None:
+        target.write_bytes(source.read_bytes()[:10])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    dump = StepDump(tmp_path)
+    dump.add(1, lines("a_0_0"))
+    dump.finish()
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "copyfile", copy_a_part)
+        dump.add(1, lines("b_0_0"))
+        with pytest.raises(ConfigError, match="No space left on device"):
+            dump.finish()
+    dump._thread.submit(lambda: None).result()
+    dump.add(1, lines("c_0_0"))
+    dump.finish()
+
+    assert uids(tmp_path) == ["a_0_0"]
+    assert [path.name for path in tmp_path.iterdir()] == ["1.jsonl"]
+
+
+def test_a_step_of_which_a_part_could_not_be_written_is_not_published_but_the_next_one_is(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl.unfinished").symlink_to("/dev/full")
+    dump = StepDump(tmp_path, batches_per_step=2)
+
+    fails(lambda: dump.add(1, lines("a_0_0")), dump)
+    fails(dump.end_batch, dump)
+    fails(lambda: dump.add(1, lines("b_0_0")), dump)
+    fails(dump.end_batch, dump)
+    fails(dump.finish, dump)
+    assert list(tmp_path.iterdir()) == []
+
+    dump.add(2, lines("c_0_0"))
+    dump.finish()
+    assert uids(tmp_path, 2) == ["c_0_0"]
 
 
 def fill_two_steps(dump: StepDump) -> None:

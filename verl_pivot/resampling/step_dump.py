@@ -54,6 +54,8 @@ class StepDump:
             raise self._error(error) from error
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="rollout-dump")
         self._writing: deque[Future[None]] = deque()
+        self._failed: set[int] = set()
+        """Steps of which lines could not be written; nothing of them is published from then on."""
         self._step: int | None = None
         self._num_batches = 0
         """Number of batches of the step that have ended."""
@@ -68,7 +70,7 @@ class StepDump:
         if is_new:
             self._step, self._num_batches = step, 0
         is_published = self._num_batches >= self._batches_per_step
-        self._submit(self._thread.submit(self._append, step, list(lines), is_new, is_published))
+        self._submit(self._thread.submit(self._write, step, list(lines), is_new, is_published))
 
     def end_batch(self) -> None:
         """Publish the file of the step in the background, if this was its last batch.
@@ -109,6 +111,17 @@ class StepDump:
             "folder with trainer.rollout_data_dir or trainer.validation_data_dir"
         )
 
+    def _write(self, step: int, lines: list[DumpLine], is_new: bool, is_published: bool) -> None:
+        """Append lines to the unfinished file of a step, unless an earlier write of the step has failed."""
+        if step in self._failed:
+            return
+        try:
+            self._append(step, lines, is_new, is_published)
+        except OSError:
+            self._failed.add(step)
+            self._unfinished(step).unlink(missing_ok=True)  # it may be a part of the copy of the finished file
+            raise
+
     def _append(self, step: int, lines: list[DumpLine], is_new: bool, is_published: bool) -> None:
         path = self._unfinished(step)
         if is_published:
@@ -133,7 +146,7 @@ class StepDump:
             last = (group, prompt)
 
     def _publish(self, step: int) -> None:
-        if self._unfinished(step).exists():
+        if step not in self._failed and self._unfinished(step).exists():
             os.replace(self._unfinished(step), self._finished(step))
 
     def _finished(self, step: int) -> Path:
