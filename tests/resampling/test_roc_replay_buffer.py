@@ -441,8 +441,8 @@ def test_a_step_of_partial_rollouts_takes_the_oldest_groups_and_waits_for_a_prom
     assert {key.split("_")[0] for key in rows_left()} == {"a", "b", "c", "d", "slow"}
 
 
-def test_groups_that_stay_over_several_steps_keep_numbers_of_their_own() -> None:
-    buffer = make_buffer("colocate_async")
+def test_groups_that_stay_over_several_batches_and_steps_keep_numbers_of_their_own() -> None:
+    buffer = make_buffer("colocate_async", max_steps=2)
     announce(["a", "b", "c"])
     for uid in "abc":
         finish_with(uid, MIXED)
@@ -450,8 +450,28 @@ def test_groups_that_stay_over_several_steps_keep_numbers_of_their_own() -> None
     announce(["d"])
     finish_with("d", MIXED)
     buffer.get_sampleable_count(1, "train")
+    assert sorted(buffer._numbers.values()) == [0, 1, 2, 3]
 
-    assert len(set(buffer._numbers.values())) == len(buffer._numbers) == 3
+    staying = {uid: buffer._numbers[uid] for uid in buffer._finished}
+    announce(["e"], 2)
+    finish_with("e", MIXED, 2)
+    buffer.get_sampleable_count(2, "train")
+
+    assert buffer._numbers == {**staying, "e": 4}
+    assert len(staying) == 3
+
+
+def test_the_batches_of_a_step_draw_differently() -> None:
+    """With trainer.v1.separate_async.parameter_sync_step above 1 a step has several batches."""
+    buffer = make_buffer("colocate_async", group_size=6)
+    drawn = []
+    for uid in "ab":
+        announce([uid])
+        finish(uid, [rollout_fields(float(index % 2)) for index in range(12)])
+        batch, _ = buffer.sample(1, "train", 1)
+        drawn.append([key.split("_")[1] for key in batch.keys])
+
+    assert drawn[0] != drawn[1]
 
 
 def test_the_first_step_with_a_success_says_whether_successes_have_the_format_tag(

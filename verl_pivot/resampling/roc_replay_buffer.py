@@ -71,21 +71,28 @@ class RocSampling(PivotSampling):
         """
         if partition_id != _TRAIN:
             return super().sample(global_steps, partition_id, batch_size)
-        self._step, self._batch_size = global_steps, batch_size
+        self._begin_step(global_steps)
+        self._batch_size = batch_size
         num_ahead = self._generate_ahead(batch_size)
         batch, metrics = super().sample(global_steps, partition_id, batch_size)
         if self._settings.equal_rewards is EqualRewards.REJECT:
             self._mini_batches.fit(len(self._sampled))
         self._look_for_answers()
         self._dropped, self._left_out = DroppedGroups(), []  # verl may drop groups before it asks for the next batch
-        self._numbers = {uid: number for uid, number in self._numbers.items() if uid in self._finished}
-        self._next_number = 1 + max(self._numbers.values(), default=-1)
         return batch, {
             **metrics,
             **self._resampling_metrics,
             "down_sampling/groups_ahead": float(num_ahead),
             "down_sampling/groups_surplus": float(self._num_surplus),
         }
+
+    def _begin_step(self, step: int) -> None:
+        """Number the prompts of a new step from 0 on, beside groups that stay; all batches of a step go on counting."""
+        if step == self._step:
+            return
+        self._step = step
+        self._numbers = {uid: number for uid, number in self._numbers.items() if uid in self._finished}
+        self._next_number = 1 + max(self._numbers.values(), default=-1)
 
     def _generate_ahead(self, batch_size: int) -> int:
         """Generate more prompts at once if the last steps dropped many groups.
@@ -148,7 +155,7 @@ class RocSampling(PivotSampling):
         return stale, set(), {uid for uid, each in self._finished.items() if each.drop_reason is not None}, Counter()
 
     def _read_finished(self, step: int) -> None:
-        self._step = step
+        self._begin_step(step)
         for uid in self.prompt_global_steps[_TRAIN]:  # type: ignore[attr-defined]  # verl's
             if uid not in self._numbers:
                 self._numbers[uid] = self._next_number
