@@ -66,6 +66,9 @@ class _PlaceTable:
         packed = (place.descriptor * _MOST_BYTES_OF_FILE + place.offset) * _MOST_BYTES + place.length
         self._packed[_short(key)] = packed
 
+    def remove(self, key: str) -> None:
+        self._packed.pop(_short(key), None)
+
 
 def _short(key: str) -> bytes:
     return blake2b(key.encode(), digest_size=16).digest()
@@ -145,6 +148,10 @@ class AnswerCache:
         entry = msgspec.json.decode(os.pread(place.descriptor, place.length, place.offset), type=_Entry)
         assert entry.key == key, (entry.key, key)
         return bytes(entry.answer)
+
+    def forget(self, key: str) -> None:
+        """Treat the answer under a key as absent; it stays in its file until another is put."""
+        self._places.remove(key)
 
     def failures(self, key: str) -> list[str]:
         """Error messages of the failed attempts to get an answer, oldest first."""
