@@ -455,6 +455,25 @@ def test_a_demonstration_in_a_user_message_is_kept() -> None:
     assert messages[1] == Message(role=Role.USER, content="An example.")
 
 
+@pytest.mark.parametrize("name", ["openhands, nebius", "openhands, output.jsonl", "swe-agent, nebius"])
+@pytest.mark.parametrize(
+    ("outcomes", "passed"),
+    [
+        ({"reward": 0.0}, False),
+        ({"reward": 1.0}, True),
+        ({"passed": False}, False),
+        ({"resolved": 0}, False),
+        ({"passed": True, "reward": 0.5}, False),
+    ],
+)
+def test_a_run_passed_if_all_columns_that_state_its_outcome_say_so(
+    name: str, outcomes: JsonObject, passed: bool
+) -> None:
+    row: JsonObject = {**EXAMPLES[name].row, "resolved": None, "target": None, "report": {"resolved": True}, **outcomes}
+
+    assert read(row, ImportOptions(format=EXAMPLES[name].format)).trajectory.passed is passed
+
+
 def test_a_run_that_submitted_a_patch_has_an_unknown_outcome() -> None:
     assert read(EXAMPLES["swe-agent, .traj with calls"].row).trajectory.passed is None
 
