@@ -160,7 +160,8 @@ def _check_profiles(profile: Path, database: duckdb.DuckDBPyConnection) -> None:
         remedy = (
             "some imported rows had no scores: import only rows with scores, or measure a profile of your own"
             if is_published(profile)
-            else "run the same `verl-pivot profile` command again, without --limit: it profiles the missing turns"
+            else "run the same `verl-pivot profile` command again, without --limit and --draw: it profiles the missing "
+            "turns"
         )
         raise DataError(f"the profile lacks {num_missing} of {num_candidates} turns; {remedy}")
 
