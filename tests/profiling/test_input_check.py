@@ -61,6 +61,24 @@ def test_calls_without_schemas_are_refused_unless_they_are_wanted(tmp_path: Path
     assert count_turns(replace(job, allow_no_tools=True), LineIndex([])).num_turns == 2
 
 
+def test_trajectories_of_one_id_with_the_same_turn_are_refused_with_the_number_of_such_ids(tmp_path: Path) -> None:
+    job = make_job(tmp_path, SHOP, replace(SHOP, id="shop-2"), replace(SHOP, id="shop-2"), SHOP)
+
+    with pytest.raises(DataError) as error:
+        count_turns(job, LineIndex([]))
+
+    assert str(error.value) == (
+        f"in {tmp_path / 't.jsonl'}, 2 ids, such as 'shop-2', belong to several trajectories with the same turns, as "
+        "where the outputs of two imports were joined; import all rows together, with one `verl-pivot import`"
+    )
+
+
+def test_trajectories_of_one_id_may_hold_different_turns(tmp_path: Path) -> None:
+    job = make_job(tmp_path, replace(SHOP, expert_turns=(0,)), replace(SHOP, expert_turns=(1,)))
+
+    assert count_turns(job, LineIndex([])).num_turns == 2
+
+
 def test_a_file_without_a_call_has_nothing_to_profile_among_calls(tmp_path: Path) -> None:
     talk = replace(SHOP, messages=(SHOP.messages[0], SHOP.messages[3]))
 

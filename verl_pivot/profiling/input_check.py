@@ -1,7 +1,8 @@
 """ProfileJob -> TurnCounts: reads the whole input before a server starts, and refuses input that cannot be profiled."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
+from pathlib import Path
 
 from verl_pivot.errors import ConfigError, DataError, OptionsError
 from verl_pivot.profiling.job import ProfileJob, TurnCounts
@@ -23,7 +24,7 @@ def count_turns(job: ProfileJob, done: LineIndex) -> TurnCounts:
         done: Turns that the profile already holds.
 
     Raises:
-        DataError: If a line is broken, or there is no turn to measure.
+        DataError: If a line is broken, two trajectories of one id hold the same turn, or there is no turn to measure.
         ConfigError: If a verifier is not known, or trajectories call tools but have no schemas.
         OptionsError: If the verifier options of every turn are invalid. If only those of some turns are, the samples
             of these turns are undecided.
@@ -31,7 +32,7 @@ def count_turns(job: ProfileJob, done: LineIndex) -> TurnCounts:
     num_turns = num_left = num_messages = num_bad = 0
     without_tools: dict[str, None] = {}
     bad_options: OptionsError | None = None
-    for turn in job.turns():
+    for turn in _once_each(job.turns(), job.trajectories):
         num_turns += 1
         num_left += TurnKey(turn.trajectory_id, turn.index) not in done
         try:
@@ -57,6 +58,35 @@ def count_turns(job: ProfileJob, done: LineIndex) -> TurnCounts:
         reason = what if job.settings.turns == "calls" else "the file has no turns"
         raise DataError(f"nothing to profile in {job.trajectories}: {reason}")
     return TurnCounts(num_turns=num_turns, num_left=num_left, num_messages=num_messages)
+
+
+def _once_each(turns: Iterable[Turn], trajectories: Path) -> Iterator[Turn]:
+    """The same turns; a DataError at their end if a key was repeated, since a profile finds its turns by key."""
+    seen: dict[str, int] = {}
+    """{id of a trajectory: sum of 2 ** index over its turns}"""
+    repeated: dict[str, None] = {}
+    for turn in turns:
+        known, bit = seen.get(turn.trajectory_id, 0), 1 << turn.index
+        if known & bit:
+            repeated[turn.trajectory_id] = None
+        seen[turn.trajectory_id] = known | bit
+        yield turn
+    if repeated:
+        raise shared_ids(trajectories, len(repeated), next(iter(repeated)))
+
+
+def shared_ids(trajectories: Path, number: int, example: str) -> DataError:
+    """The error for a file in which several trajectories have one id and hold the same turn.
+
+    Args:
+        trajectories: The file.
+        number: Number of such ids.
+        example: One of them.
+    """
+    return DataError(
+        f"in {trajectories}, {number} ids, such as {example!r}, belong to several trajectories with the same turns, as "
+        "where the outputs of two imports were joined; import all rows together, with one `verl-pivot import`"
+    )
 
 
 def refuse_overlong(turns: Iterable[Turn], num_tokens: Callable[[Turn], int], limit: int) -> None:
