@@ -10,11 +10,11 @@ from tests.profiling.test_profiles import make_settings
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.engines.model_check import check_model
 from verl_pivot.engines.retries import Retries
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import ConfigError, DataError, StateRefusedError
 from verl_pivot.profiling.input_check import count_turns, refuse_overlong
 from verl_pivot.profiling.job import ProfileJob, TurnCounts
 from verl_pivot.profiling.line_index import LineIndex
-from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
+from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory, Turn
 
 TOOL: JsonObject = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
 SHOP = Trajectory(
@@ -94,6 +94,24 @@ def test_prompts_that_are_all_too_long_are_refused_with_the_length_that_keeps_19
         ConfigError, match="all 20 prompts are longer than --max-prompt-tokens 100; 119 would keep 95 %"
     ):
         refuse_overlong(job.turns(), lambda turn: next(lengths), 100)
+
+
+def test_a_template_that_refuses_every_state_is_said_and_one_that_takes_a_state_is_not(tmp_path: Path) -> None:
+    job = make_job(tmp_path, SHOP)
+
+    def refuse_first(turn: Turn) -> int:
+        if turn.index == 0:
+            raise StateRefusedError(f"turn {turn.id} is refused")
+        return 100
+
+    def refuse(turn: Turn) -> int:
+        raise StateRefusedError(f"turn {turn.id} is refused")
+
+    refuse_overlong(job.turns(), refuse_first, 100)
+    with pytest.raises(ConfigError, match="all 1 prompts are longer than --max-prompt-tokens 99"):
+        refuse_overlong(job.turns(), refuse_first, 99)
+    with pytest.raises(StateRefusedError, match="turn shop-1:0 is refused"):
+        refuse_overlong(job.turns(), refuse, 100)
 
 
 def test_prompts_are_counted_up_to_the_first_that_fits(tmp_path: Path) -> None:

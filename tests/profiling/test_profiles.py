@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ from verl_pivot.engines.engine import Completion, Sampling
 from verl_pivot.engines.pool import EnginePool
 from verl_pivot.engines.rendering import ActionText
 from verl_pivot.engines.sglang_engine import SGLangEngine
-from verl_pivot.errors import ConfigError, DataError, EngineError
+from verl_pivot.errors import ConfigError, DataError, EngineError, StateRefusedError
 from verl_pivot.profiling.early_stopping import EarlyStop
 from verl_pivot.profiling.job import drawn_ids
 from verl_pivot.profiling.line_index import LineIndex
@@ -46,6 +47,7 @@ from verl_pivot.profiling.profiles import (
 )
 from verl_pivot.profiling.summary import TrajectoryCluster, TurnOutcome, clustered_mean, outcome, summarize
 from verl_pivot.profiling.writer import ProfileWriter, open_profile
+from verl_pivot.selection.profile_table import profile_rows, profiles_of
 from verl_pivot.types import JsonObject, Message, Role, Sample, ToolCall, Trajectory, Turn, TurnProfile, Verdict
 
 CALL = '<tool_call>{"name": "refund", "arguments": {}}</tool_call>'
@@ -450,6 +452,43 @@ async def test_a_turn_with_an_overlong_prompt_has_a_line_without_samples(tmp_pat
     assert engine.prompts == ["12345"]
     assert (profiles[TurnKey("t", 1)].samples, profiles[TurnKey("t", 1)].num_prompt_tokens) == ((), 15)
     assert json.loads(path.read_text().splitlines()[-1])["reward_mean"] in (None, 0.5)
+
+
+class StrictRenderer(ByteRenderer):
+    """Renderer whose chat template refuses two messages of one role in a row."""
+
+    def prompt_ids(self, turn: Turn) -> list[int]:
+        if any(first.role is second.role for first, second in pairwise(turn.state)):
+            raise StateRefusedError(f"turn {turn.id}", why="roles must alternate")
+        return super().prompt_ids(turn)
+
+
+async def test_a_turn_whose_state_the_template_refuses_has_a_line_without_samples_and_is_undecided(
+    tmp_path: Path,
+) -> None:
+    path, said = tmp_path / "profile.jsonl", list[str]()
+    good, bad = make_trajectory("good", num_turns=1), make_trajectory("bad")
+    bad = replace(bad, messages=(bad.messages[0], *bad.messages))
+    with open_profile(path, make_settings()) as writer:
+        pool = EnginePool([ScriptedEngine(half_right)], said.append)
+        profiler = Profiler(
+            renderer=StrictRenderer(), pool=pool, settings=make_settings(), seed=0, totals=Totals(), say=said.append
+        )
+        everything = [turn for trajectory in (good, bad) for turn in turns(trajectory)]
+        await profile_turns(everything, profiler, writer, concurrency=1, on_turn=lambda: None)
+
+    profiles = read_profiles(path)
+    summary = summarize(profiles.values())
+    table = profiles_of(tuple(profile_rows(path))).to_pylist()
+    assert [(profile.samples, profile.num_prompt_tokens) for key, profile in profiles.items() if key[0] == "bad"] == [
+        ((), 0)
+    ] * 2
+    assert (summary.num_by_outcome[TurnOutcome.MIXED], summary.num_by_outcome[TurnOutcome.UNDECIDED]) == (1, 2)
+    assert sorted(row["outcome"] for row in table) == ["mixed", "undecided", "undecided"]
+    assert said == [
+        "Turn bad:1, and perhaps others, gets no samples: the model's chat template refuses its state (roles must "
+        "alternate)."
+    ]
 
 
 async def test_the_longest_prompt_of_a_trajectory_is_prefilled_before_all_samples(tmp_path: Path) -> None:

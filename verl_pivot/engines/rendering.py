@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 
 from verl_pivot.engines.engine import ActionText
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import ConfigError, StateRefusedError
 from verl_pivot.local.environment import activate_shims
 from verl_pivot.types import Json, Turn
 
@@ -58,16 +58,17 @@ class PromptRenderer:
         """[num_prompt_tokens] token ids of the turn's state, up to where the assistant begins to write.
 
         Raises:
-            DataError: If the chat template refuses the state.
+            StateRefusedError: If the chat template refuses the state.
         """
         try:
             ids: list[int] = self._builder.build_initial_tokens(
                 [message.as_dict() for message in turn.state], tools=list(turn.tools) or None
             )
         except TemplateError as error:
-            raise DataError(
+            raise StateRefusedError(
                 f"turn {turn.id}: the model's chat template refuses its state ({error}); repair the "
-                "trajectory or leave it out"
+                "trajectory or leave it out",
+                why=str(error),
             ) from error
         return ids
 

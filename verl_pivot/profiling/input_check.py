@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil
 from pathlib import Path
 
-from verl_pivot.errors import ConfigError, DataError, OptionsError
+from verl_pivot.errors import ConfigError, DataError, OptionsError, StateRefusedError
 from verl_pivot.profiling.job import ProfileJob, TurnCounts
 from verl_pivot.profiling.line_index import LineIndex
 from verl_pivot.profiling.profiles import TurnKey
@@ -90,7 +90,7 @@ def shared_ids(trajectories: Path, number: int, example: str) -> DataError:
 
 
 def refuse_overlong(turns: Iterable[Turn], num_tokens: Callable[[Turn], int], limit: int) -> None:
-    """Refuse a job whose prompts are all too long; checks at most 5000 prompts, and stops at the first that fits.
+    """Refuse a job without a prompt that can be sampled; checks at most 5000 turns, and stops at the first that fits.
 
     Args:
         turns: Every turn of the job, in the order of each trajectory.
@@ -99,12 +99,23 @@ def refuse_overlong(turns: Iterable[Turn], num_tokens: Callable[[Turn], int], li
 
     Raises:
         ConfigError: If every prompt is longer; the message has the length that would keep 95 % of them.
+        StateRefusedError: If the chat template refuses every state.
     """
     lengths: list[int] = []
-    for turn in turns:
-        if len(lengths) == _NUM_RENDERED or (length := num_tokens(turn)) <= limit:
+    refusals: list[StateRefusedError] = []
+    for number, turn in enumerate(turns):
+        if number == _NUM_RENDERED:
+            return
+        try:
+            length = num_tokens(turn)
+        except StateRefusedError as error:
+            refusals.append(error)
+            continue
+        if length <= limit:
             return
         lengths.append(length)
+    if not lengths:
+        raise refusals[0]
     raise all_overlong(lengths, limit)
 
 

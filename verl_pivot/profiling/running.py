@@ -87,10 +87,13 @@ def _measure(
         limit = job.settings.max_prompt_tokens
         refuse_overlong(job.turns(), lambda turn: len(renderer.prompt_ids(turn)), limit)
 
+    def say(message: str) -> None:
+        console.print(message, highlight=False)
+
     async def run(urls: Sequence[str]) -> None:
         engines = make_engines(await find_openai_server(job), urls, job.retries)
-        pool = EnginePool(engines, lambda message: console.print(message, highlight=False))
-        profiler = Profiler(renderer=renderer, pool=pool, settings=job.settings, seed=job.seed, totals=totals)
+        pool = EnginePool(engines, say)
+        profiler = Profiler(renderer=renderer, pool=pool, settings=job.settings, seed=job.seed, totals=totals, say=say)
         with progress(counts, totals) as on_turn:
             concurrency = job.concurrency * len(engines)
             await profile_turns(job.turns(), profiler, writer, concurrency=concurrency, on_turn=on_turn)
