@@ -748,6 +748,24 @@ def test_the_command_prints_a_summary_and_repeats_it_without_sampling_again(tmp_
     assert "4 (100.0%)" in again.stdout
 
 
+def test_lengths_beyond_the_models_context_are_refused_before_anything_is_sampled(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory())
+    command = ["profile", str(trajectories), "--model", str(model), "--out", str(tmp_path / "profile.jsonl")]
+    lengths = ("--max-prompt-tokens", "14337")
+
+    with fake_server(sglang_policy(model)) as server:
+        refused = CliRunner().invoke(app, [*command, "--endpoint", server.url, *lengths])
+        fitting = CliRunner().invoke(app, [*command, "--endpoint", server.url, "--max-prompt-tokens", "14336"])
+        num_sampled = len(sampled(server))
+
+    assert (refused.exit_code, fitting.exit_code, num_sampled) == (1, 0, 2)
+    assert (
+        "--max-prompt-tokens 14337 and --max-new-tokens 2048 are more than the 16384 tokens of the model's context; "
+        "lower one of them, here and in training"
+    ) in " ".join(refused.stderr.split())
+
+
 def test_a_draw_is_a_part_of_the_whole_profile_whose_bytes_it_does_not_change(tmp_path: Path) -> None:
     model = write_tokenizer(tmp_path / "policy")
     trajectories = write_trajectories(tmp_path / "trajectories.jsonl", *map(make_trajectory, "abcde"))

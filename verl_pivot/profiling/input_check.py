@@ -7,7 +7,7 @@ from pathlib import Path
 from verl_pivot.errors import ConfigError, DataError, OptionsError, StateRefusedError
 from verl_pivot.profiling.job import ProfileJob, TurnCounts
 from verl_pivot.profiling.line_index import LineIndex
-from verl_pivot.profiling.profiles import TurnKey
+from verl_pivot.profiling.profiles import ProfileSettings, TurnKey
 from verl_pivot.types import Turn
 from verl_pivot.verifiers.registry import get_verifier
 from verl_pivot.verifiers.tool_call import takes_any_text
@@ -87,6 +87,24 @@ def shared_ids(trajectories: Path, number: int, example: str) -> DataError:
         f"in {trajectories}, {number} ids, such as {example!r}, belong to several trajectories with the same turns, as "
         "where the outputs of two imports were joined; import all rows together, with one `verl-pivot import`"
     )
+
+
+def check_context(settings: ProfileSettings, context_tokens: int | None) -> None:
+    """Refuse lengths beyond the model's context, at which a server would refuse the first prompt that is long enough.
+
+    Args:
+        settings: Settings of the profile.
+        context_tokens: Maximum tokens of prompt and answer together that the model takes; None if it is not known.
+
+    Raises:
+        ConfigError: If prompt and answer may together be longer.
+    """
+    prompt, answer = settings.max_prompt_tokens, settings.sampling.max_new_tokens
+    if context_tokens is not None and prompt + answer > context_tokens:
+        raise ConfigError(
+            f"--max-prompt-tokens {prompt} and --max-new-tokens {answer} are more than the {context_tokens} tokens of "
+            "the model's context; lower one of them, here and in training"
+        )
 
 
 def refuse_overlong(turns: Iterable[Turn], num_tokens: Callable[[Turn], int], limit: int) -> None:
