@@ -711,6 +711,20 @@ def test_the_answer_of_a_task_of_verifiers_stays_for_the_verifier() -> None:
     assert read(EXAMPLES["verifiers"].row).trajectory.metadata["answer"] == "sent"
 
 
+def test_a_step_of_harbor_by_the_user_may_have_empty_thinking_and_no_other() -> None:
+    user: JsonObject = {"source": "user", "message": "Where?", "reasoning_content": ""}
+    agent: JsonObject = {"source": "agent", "message": "There.", "reasoning_content": ""}
+
+    messages = read({"schema_version": "ATIF-v1.6", "steps": [user, agent]}).trajectory.messages
+
+    assert messages == (
+        Message(role=Role.USER, content="Where?"),
+        Message(role=Role.ASSISTANT, content="There."),
+    )
+    with pytest.raises(BadRowError, match="only an assistant message has tool calls or reasoning, got role 'user'"):
+        read({"schema_version": "ATIF-v1.6", "steps": [{**user, "reasoning_content": "Hm."}, agent]})
+
+
 def test_a_step_of_harbor_whose_observation_has_no_agent_is_refused() -> None:
     observed = {"results": [{"content": "x"}]}
     steps = [{"source": "user", "message": "a", "observation": observed}, {"source": "agent", "message": "b"}]
