@@ -208,6 +208,8 @@ def _kind_of_json(path: Path, file: _Peekable) -> Literal["array", "object", "li
         json.loads(first_line)
     except ValueError:
         return "object" if newline else "lines"
+    except RecursionError:  # a line that is nested too deeply, which is rejected where it is decoded
+        return "lines"
     return "lines"
 
 
