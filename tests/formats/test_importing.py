@@ -407,6 +407,15 @@ def test_an_expected_action_is_a_call_or_a_batch_of_calls_or_a_message() -> None
     assert experts[2] == ANSWER
 
 
+def test_a_batch_without_a_call_is_no_expected_action() -> None:
+    items = [USER.as_dict(), {"role": "assistant", "content": "Let me see."}, {"role": "user", "content": "And?"}]
+
+    with pytest.raises(BadRowError, match="expected_action is a batch without a call") as refused:
+        read_one(nemo_gym_row(items, {"type": "function_call_batch", "calls": []}))
+
+    assert refused.value.reason == "no_expected_action"
+
+
 def test_without_an_expected_action_the_text_of_expected_answer_is_the_experts_action() -> None:
     row = {**nemo_gym_row("ls", None), "expected_answer": '{"commands": []}'}
 
