@@ -985,6 +985,21 @@ def test_interrupted_sorting_leaves_the_file_unchanged(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.jsonl"]
 
 
+def test_sorting_replaces_the_file_where_a_link_leads_and_keeps_the_link(tmp_path: Path) -> None:
+    (tmp_path / "large_disk").mkdir()
+    target, link = tmp_path / "large_disk" / "p.jsonl", tmp_path / "profile.jsonl"
+    link.symlink_to(target)
+    with open_profile(link, make_settings()) as writer:
+        writer.append(make_profile([1.0], index=1))
+        writer.append(make_profile([1.0], index=0))
+    with open_profile(link, make_settings()) as writer:
+        writer.put_in_order([TurnKey("t", 0), TurnKey("t", 1)])
+
+    assert link.readlink() == target
+    assert list(read_profiles(target)) == [("t", 0), ("t", 1)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large_disk", "profile.jsonl"]
+
+
 def test_lines_of_other_turns_come_after_those_of_the_input(tmp_path: Path) -> None:
     path, first, second = tmp_path / "p.jsonl", make_trajectory("b"), make_trajectory("a")
     asyncio.run(run(path, [second, first]))
