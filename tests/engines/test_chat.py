@@ -181,6 +181,23 @@ def test_answers_of_two_processes_in_one_folder_are_all_found(tmp_path: Path) ->
     assert one.get("b") is None
 
 
+def test_a_process_that_writes_nothing_makes_no_file(tmp_path: Path) -> None:
+    AnswerCache(tmp_path).get("a")
+
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+def test_files_of_other_processes_are_open_only_while_they_are_read(tmp_path: Path) -> None:
+    for number in range(30):
+        AnswerCache(tmp_path).put(str(number), b"%d" % number)
+    num_open = len(os.listdir("/proc/self/fd"))
+
+    later = AnswerCache(tmp_path)
+
+    assert [later.get(str(number)) for number in range(30)] == [b"%d" % number for number in range(30)]
+    assert len(os.listdir("/proc/self/fd")) == num_open
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
@@ -194,6 +211,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_loses_no_earlier_answer(tmp_path: Path) -> None:
     cache = AnswerCache(tmp_path)
     cache.put("a", b"1")
+    assert cache._own is not None
     os.close(cache._own)
 
     with pytest.raises(EngineError, match="answers cannot be kept"):
