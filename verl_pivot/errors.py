@@ -2,6 +2,7 @@
 
 PivotError
   + DataError            a trajectory, profile or pivot file breaks its format  -> the row is reported or the job stops
+    + StateRefusedError  a model's chat template refuses the state of a turn    -> no samples of the turn, and counted
   + ConfigError          a setting is missing, misspelt or contradicts another  -> the command stops before it starts
     + OptionsError       a verifier or the like does not take its options        -> from a row: undecided and counted
   + EngineError          an inference engine died, timed out or sent garbage    -> retried; the job stops, resumable
@@ -31,6 +32,15 @@ class PivotError(Exception):
 
 class DataError(PivotError, ValueError):
     """Input data break their documented format."""
+
+
+class StateRefusedError(DataError):
+    """A model's chat template refuses the state of a turn, such as one with two messages of one role in a row."""
+
+    def __init__(self, message: str, why: str = "") -> None:
+        """Keep the message, and what the template says."""
+        super().__init__(message)
+        self.why = why
 
 
 class ConfigError(PivotError, ValueError):

@@ -74,6 +74,10 @@ class ErrorKind(StrEnum):
     """The replay of recorded results has none for the call."""
 
 
+class MessageError(ValueError):
+    """A message holds what a message of its role cannot have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """One message of a conversation. An assistant's message is an action.
@@ -95,7 +99,7 @@ class Message:
 
     def __post_init__(self) -> None:
         if self.role is not Role.ASSISTANT and (self.tool_calls or self.reasoning is not None):
-            raise ValueError(f"only an assistant message has tool calls or reasoning, got role {self.role.value!r}")
+            raise MessageError(f"only an assistant message has tool calls or reasoning, got role {self.role.value!r}")
 
     def as_dict(self) -> JsonObject:
         """The message in OpenAI's form, which chat templates and `data.messages.parse_message` read."""
@@ -270,7 +274,8 @@ class TurnProfile:
     samples: tuple[Sample, ...]
     """[num_samples]"""
     num_prompt_tokens: int | None
-    """Tokens of the rendered state; None for profiles that others published without this number."""
+    """Tokens of the rendered state; 0 if the model's chat template refuses it, None for profiles that others published
+    without this number."""
 
     @property
     def scores(self) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.chat_server import said
+from tests.support.chat_server import chat_server, said
 from tests.support.fake_engine import Answer, fake_server
 from tests.support.paths import ROOT
 from verl_pivot.engines.answer_cache import AnswerCache
@@ -91,6 +91,55 @@ async def test_a_failure_is_not_kept(tmp_path: Path) -> None:
     assert len(cache) == 0
 
 
+@pytest.mark.parametrize("word", ["abort", "aborted"])
+async def test_an_aborted_answer_is_asked_for_again_and_not_kept(tmp_path: Path, word: str) -> None:
+    with chat_server([said("half", end=word), said("whole")]) as server:
+        first = await ask(server.url, cache=AnswerCache(tmp_path), cache_key="q")
+        again = await ask(server.url, cache=AnswerCache(tmp_path), cache_key="q")
+
+    assert [(each.text, each.is_cached) for each in (first, again)] == [("whole", False), ("whole", True)]
+    assert len(server.requests) == 2
+
+
+async def test_a_server_that_keeps_aborting_is_an_error_which_is_not_kept(tmp_path: Path) -> None:
+    with chat_server([said("", end="abort")]) as server, pytest.raises(EngineError) as error:
+        await ask(server.url, cache=AnswerCache(tmp_path), cache_key="q")
+
+    assert str(error.value) == (
+        f"{server.url}/v1 kept aborting answers; see the server's log, and run the same command again once the server "
+        "works"
+    )
+    assert len(server.requests) == QUICK.num_attempts
+    assert len(AnswerCache(tmp_path)) == 0
+
+
+async def test_another_server_answers_while_one_aborts() -> None:
+    with chat_server([said("", end="abort")]) as stopped, fake_server(echo) as up:
+        client = ChatClient([stopped.url, up.url], "judge", "key", QUICK)
+        answers = [await client.ask([{"role": "user", "content": str(number)}], {}) for number in range(5)]
+        await client.close()
+
+    assert [answer.text for answer in answers] == [str(number) for number in range(5)]
+    assert len(stopped.requests) == 1
+
+
+def abort_kept_answers(folder: Path) -> None:
+    """Change all answers of a cache into aborted ones."""
+    for file in folder.glob("*.jsonl"):
+        file.write_text(file.read_text().replace('"finish_reason":"stop"', '"finish_reason":"abort"'))
+
+
+async def test_an_aborted_answer_that_an_earlier_version_kept_is_asked_for_again(tmp_path: Path) -> None:
+    with chat_server([said("half")]) as server:
+        await ask(server.url, cache=AnswerCache(tmp_path), cache_key="q")
+    abort_kept_answers(tmp_path)
+    cache = AnswerCache(tmp_path)
+    with chat_server([said("whole")]) as server:
+        answers = [await ask(server.url, cache=cache, cache_key="q") for _ in range(2)]
+
+    assert [(each.text, each.is_cached) for each in answers] == [("whole", False), ("whole", True)]
+
+
 def test_answers_of_a_process_that_is_killed_are_there_and_a_line_that_was_cut_off_is_not(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
@@ -132,6 +181,23 @@ def test_answers_of_two_processes_in_one_folder_are_all_found(tmp_path: Path) ->
     assert one.get("b") is None
 
 
+def test_a_process_that_writes_nothing_makes_no_file(tmp_path: Path) -> None:
+    AnswerCache(tmp_path).get("a")
+
+    assert list(tmp_path.glob("*.jsonl")) == []
+
+
+def test_files_of_other_processes_are_open_only_while_they_are_read(tmp_path: Path) -> None:
+    for number in range(30):
+        AnswerCache(tmp_path).put(str(number), b"%d" % number)
+    num_open = len(os.listdir("/proc/self/fd"))
+
+    later = AnswerCache(tmp_path)
+
+    assert [later.get(str(number)) for number in range(30)] == [b"%d" % number for number in range(30)]
+    assert len(os.listdir("/proc/self/fd")) == num_open
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
@@ -145,6 +211,7 @@ def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 def test_a_full_disk_is_said_and_loses_no_earlier_answer(tmp_path: Path) -> None:
     cache = AnswerCache(tmp_path)
     cache.put("a", b"1")
+    assert cache._own is not None
     os.close(cache._own)
 
     with pytest.raises(EngineError, match="answers cannot be kept"):

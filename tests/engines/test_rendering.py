@@ -114,6 +114,28 @@ def test_a_turn_ended_by_itself_only_if_its_last_token_is_an_end_token(tmp_path:
     assert renderer.action_text([]) == ("", False)
 
 
+def write_config(model: Path, config: JsonObject) -> None:
+    (model / "config.json").write_text(json.dumps(config))
+
+
+def test_end_tokens_that_a_composite_checkpoint_names_for_its_text_alone_are_found(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path)
+    write_config(model, {"model_type": "mistral3", "text_config": {"model_type": "mistral", "eos_token_id": 5}})
+    renderer = PromptRenderer(str(model))
+
+    assert renderer.end_token_ids == {renderer.tokenizer.eos_token_id, 5}
+
+
+def test_a_model_whose_prompts_verl_renders_with_an_image_processor_is_refused(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path)
+    write_config(model, {"model_type": "qwen3_vl"})
+
+    with pytest.raises(
+        ConfigError, match=r"cannot be rendered without a processor of images.*'qwen3_vl'.*choose a model of text"
+    ):
+        PromptRenderer(str(model))
+
+
 def test_the_error_names_the_turn_whose_state_the_template_refuses(tmp_path: Path) -> None:
     model = write_tokenizer(tmp_path)
     (model / "chat_template.jinja").write_text("{{ raise_exception('tool messages are unknown') }}")

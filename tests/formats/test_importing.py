@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.factories import ANSWER, CALL, FIND_ORDER, RESULT, SYSTEM, USER, make_trajectory
-from verl_pivot.data.files import Place, RawRow, read_rows
+from verl_pivot.data.files import Place, RawRow, in_chunks, read_rows
 from verl_pivot.data.json_values import BadRowError
 from verl_pivot.data.messages import (
     check_conversation,
@@ -407,6 +407,15 @@ def test_an_expected_action_is_a_call_or_a_batch_of_calls_or_a_message() -> None
     assert experts[2] == ANSWER
 
 
+def test_a_batch_without_a_call_is_no_expected_action() -> None:
+    items = [USER.as_dict(), {"role": "assistant", "content": "Let me see."}, {"role": "user", "content": "And?"}]
+
+    with pytest.raises(BadRowError, match="expected_action is a batch without a call") as refused:
+        read_one(nemo_gym_row(items, {"type": "function_call_batch", "calls": []}))
+
+    assert refused.value.reason == "no_expected_action"
+
+
 def test_without_an_expected_action_the_text_of_expected_answer_is_the_experts_action() -> None:
     row = {**nemo_gym_row("ls", None), "expected_answer": '{"commands": []}'}
 
@@ -535,6 +544,32 @@ def test_an_item_of_100_000_levels_is_rejected_by_itself_in_little_memory(
     assert peak < 10 << 20
     with pytest.raises(BadRowError, match="the row cannot be read: nested too deeply"):
         rows[1].decoded()
+
+
+@pytest.mark.parametrize("name", ["rows.json", "rows.traj", "rows.jsonl"])
+def test_a_line_of_100_000_levels_is_rejected_where_it_is_decoded(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b'{"a": ' * 100_000 + b"0" + b"}" * 100_000 + b'\n{"a": 1}\n')
+
+    first, second = read_rows(path)
+
+    assert second.decoded() == {"a": 1}
+    with pytest.raises(BadRowError) as refused:
+        first.decoded()
+    assert refused.value.reason == "not_json"
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.json", "rows.parquet"])
+def test_a_chunk_has_few_rows_where_rows_are_large_whatever_their_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    rows = [{"text": "x" * (1 << 20)}] * 10
+    if path.suffix == ".parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    else:
+        lines = [json.dumps(row) for row in rows]
+        path.write_text("\n".join(lines) if path.suffix == ".jsonl" else f"[{','.join(lines)}]")
+
+    assert [len(chunk) for chunk in in_chunks(read_rows(path))] == [4, 4, 2]
 
 
 @given(items=st.lists(json_values(st.integers(-(2**63), 2**63 - 1)), max_size=4))

@@ -455,6 +455,25 @@ def test_a_demonstration_in_a_user_message_is_kept() -> None:
     assert messages[1] == Message(role=Role.USER, content="An example.")
 
 
+@pytest.mark.parametrize("name", ["openhands, nebius", "openhands, output.jsonl", "swe-agent, nebius"])
+@pytest.mark.parametrize(
+    ("outcomes", "passed"),
+    [
+        ({"reward": 0.0}, False),
+        ({"reward": 1.0}, True),
+        ({"passed": False}, False),
+        ({"resolved": 0}, False),
+        ({"passed": True, "reward": 0.5}, False),
+    ],
+)
+def test_a_run_passed_if_all_columns_that_state_its_outcome_say_so(
+    name: str, outcomes: JsonObject, passed: bool
+) -> None:
+    row: JsonObject = {**EXAMPLES[name].row, "resolved": None, "target": None, "report": {"resolved": True}, **outcomes}
+
+    assert read(row, ImportOptions(format=EXAMPLES[name].format)).trajectory.passed is passed
+
+
 def test_a_run_that_submitted_a_patch_has_an_unknown_outcome() -> None:
     assert read(EXAMPLES["swe-agent, .traj with calls"].row).trajectory.passed is None
 
@@ -690,6 +709,20 @@ def test_positions_are_refused_where_a_turn_is_split_into_two_messages() -> None
 
 def test_the_answer_of_a_task_of_verifiers_stays_for_the_verifier() -> None:
     assert read(EXAMPLES["verifiers"].row).trajectory.metadata["answer"] == "sent"
+
+
+def test_a_step_of_harbor_by_the_user_may_have_empty_thinking_and_no_other() -> None:
+    user: JsonObject = {"source": "user", "message": "Where?", "reasoning_content": ""}
+    agent: JsonObject = {"source": "agent", "message": "There.", "reasoning_content": ""}
+
+    messages = read({"schema_version": "ATIF-v1.6", "steps": [user, agent]}).trajectory.messages
+
+    assert messages == (
+        Message(role=Role.USER, content="Where?"),
+        Message(role=Role.ASSISTANT, content="There."),
+    )
+    with pytest.raises(BadRowError, match="only an assistant message has tool calls or reasoning, got role 'user'"):
+        read({"schema_version": "ATIF-v1.6", "steps": [{**user, "reasoning_content": "Hm."}, agent]})
 
 
 def test_a_step_of_harbor_whose_observation_has_no_agent_is_refused() -> None:

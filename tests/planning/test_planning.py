@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.factories import ANSWER, CALL, FIND_ORDER, RESULT, SYSTEM, USER, make_trajectory, make_turn
+from verl_pivot.errors import StateRefusedError
 from verl_pivot.planning.estimates import (
     ProfileSize,
     TrainingSize,
@@ -276,6 +277,25 @@ class Letters:
 
     def num_tokens(self, text: str) -> int:
         return len(text)
+
+
+class StrictLetters(Letters):
+    """The same with a template that refuses every state of the trajectory b."""
+
+    def prompt_ids(self, turn: Turn) -> list[int]:
+        if turn.trajectory_id == "b":
+            raise StateRefusedError(f"turn {turn.id} is refused")
+        return super().prompt_ids(turn)
+
+
+def test_turns_whose_states_the_template_refuses_are_not_measured() -> None:
+    turns = [make_turn(trajectory_id=name, state=(USER,), expert=ANSWER) for name in "ab"]
+
+    found = measure_turns(turns, StrictLetters(), lambda number: None)
+
+    assert (found.prompts, found.experts, found.longest_prompts) == ((18,), (17,), (18,))
+    with pytest.raises(StateRefusedError, match="turn b:0 is refused"):
+        measure_turns(turns[1:], StrictLetters(), lambda number: None)
 
 
 def test_measured_turns_are_prompts_actions_and_each_trajectorys_longest_prompt() -> None:

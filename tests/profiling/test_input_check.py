@@ -10,11 +10,11 @@ from tests.profiling.test_profiles import make_settings
 from verl_pivot.data.trajectories import trajectory_as_dict
 from verl_pivot.engines.model_check import check_model
 from verl_pivot.engines.retries import Retries
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import ConfigError, DataError, StateRefusedError
 from verl_pivot.profiling.input_check import count_turns, refuse_overlong
 from verl_pivot.profiling.job import ProfileJob, TurnCounts
 from verl_pivot.profiling.line_index import LineIndex
-from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
+from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory, Turn
 
 TOOL: JsonObject = {"type": "function", "function": {"name": "find", "parameters": {"type": "object"}}}
 SHOP = Trajectory(
@@ -61,6 +61,24 @@ def test_calls_without_schemas_are_refused_unless_they_are_wanted(tmp_path: Path
     assert count_turns(replace(job, allow_no_tools=True), LineIndex([])).num_turns == 2
 
 
+def test_trajectories_of_one_id_with_the_same_turn_are_refused_with_the_number_of_such_ids(tmp_path: Path) -> None:
+    job = make_job(tmp_path, SHOP, replace(SHOP, id="shop-2"), replace(SHOP, id="shop-2"), SHOP)
+
+    with pytest.raises(DataError) as error:
+        count_turns(job, LineIndex([]))
+
+    assert str(error.value) == (
+        f"in {tmp_path / 't.jsonl'}, 2 ids, such as 'shop-2', belong to several trajectories with the same turns, as "
+        "where the outputs of two imports were joined; import all rows together, with one `verl-pivot import`"
+    )
+
+
+def test_trajectories_of_one_id_may_hold_different_turns(tmp_path: Path) -> None:
+    job = make_job(tmp_path, replace(SHOP, expert_turns=(0,)), replace(SHOP, expert_turns=(1,)))
+
+    assert count_turns(job, LineIndex([])).num_turns == 2
+
+
 def test_a_file_without_a_call_has_nothing_to_profile_among_calls(tmp_path: Path) -> None:
     talk = replace(SHOP, messages=(SHOP.messages[0], SHOP.messages[3]))
 
@@ -76,6 +94,24 @@ def test_prompts_that_are_all_too_long_are_refused_with_the_length_that_keeps_19
         ConfigError, match="all 20 prompts are longer than --max-prompt-tokens 100; 119 would keep 95 %"
     ):
         refuse_overlong(job.turns(), lambda turn: next(lengths), 100)
+
+
+def test_a_template_that_refuses_every_state_is_said_and_one_that_takes_a_state_is_not(tmp_path: Path) -> None:
+    job = make_job(tmp_path, SHOP)
+
+    def refuse_first(turn: Turn) -> int:
+        if turn.index == 0:
+            raise StateRefusedError(f"turn {turn.id} is refused")
+        return 100
+
+    def refuse(turn: Turn) -> int:
+        raise StateRefusedError(f"turn {turn.id} is refused")
+
+    refuse_overlong(job.turns(), refuse_first, 100)
+    with pytest.raises(ConfigError, match="all 1 prompts are longer than --max-prompt-tokens 99"):
+        refuse_overlong(job.turns(), refuse_first, 99)
+    with pytest.raises(StateRefusedError, match="turn shop-1:0 is refused"):
+        refuse_overlong(job.turns(), refuse, 100)
 
 
 def test_prompts_are_counted_up_to_the_first_that_fits(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -31,7 +32,7 @@ from verl_pivot.engines.engine import Completion, Sampling
 from verl_pivot.engines.pool import EnginePool
 from verl_pivot.engines.rendering import ActionText
 from verl_pivot.engines.sglang_engine import SGLangEngine
-from verl_pivot.errors import ConfigError, DataError, EngineError
+from verl_pivot.errors import ConfigError, DataError, EngineError, StateRefusedError
 from verl_pivot.profiling.early_stopping import EarlyStop
 from verl_pivot.profiling.job import drawn_ids
 from verl_pivot.profiling.line_index import LineIndex
@@ -46,6 +47,7 @@ from verl_pivot.profiling.profiles import (
 )
 from verl_pivot.profiling.summary import TrajectoryCluster, TurnOutcome, clustered_mean, outcome, summarize
 from verl_pivot.profiling.writer import ProfileWriter, open_profile
+from verl_pivot.selection.profile_table import profile_rows, profiles_of
 from verl_pivot.types import JsonObject, Message, Role, Sample, ToolCall, Trajectory, Turn, TurnProfile, Verdict
 
 CALL = '<tool_call>{"name": "refund", "arguments": {}}</tool_call>'
@@ -452,6 +454,43 @@ async def test_a_turn_with_an_overlong_prompt_has_a_line_without_samples(tmp_pat
     assert json.loads(path.read_text().splitlines()[-1])["reward_mean"] in (None, 0.5)
 
 
+class StrictRenderer(ByteRenderer):
+    """Renderer whose chat template refuses two messages of one role in a row."""
+
+    def prompt_ids(self, turn: Turn) -> list[int]:
+        if any(first.role is second.role for first, second in pairwise(turn.state)):
+            raise StateRefusedError(f"turn {turn.id}", why="roles must alternate")
+        return super().prompt_ids(turn)
+
+
+async def test_a_turn_whose_state_the_template_refuses_has_a_line_without_samples_and_is_undecided(
+    tmp_path: Path,
+) -> None:
+    path, said = tmp_path / "profile.jsonl", list[str]()
+    good, bad = make_trajectory("good", num_turns=1), make_trajectory("bad")
+    bad = replace(bad, messages=(bad.messages[0], *bad.messages))
+    with open_profile(path, make_settings()) as writer:
+        pool = EnginePool([ScriptedEngine(half_right)], said.append)
+        profiler = Profiler(
+            renderer=StrictRenderer(), pool=pool, settings=make_settings(), seed=0, totals=Totals(), say=said.append
+        )
+        everything = [turn for trajectory in (good, bad) for turn in turns(trajectory)]
+        await profile_turns(everything, profiler, writer, concurrency=1, on_turn=lambda: None)
+
+    profiles = read_profiles(path)
+    summary = summarize(profiles.values())
+    table = profiles_of(tuple(profile_rows(path))).to_pylist()
+    assert [(profile.samples, profile.num_prompt_tokens) for key, profile in profiles.items() if key[0] == "bad"] == [
+        ((), 0)
+    ] * 2
+    assert (summary.num_by_outcome[TurnOutcome.MIXED], summary.num_by_outcome[TurnOutcome.UNDECIDED]) == (1, 2)
+    assert sorted(row["outcome"] for row in table) == ["mixed", "undecided", "undecided"]
+    assert said == [
+        "Turn bad:1, and perhaps others, gets no samples: the model's chat template refuses its state (roles must "
+        "alternate)."
+    ]
+
+
 async def test_the_longest_prompt_of_a_trajectory_is_prefilled_before_all_samples(tmp_path: Path) -> None:
     log: list[str] = []
 
@@ -709,6 +748,24 @@ def test_the_command_prints_a_summary_and_repeats_it_without_sampling_again(tmp_
     assert "4 (100.0%)" in again.stdout
 
 
+def test_lengths_beyond_the_models_context_are_refused_before_anything_is_sampled(tmp_path: Path) -> None:
+    model = write_tokenizer(tmp_path / "policy")
+    trajectories = write_trajectories(tmp_path / "trajectories.jsonl", make_trajectory())
+    command = ["profile", str(trajectories), "--model", str(model), "--out", str(tmp_path / "profile.jsonl")]
+    lengths = ("--max-prompt-tokens", "14337")
+
+    with fake_server(sglang_policy(model)) as server:
+        refused = CliRunner().invoke(app, [*command, "--endpoint", server.url, *lengths])
+        fitting = CliRunner().invoke(app, [*command, "--endpoint", server.url, "--max-prompt-tokens", "14336"])
+        num_sampled = len(sampled(server))
+
+    assert (refused.exit_code, fitting.exit_code, num_sampled) == (1, 0, 2)
+    assert (
+        "--max-prompt-tokens 14337 and --max-new-tokens 2048 are more than the 16384 tokens of the model's context; "
+        "lower one of them, here and in training"
+    ) in " ".join(refused.stderr.split())
+
+
 def test_a_draw_is_a_part_of_the_whole_profile_whose_bytes_it_does_not_change(tmp_path: Path) -> None:
     model = write_tokenizer(tmp_path / "policy")
     trajectories = write_trajectories(tmp_path / "trajectories.jsonl", *map(make_trajectory, "abcde"))
@@ -926,6 +983,21 @@ def test_interrupted_sorting_leaves_the_file_unchanged(tmp_path: Path) -> None:
 
     assert list(read_profiles(path)) == [("b", 0), ("b", 1), ("a", 0), ("a", 1)]
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.jsonl"]
+
+
+def test_sorting_replaces_the_file_where_a_link_leads_and_keeps_the_link(tmp_path: Path) -> None:
+    (tmp_path / "large_disk").mkdir()
+    target, link = tmp_path / "large_disk" / "p.jsonl", tmp_path / "profile.jsonl"
+    link.symlink_to(target)
+    with open_profile(link, make_settings()) as writer:
+        writer.append(make_profile([1.0], index=1))
+        writer.append(make_profile([1.0], index=0))
+    with open_profile(link, make_settings()) as writer:
+        writer.put_in_order([TurnKey("t", 0), TurnKey("t", 1)])
+
+    assert link.readlink() == target
+    assert list(read_profiles(target)) == [("t", 0), ("t", 1)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["large_disk", "profile.jsonl"]
 
 
 def test_lines_of_other_turns_come_after_those_of_the_input(tmp_path: Path) -> None:

@@ -288,6 +288,16 @@ def test_solved_drops_what_all_samples_of_every_turn_got_right(
     assert reasons(ruling) == ({0: "always_right"} if dropped else {})
 
 
+@pytest.mark.parametrize("num_right", range(11))
+@pytest.mark.parametrize("num_turns", [1, 3, 6, 7])
+def test_the_means_of_equal_turns_are_those_of_one_of_them(num_right: int, num_turns: int) -> None:
+    scores = (1.0,) * num_right + (0.0,) * (10 - num_right)
+
+    totals = profile_of({"a": [scores] * num_turns})["a"]
+
+    assert (totals.reward_mean, totals.pass_rate) == (num_right / 10, num_right / 10)
+
+
 def test_a_profile_that_lacks_a_trajectory_is_refused() -> None:
     with pytest.raises(DataError, match="lacks 1 of 2 trajectories, or turns of them, b among them"):
         decide("solved", [make_trajectory(id="a"), make_trajectory(id="b")], profile_of({"a": [(1.0,)]}))

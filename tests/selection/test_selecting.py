@@ -469,7 +469,25 @@ def test_a_profile_that_lacks_turns_is_refused_with_their_number(tmp_path: Path)
         result = run_select(trajectories, "--profile", profile, "--keep", keep)
 
         assert result.exit_code == 1
-        assert "the profile lacks 2 of 4 turns; run the same `verl-pivot profile` command again" in result.stderr
+        assert (
+            "the profile lacks 2 of 4 turns; run the same `verl-pivot profile` command again, without --limit and "
+            "--draw: it profiles the missing turns"
+        ) in result.stderr
+
+
+@pytest.mark.parametrize("is_profiled", [True, False])
+def test_trajectories_of_one_id_with_the_same_turn_are_refused(tmp_path: Path, is_profiled: bool) -> None:
+    first, second, third = shop_trajectories(3)
+    path = tmp_path / "trajectories.jsonl"
+    joined = [first, second, replace(third, id=second.id)]
+    path.write_text("".join(encode_json(trajectory_as_dict(each)) + "\n" for each in joined))
+    profile = ["--profile", write_profile(path, {})] if is_profiled else ["--keep", "all", "--max-prompt-tokens", 0]
+
+    result = run_select(path, *profile)
+
+    assert result.exit_code == 1
+    said = " ".join(result.stderr.split())
+    assert f"in {path}, 1 ids, such as 'shop-1', belong to several trajectories with the same turns" in said
 
 
 def test_of_a_profile_of_calls_only_calls_are_candidates_and_the_launch_has_its_lengths(tmp_path: Path) -> None:

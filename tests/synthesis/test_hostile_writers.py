@@ -142,7 +142,7 @@ def test_what_passes_is_tried_again_and_loses_no_draft(tmp_path: Path) -> None:
         (lambda: Answer(body=b"<html>not a model</html>"), "something that is not JSON"),
         (lambda: Answer(body={"choices": []}), "answered"),
         (PASSING["a closed connection"], "cannot be reached"),
-        (PASSING["an aborted answer"], "the endpoint of small kept aborting its answers"),
+        (PASSING["an aborted answer"], "kept aborting answers; see the server's log, and run the same command again"),
         (lambda: chat(5), "is not a chat message"),  # type: ignore[arg-type]  # no text, as no server should write
         (lambda: chat(None, tool_calls=[7]), "is not a chat message"),
     ],

@@ -32,6 +32,8 @@ _BATCH_ROWS = 256
 _CHUNK_BYTES = 1 << 22
 _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4"}
 _JSON = {".json", ".traj"}
+_EVENT_BYTES = 8
+"""Approximate bytes of a name, number, bracket or text of a JSON array, without the characters of names and texts."""
 _BEGINS = {"start_array", "start_map"}
 _ENDS = {"end_array", "end_map"}
 _OF_ARRAYS = {"start_array", "end_array"}
@@ -66,6 +68,13 @@ class RawRow:
     """Bytes of a line, columns of a parquet row, or an item of a JSON array."""
     problem: str = ""
     """Why the row of a parquet file, or the item of an array, cannot be read; empty if it can."""
+    approximate_bytes: int = 0
+    """Approximate size in bytes of columns or an item; not used for a line."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Size of the row in bytes: exact for a line, approximate for any other row."""
+        return len(self.raw) if isinstance(self.raw, bytes) else self.approximate_bytes
 
     def decoded(self) -> JsonObject:
         """The row as a JSON object.
@@ -138,7 +147,7 @@ def in_chunks(rows: Iterable[RawRow], num_rows: int = 256) -> Iterator[tuple[Raw
     size = 0
     for row in rows:
         chunk.append(row)
-        size += len(row.raw) if isinstance(row.raw, bytes) else 0
+        size += row.num_bytes
         if len(chunk) == num_rows or size > _CHUNK_BYTES:
             yield tuple(chunk)
             chunk, size = [], 0
@@ -167,9 +176,10 @@ def _array_items(path: Path, file: _Peekable) -> Iterator[RawRow]:
 
     `ijson.items` would keep the path to each level as text, whose size grows with the square of the levels.
     """
-    builder, number, depth, too_deep = ObjectBuilder(), 0, 0, False
+    builder, number, depth, size, too_deep = ObjectBuilder(), 0, 0, 0, False
     for event, value in ijson.basic_parse(file, use_float=True):
         depth += event in _BEGINS
+        size += _EVENT_BYTES + (len(value) if isinstance(value, str) else 0)
         is_of_array = depth == 1 and event in _OF_ARRAYS
         if depth > _MAX_LEVELS:
             too_deep = True
@@ -180,8 +190,9 @@ def _array_items(path: Path, file: _Peekable) -> Iterator[RawRow]:
             number += 1
             place = Place(file=str(path), unit="item", number=number)
             problem = "nested too deeply" if too_deep else ""
-            yield RawRow(place=place, raw={} if problem else builder.value, problem=problem)
-            builder, too_deep = ObjectBuilder(), False
+            raw = {} if problem else builder.value
+            yield RawRow(place=place, raw=raw, problem=problem, approximate_bytes=size)
+            builder, size, too_deep = ObjectBuilder(), 0, False
 
 
 @contextmanager
@@ -208,6 +219,8 @@ def _kind_of_json(path: Path, file: _Peekable) -> Literal["array", "object", "li
         json.loads(first_line)
     except ValueError:
         return "object" if newline else "lines"
+    except RecursionError:  # a line that is nested too deeply, which is rejected where it is decoded
+        return "lines"
     return "lines"
 
 
@@ -236,8 +249,10 @@ def _batch_rows(path: Path, batch: pyarrow.RecordBatch, num_before: int) -> Iter
         rows = [(columns, "") for columns in batch.to_pylist()]
     except _UNREADABLE:
         rows = [_single_row(batch.slice(index, 1)) for index in range(batch.num_rows)]
+    size = batch.nbytes // max(1, batch.num_rows)
     for number, (columns, problem) in enumerate(rows, start=num_before + 1):
-        yield RawRow(place=Place(file=str(path), unit="row", number=number), raw=columns, problem=problem)
+        place = Place(file=str(path), unit="row", number=number)
+        yield RawRow(place=place, raw=columns, problem=problem, approximate_bytes=size)
 
 
 def _single_row(batch: pyarrow.RecordBatch) -> tuple[JsonObject, str]:

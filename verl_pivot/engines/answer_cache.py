@@ -35,9 +35,9 @@ class _Entry(msgspec.Struct):
 
 
 class _AnswerPlace(NamedTuple):
-    """Place of a line: an open file, and the line's offset and length in bytes."""
+    """Place of a line: the number of its file, and the line's offset and length in bytes."""
 
-    descriptor: int
+    file: int
     offset: int
     length: int
 
@@ -59,12 +59,15 @@ class _PlaceTable:
         if packed is None:
             return None
         rest, length = divmod(packed, _MOST_BYTES)
-        descriptor, offset = divmod(rest, _MOST_BYTES_OF_FILE)
-        return _AnswerPlace(descriptor, offset, length)
+        file, offset = divmod(rest, _MOST_BYTES_OF_FILE)
+        return _AnswerPlace(file, offset, length)
 
     def put(self, key: str, place: _AnswerPlace) -> None:
-        packed = (place.descriptor * _MOST_BYTES_OF_FILE + place.offset) * _MOST_BYTES + place.length
+        packed = (place.file * _MOST_BYTES_OF_FILE + place.offset) * _MOST_BYTES + place.length
         self._packed[_short(key)] = packed
+
+    def remove(self, key: str) -> None:
+        self._packed.pop(_short(key), None)
 
 
 def _short(key: str) -> bytes:
@@ -75,7 +78,8 @@ def _short(key: str) -> bytes:
 class _OtherFile:
     """The cache file of another process, and how much of it was read."""
 
-    descriptor: int
+    number: int
+    """Position in the list of names."""
     num_read: int = 0
     """Bytes read so far, which end with a complete line."""
     num_seen: int = 0
@@ -86,25 +90,28 @@ class AnswerCache:
     """Answers by key, from all processes that share the folder, including processes that have ended.
 
     Every process appends to its own file, with one write per answer. The answers of a killed process are therefore
-    kept, and several processes and nodes can share the folder. A line that a full disk cut off is skipped.
+    kept, and several processes and nodes can share the folder. A line that a full disk cut off is skipped. A process
+    that writes nothing has no file, and files of other processes are open only while they are read.
     """
 
     def __init__(self, folder: Path) -> None:
-        """Create this process's file, and index the answers of other processes.
+        """Index the answers of other processes; this process's file is created when something is written to it.
 
         Raises:
             ConfigError: If the folder cannot be read or written, or its file system has no locks.
         """
         self._folder = folder
         self._places = _PlaceTable()
+        self._names = [""]
+        """[num_files] names by number; 0 is this process's file, which has a name once something is written to it."""
+        self._own: int | None = None
+        """Descriptor of this process's file; None until something is written to it."""
         self._others: dict[str, _OtherFile] = {}
         self._failures: dict[str, list[str]] = defaultdict(list)
         self._size = 0
         self._looked_at = -math.inf
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
-            self._own = os.open(folder / self._name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o644)
             self._claims = claims_of(folder)
             self._look()
         except OSError as error:
@@ -134,17 +141,23 @@ class AnswerCache:
         Raises:
             EngineError: If the folder cannot be read any more.
         """
-        if key not in self._places and time.monotonic() - self._looked_at >= _LOOK_SECONDS:
-            try:
+        try:
+            if key not in self._places and time.monotonic() - self._looked_at >= _LOOK_SECONDS:
                 self._look()
-            except OSError as error:
-                raise EngineError(self._unwritable(error)) from error
-        place = self._places.get(key)
-        if place is None:
-            return None
-        entry = msgspec.json.decode(os.pread(place.descriptor, place.length, place.offset), type=_Entry)
+            if (place := self._places.get(key)) is None:
+                return None
+            with (self._folder / self._names[place.file]).open("rb") as file:
+                file.seek(place.offset)
+                line = file.read(place.length)
+        except OSError as error:
+            raise EngineError(self._unwritable(error)) from error
+        entry = msgspec.json.decode(line, type=_Entry)
         assert entry.key == key, (entry.key, key)
         return bytes(entry.answer)
+
+    def forget(self, key: str) -> None:
+        """Treat the answer under a key as absent; it stays in its file until another is put."""
+        self._places.remove(key)
 
     def failures(self, key: str) -> list[str]:
         """Error messages of the failed attempts to get an answer, oldest first."""
@@ -171,12 +184,16 @@ class AnswerCache:
     def _write(self, entry: _Entry) -> _AnswerPlace:
         line = msgspec.json.encode(entry) + b"\n"
         try:
+            if self._own is None:
+                self._names[0] = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}{_SUFFIX}"
+                flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
+                self._own = os.open(self._folder / self._names[0], flags, 0o644)
             num_written = os.write(self._own, line)
         except OSError as error:
             raise EngineError(self._unwritable(error)) from error
         if num_written == len(line):
             self._size += num_written
-            return _AnswerPlace(self._own, self._size - len(line), len(line))
+            return _AnswerPlace(0, self._size - len(line), len(line))
         os.ftruncate(self._own, self._size)
         raise EngineError(self._unwritable(OSError("no space left")))
 
@@ -184,15 +201,16 @@ class AnswerCache:
         """Read what other processes have written since the last read."""
         self._looked_at = time.monotonic()
         for name in sorted(os.listdir(self._folder)):
-            if name.endswith(_SUFFIX) and name != self._name and name not in self._others:
-                self._others[name] = _OtherFile(descriptor=os.open(self._folder / name, os.O_RDONLY))
-        for other in self._others.values():
-            if (size := os.fstat(other.descriptor).st_size) != other.num_seen:
+            if name.endswith(_SUFFIX) and name != self._names[0] and name not in self._others:
+                self._others[name] = _OtherFile(number=len(self._names))
+                self._names.append(name)
+        for name, other in self._others.items():
+            if (size := (self._folder / name).stat().st_size) != other.num_seen:
                 other.num_seen = size
                 self._read(other)
 
     def _read(self, other: _OtherFile) -> None:
-        with open(other.descriptor, "rb", closefd=False) as file:
+        with (self._folder / self._names[other.number]).open("rb") as file:
             file.seek(other.num_read)
             for line in file:
                 if not line.endswith(b"\n"):  # it is being written, or a full disk cut it off
@@ -201,7 +219,7 @@ class AnswerCache:
                 if entry is not None and entry.failure:
                     self._failures[entry.key].append(entry.failure)
                 elif entry is not None:
-                    self._places.put(entry.key, _AnswerPlace(other.descriptor, other.num_read, len(line)))
+                    self._places.put(entry.key, _AnswerPlace(other.number, other.num_read, len(line)))
                 other.num_read += len(line)
 
     def _unwritable(self, error: OSError) -> str:

@@ -12,7 +12,7 @@ import msgspec
 
 from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.http_client import HttpClient
-from verl_pivot.engines.retries import CHECK_URL, TOO_LONG, Retries, excerpt, not_json
+from verl_pivot.engines.retries import CHECK_URL, TOO_LONG, Retries, UnavailableError, excerpt, not_json
 from verl_pivot.engines.server_group import ServerGroup
 from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.types import JsonObject
@@ -23,6 +23,8 @@ AnswerFormat = Literal["json_schema", "json_object", "text"]
 _CLAIM_SECONDS: Final = 0.05
 """Seconds between two checks whether a question that another caller asks has been answered."""
 _REMEDY: Final = "check that the server supports these parameters"
+_ABORTED: Final = ("abort", "aborted")
+"""Values of finish_reason for an answer that the server gave up, for example because it was stopped."""
 
 
 class LikelyToken(msgspec.Struct, frozen=True):
@@ -58,11 +60,6 @@ class ChatAnswer:
     """The stop text of the request that ended the answer, as SGLang and vLLM report it; "" if none did."""
     is_cached: bool = False
     """Whether the answer comes from the cache, so that no request was sent."""
-
-    @property
-    def is_aborted(self) -> bool:
-        """Whether the server aborted the answer, for example because it was stopped; another attempt can succeed."""
-        return self.finish_reason in ("abort", "aborted")
 
     @property
     def is_filtered(self) -> bool:
@@ -154,19 +151,19 @@ class ChatClient:
                 Messages of the same key may differ in details without meaning, such as the words of fences.
 
         Raises:
-            EngineError: If no server can be reached, the servers keep failing, or their answer has another format, or
-                if the cache cannot be read or written.
+            EngineError: If no server can be reached, the servers keep failing or aborting their answers, or an answer
+                has another format, or if the cache cannot be read or written.
             ConfigError: If a server refuses the request itself.
         """
         asked = {**parameters, **({"logprobs": True} if logprobs else {})}
         if self._cache is None or cache_key is None:
             async with self._slots or nullcontext():
-                return self._read(await self._post(messages, asked), logprobs=logprobs)
+                return (await self._post(messages, asked, logprobs=logprobs))[1]
         key = sha256(msgspec.json.encode([self._model, asked, cache_key], order="sorted")).hexdigest()
         num_failures = None
         while True:
-            if (kept := self._cache.get(key)) is not None:
-                return self._read(kept, logprobs=logprobs, is_cached=True)
+            if (kept := self._kept(self._cache, key, logprobs=logprobs)) is not None:
+                return kept
             failures = self._cache.failures(key)
             num_failures = len(failures) if num_failures is None else num_failures
             if len(failures) > num_failures:  # another caller's request failed meanwhile: do not wait as long again
@@ -181,10 +178,9 @@ class ChatClient:
     ) -> ChatAnswer:
         """The answer to a question that this caller has claimed."""
         try:
-            if (kept := cache.get(key)) is not None:
-                return self._read(kept, logprobs=logprobs, is_cached=True)
-            body = await self._post(messages, parameters)
-            answer = self._read(body, logprobs=logprobs)
+            if (kept := self._kept(cache, key, logprobs=logprobs)) is not None:
+                return kept
+            body, answer = await self._post(messages, parameters, logprobs=logprobs)
         except EngineError as error:
             cache.put_failure(key, str(error))
             raise
@@ -194,15 +190,41 @@ class ChatClient:
         finally:
             cache.release(key)
 
-    async def _post(self, messages: Sequence[JsonObject], parameters: JsonObject) -> bytes:
+    def _kept(self, cache: AnswerCache, key: str, *, logprobs: bool) -> ChatAnswer | None:
+        """The answer in the cache; None if there is none, or if it was aborted, as earlier versions kept it."""
+        body = cache.get(key)
+        if body is None:
+            return None
+        answer = self._read(body, logprobs=logprobs, is_cached=True)
+        if answer is None:
+            cache.forget(key)
+        return answer
+
+    async def _post(
+        self, messages: Sequence[JsonObject], parameters: JsonObject, *, logprobs: bool
+    ) -> tuple[bytes, ChatAnswer]:
+        """Body of a server's answer, and the answer in it; an aborted answer is a failure that may be temporary."""
         if self._before_request is not None:
             await self._before_request()
-        body = msgspec.json.encode({"model": self._model, "messages": list(messages), **parameters})
-        return await self._servers.post("/chat/completions", body)
+        asked = msgspec.json.encode({"model": self._model, "messages": list(messages), **parameters})
 
-    def _read(self, body: bytes, *, logprobs: bool, is_cached: bool = False) -> ChatAnswer:
+        def whole(body: bytes) -> tuple[bytes, ChatAnswer]:
+            answer = self._read(body, logprobs=logprobs)
+            if answer is None:
+                raise UnavailableError(
+                    f"{self._servers.url} kept aborting answers; see the server's log, and run the same command again "
+                    "once the server works"
+                )
+            return body, answer
+
+        return await self._servers.post("/chat/completions", asked, whole)
+
+    def _read(self, body: bytes, *, logprobs: bool, is_cached: bool = False) -> ChatAnswer | None:
+        """The answer in a body; None if the server aborted it."""
         answer = decoded(body, _ChatCompletion, self._servers.url)
         choice, usage = answer.choices[0], answer.usage or _ChatUsage()
+        if choice.finish_reason in _ABORTED:
+            return None
         found = choice.logprobs.content if choice.logprobs is not None else None
         if logprobs and found is None:
             raise EngineError(f"{self._servers.url} returns no logprobs; use a server that does, as SGLang or vLLM")

@@ -1,9 +1,12 @@
 """Checkpoint -> ModelFacts: its number of parameters and its context length, from its config alone."""
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from verl_pivot.errors import ConfigError
 from verl_pivot.local.environment import activate_shims
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 class ModelFacts(NamedTuple):
@@ -23,15 +26,11 @@ def model_facts(model: str) -> ModelFacts:
     Raises:
         ConfigError: If it is no checkpoint.
     """
-    activate_shims()
+    config = _text_config(model)
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM
 
-    try:
-        config = AutoConfig.from_pretrained(model).get_text_config()
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"--model {model!r} cannot be loaded by transformers: {error}") from error
-    context = getattr(config, "max_position_embeddings", None)
+    context = _context_tokens(config)
     try:
         with torch.device("meta"):
             network = AutoModelForCausalLM.from_config(config)
@@ -41,6 +40,31 @@ def model_facts(model: str) -> ModelFacts:
     total = sum(sizes.values())
     experts = sum(size for name, size in sizes.items() if ".experts." in name)
     return ModelFacts(total / 1e9, (total - experts * (1.0 - _used_share(config))) / 1e9, context)
+
+
+def context_tokens(model: str) -> int | None:
+    """Maximum number of tokens of prompt and answer together that a model takes; None if its config does not say.
+
+    Raises:
+        ConfigError: If it is no checkpoint.
+    """
+    return _context_tokens(_text_config(model))
+
+
+def _text_config(model: str) -> "PreTrainedConfig":
+    activate_shims()
+    from transformers import AutoConfig
+
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(model).get_text_config()
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"--model {model!r} cannot be loaded by transformers: {error}") from error
+    return config
+
+
+def _context_tokens(config: "PreTrainedConfig") -> int | None:
+    found: int | None = getattr(config, "max_position_embeddings", None)
+    return found
 
 
 def _used_share(config: object) -> float:

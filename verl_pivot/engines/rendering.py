@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jinja2 import TemplateError
 
 from verl_pivot.engines.engine import ActionText
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import ConfigError, StateRefusedError
 from verl_pivot.local.environment import activate_shims
 from verl_pivot.types import Json, Turn
 
@@ -32,7 +32,8 @@ class PromptRenderer:
                 them: {"enable_thinking": False}.
 
         Raises:
-            ConfigError: If the checkpoint has no tokenizer, or the tokenizer has no chat template.
+            ConfigError: If the checkpoint has no tokenizer, the tokenizer has no chat template, or verl renders prompts
+                of such models with a processor of images.
         """
         activate_shims()
         from transformers import AutoConfig
@@ -50,24 +51,31 @@ class PromptRenderer:
                 "the instruct version of the model"
             )
         self.end_token_ids = end_token_ids(model_dir, self.tokenizer)
-        self._builder = create_continuous_token_builder(
-            self.tokenizer, hf_model_type=model_type, chat_template_kwargs=dict(chat_template_kwargs or {})
-        )
+        try:
+            self._builder = create_continuous_token_builder(
+                self.tokenizer, hf_model_type=model_type, chat_template_kwargs=dict(chat_template_kwargs or {})
+            )
+        except ValueError as error:
+            raise ConfigError(
+                f"prompts of {model_dir!r} cannot be rendered without a processor of images, since verl renders those "
+                f"of model_type {model_type!r} with one; choose a model of text ({error})"
+            ) from error
 
     def prompt_ids(self, turn: Turn) -> list[int]:
         """[num_prompt_tokens] token ids of the turn's state, up to where the assistant begins to write.
 
         Raises:
-            DataError: If the chat template refuses the state.
+            StateRefusedError: If the chat template refuses the state.
         """
         try:
             ids: list[int] = self._builder.build_initial_tokens(
                 [message.as_dict() for message in turn.state], tools=list(turn.tools) or None
             )
         except TemplateError as error:
-            raise DataError(
+            raise StateRefusedError(
                 f"turn {turn.id}: the model's chat template refuses its state ({error}); repair the "
-                "trajectory or leave it out"
+                "trajectory or leave it out",
+                why=str(error),
             ) from error
         return ids
 
@@ -99,7 +107,10 @@ def end_token_ids(model_dir: str, tokenizer: "PreTrainedTokenizerBase") -> froze
 def _configured_end_ids(model_dir: str) -> frozenset[int]:
     from transformers import AutoConfig, GenerationConfig
 
-    ids = _as_ids(AutoConfig.from_pretrained(model_dir).eos_token_id)
+    config = AutoConfig.from_pretrained(model_dir)
+    ids: frozenset[int] = frozenset()
+    for each in (config, config.get_text_config()):  # a composite checkpoint may name them in text_config alone
+        ids |= _as_ids(getattr(each, "eos_token_id", None))
     with suppress(OSError):  # a checkpoint may have no generation_config.json
         ids |= _as_ids(GenerationConfig.from_pretrained(model_dir).eos_token_id)
     return ids

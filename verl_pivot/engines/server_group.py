@@ -1,12 +1,14 @@
 """ServerGroup: one request -> the answer of the least busy working server among several of the same model."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from verl_pivot.engines.http_client import HttpClient
 from verl_pivot.engines.retries import Retries, UnavailableError, with_retries
 
+ResultT = TypeVar("ResultT")
 _LONGEST_REST_SECONDS = 30.0
 """Upper bound of the seconds for which a server that failed is avoided."""
 
@@ -45,21 +47,27 @@ class ServerGroup:
         """Addresses of all servers, for messages."""
         return ", ".join(server.client.url for server in self._servers)
 
-    async def post(self, path: str, body: bytes) -> bytes:
-        """Body of the answer to a JSON body.
+    async def post(self, path: str, body: bytes, read: Callable[[bytes], ResultT]) -> ResultT:
+        """What `read` makes of the answer to a JSON body.
+
+        Args:
+            path: Path of the request.
+            body: The request, as JSON.
+            read: Function that reads the body of an answer. An UnavailableError that it raises is a failure of the
+                server, after which the request is retried.
 
         Raises:
             EngineError: If no server can be reached, or they keep failing, or do not know the path.
             ConfigError: If a server refuses the request itself.
         """
-        return await with_retries(self._retries, lambda: self._try(path, body))
+        return await with_retries(self._retries, lambda: self._try(path, body, read))
 
-    async def _try(self, path: str, body: bytes) -> bytes:
+    async def _try(self, path: str, body: bytes, read: Callable[[bytes], ResultT]) -> ResultT:
         now = asyncio.get_running_loop().time()
         server = min(self._servers, key=lambda each: (max(0.0, each.rests_until - now), each.num_running))
         server.num_running += 1
         try:
-            answer = await server.client.try_post(path, body)
+            answer = read(await server.client.try_post(path, body))
         except UnavailableError as error:
             server.num_failures += 1
             rest = max(error.retry_after_seconds, 0.5 * 2.0 ** min(server.num_failures, 10))

@@ -177,8 +177,13 @@ def outcome(row: JsonObject, keys: Sequence[str]) -> bool | None:
     Raises:
         BadRowError: If a value is neither true, false nor a number.
     """
-    outcomes = [_passed(key, value) for key in keys if (value := row.get(key)) is not None]
-    return all(outcomes) if outcomes else None
+    return all_known(_passed(key, value) for key in keys if (value := row.get(key)) is not None)
+
+
+def all_known(outcomes: Iterable[bool | None]) -> bool | None:
+    """Whether all outcomes that are known are passes; None if none is known."""
+    known = [passed for passed in outcomes if passed is not None]
+    return all(known) if known else None
 
 
 def _passed(key: str, value: Json) -> bool:

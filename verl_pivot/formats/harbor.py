@@ -49,7 +49,7 @@ def _messages(step: JsonObject) -> Iterator[Message]:
     yield Message(
         role=role,
         content=text_of(step.get("message"), may_be_none=bool(calls)),
-        reasoning=reasoning,
+        reasoning=reasoning or None,
         tool_calls=tuple(_call(as_object(call, "a tool call")) for call in calls),
     )
     if not calls:  # an agent that writes commands as text gets the terminal's output as a user message

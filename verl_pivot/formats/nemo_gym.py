@@ -192,6 +192,8 @@ def _action_pieces(row: JsonObject) -> Iterable[Message]:
             return [_piece({**action, "role": "assistant"})]
         case "function_call_batch":
             calls = as_list(action.get("calls"), "expected_action.calls")
+            if not calls:
+                raise BadRowError("no_expected_action", "expected_action is a batch without a call")
             return [_piece({**as_object(call, "a call of the batch"), "type": "function_call"}) for call in calls]
         case kind:
             raise BadRowError(

@@ -7,6 +7,7 @@ from verl_pivot.data.json_values import BadRowError, as_list
 from verl_pivot.data.messages import text_if_any
 from verl_pivot.formats.columns import (
     MESSAGE_COLUMNS,
+    all_known,
     binary_outcome,
     conversation,
     has_items,
@@ -20,6 +21,9 @@ from verl_pivot.formats.function_text import read_text_calls, teaches_text_calls
 from verl_pivot.formats.openhands_events import message_of, read_events
 from verl_pivot.formats.registry import register_format
 from verl_pivot.types import Json, JsonObject, Message
+
+_BINARY = ("passed", "resolved")
+"""Columns of the outcome that are refused unless they are true, false, 1 or 0."""
 
 
 def _looks_like_openhands(row: JsonObject) -> bool:
@@ -66,7 +70,7 @@ def read_openhands(row: JsonObject) -> Conversation:
         )
     messages = [read_message(item) for item in message_list(row, key)]
     found = _conversation(row, messages, tool_list(row.get("tools")), (key, "tools"))
-    return replace(found, passed=binary_outcome(row, ("passed", "resolved")))
+    return replace(found, passed=all_known([found.passed, binary_outcome(row, _BINARY)]))
 
 
 def _conversation(row: JsonObject, messages: Sequence[Message], tools: Json, columns: Sequence[str]) -> Conversation:
@@ -95,8 +99,9 @@ def _from_history(row: JsonObject) -> Conversation:
     found = conversation(
         row, events.messages, tools=tool_list(events.tools), columns=("history", "test_result", "report")
     )
+    passed = all_known([found.passed, binary_outcome(row, _BINARY), _passed_in_reports(row)])
     # The column metadata holds the configuration of the run, which no verifier needs.
-    return replace(found, metadata={}, passed=_passed_in_reports(row), columns=found.columns - {"metadata"})
+    return replace(found, metadata={}, passed=passed, columns=found.columns - {"metadata"})
 
 
 def _passed_in_reports(row: JsonObject) -> bool | None:
@@ -104,5 +109,4 @@ def _passed_in_reports(row: JsonObject) -> bool | None:
     test_result = row.get("test_result")
     nested = test_result.get("report") if isinstance(test_result, dict) else None
     reports = [report for report in (row.get("report"), nested) if isinstance(report, dict)]
-    found = [passed for report in reports if (passed := binary_outcome(report, ("resolved",))) is not None]
-    return all(found) if found else None
+    return all_known(binary_outcome(report, ("resolved",)) for report in reports)

@@ -15,7 +15,7 @@ from verl_pivot.data.turns import PROVENANCE
 from verl_pivot.formats.columns import decoded, join_pair
 from verl_pivot.formats.conversation import Conversation
 from verl_pivot.formats.registry import Format, detected_format, format_named
-from verl_pivot.types import Json, JsonObject, Message, Role, Trajectory
+from verl_pivot.types import Json, JsonObject, Message, MessageError, Role, Trajectory
 
 DEFAULT_VERIFIER = "tool_call"
 _VERIFIER_COLUMNS = frozenset({"verifier", "verifier_options"})
@@ -77,6 +77,8 @@ def parse_row(row: RawRow, options: ImportOptions) -> ParsedRow:
         refuse_foreign_nulls(parsed.trajectory.messages, parsed.trajectory.tools)
     except RecursionError as error:
         raise BadRowError("not_json", "the row is nested too deeply") from error
+    except MessageError as error:
+        raise BadRowError("unknown_role", str(error)) from error
     return parsed
 
 

@@ -8,6 +8,7 @@ from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.messages import parse_message, text_of
 from verl_pivot.formats.columns import (
     COMMON_COLUMNS,
+    all_known,
     binary_outcome,
     conversation,
     has_items,
@@ -59,7 +60,7 @@ def read_swe_agent(row: JsonObject) -> Conversation:
     info = row.get("info")
     exit_status = present_columns(info, ("exit_status",)) if isinstance(info, dict) else {}
     # Only tests decide the outcome: a run that submitted a patch may still have failed them.
-    passed = binary_outcome(row, ("target", "resolved", "passed"))
+    passed = all_known([found.passed, binary_outcome(row, ("target", "resolved", "passed"))])
     notes = present_columns(row, (*COMMON_COLUMNS, "target", *_RUN_COLUMNS)) | exit_status
     return replace(found, passed=passed, notes=notes)
 

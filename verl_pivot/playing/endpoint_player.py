@@ -264,8 +264,8 @@ def _as_text(function: JsonObject) -> str:
 
 
 def _is_empty(answer: ChatAnswer) -> bool:
-    """Whether the endpoint aborted or filtered the answer, or gave no text, thinking or call and counted no tokens."""
-    if answer.is_aborted or answer.is_filtered:
+    """Whether the endpoint filtered the answer, or gave no text, thinking or call and counted no tokens."""
+    if answer.is_filtered:
         return True
     given = any(answer.message.get(key) for key in ("content", "tool_calls", "reasoning_content", "reasoning"))
     return not given and answer.num_completion_tokens == 0

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from verl_pivot.engines.engine import ActionText, Completion
 from verl_pivot.engines.pool import EnginePool
+from verl_pivot.errors import StateRefusedError
 from verl_pivot.profiling.early_stopping import count_scores
 from verl_pivot.profiling.profiles import ProfileSettings, TurnKey
 from verl_pivot.profiling.writer import ProfileWriter
@@ -56,19 +57,25 @@ class Profiler:
     seed: int
     totals: Totals
     """Sums over the measured turns, updated with every turn."""
+    say: Callable[[str], object] = lambda message: None
+    """Called with a message for the user, once for each reason for which states are refused."""
+    _said: set[str] = field(default_factory=set)
+    """Reasons that the user was told."""
     _rendering: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "rendering"))
     """A single thread that renders prompts, so that the event loop can send requests meanwhile."""
 
     async def measure(self, turn: Turn) -> TurnProfile:
-        """Sample and score one turn; a prompt longer than max_prompt_tokens gets no samples.
+        """Sample and score one turn.
+
+        There are no samples if the prompt is longer than max_prompt_tokens, or if the chat template refuses the state;
+        then `num_prompt_tokens` is 0.
 
         Raises:
-            PivotError: If the turn cannot be rendered or sampled.
+            PivotError: If the turn cannot be sampled.
         """
-        loop = asyncio.get_running_loop()
-        prompt_ids = await loop.run_in_executor(self._rendering, self.renderer.prompt_ids, turn)
+        prompt_ids = await self._prompt_ids(turn)
         samples: list[Sample] = []
-        if len(prompt_ids) <= self.settings.max_prompt_tokens:
+        if 0 < len(prompt_ids) <= self.settings.max_prompt_tokens:
             for num_samples in self._stages():
                 samples += await self._sample(turn, prompt_ids, begin=len(samples), end=num_samples)
                 plan = self.settings.early_stop
@@ -85,6 +92,20 @@ class Profiler:
     async def close(self) -> None:
         self._rendering.shutdown(wait=False, cancel_futures=True)
         await self.pool.close()
+
+    async def _prompt_ids(self, turn: Turn) -> list[int]:
+        """The turn's prompt; empty if the chat template refuses the state."""
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._rendering, self.renderer.prompt_ids, turn)
+        except StateRefusedError as error:
+            if error.why not in self._said:
+                self._said.add(error.why)
+                self.say(
+                    f"Turn {turn.id}, and perhaps others, gets no samples: the model's chat template refuses its state "
+                    f"({error.why})."
+                )
+            return []
 
     def _stages(self) -> tuple[int, ...]:
         """[num_stages] total number of samples drawn by the end of each stage."""

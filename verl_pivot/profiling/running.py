@@ -9,11 +9,12 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.text import Text
 
+from verl_pivot.engines.model_facts import context_tokens
 from verl_pivot.engines.pool import EnginePool
 from verl_pivot.engines.rendering import PromptRenderer
 from verl_pivot.engines.server import sglang_server
 from verl_pivot.errors import EngineError
-from verl_pivot.profiling.input_check import all_overlong, count_turns, refuse_overlong
+from verl_pivot.profiling.input_check import all_overlong, check_context, count_turns, refuse_overlong
 from verl_pivot.profiling.job import ProfileJob, TurnCounts, TurnProgress
 from verl_pivot.profiling.profiler import Profiler, Totals, profile_turns
 from verl_pivot.profiling.profiles import TurnKey, iter_profiles
@@ -50,6 +51,8 @@ def run_profile(job: ProfileJob, totals: Totals, console: Console, progress: Tur
     with open_profile(job.out, job.settings) as writer:
         with console.status(Text(f"reading {job.trajectories}")):
             counts = count_turns(job, writer.done)
+            if not len(writer.done):  # a profile that was begun may go on as long as its server takes the prompts
+                check_context(job.settings, context_tokens(job.settings.model))
         try:
             if counts.num_left:
                 begin = _measure(job, writer, counts, totals, console, progress)
@@ -87,10 +90,13 @@ def _measure(
         limit = job.settings.max_prompt_tokens
         refuse_overlong(job.turns(), lambda turn: len(renderer.prompt_ids(turn)), limit)
 
+    def say(message: str) -> None:
+        console.print(message, highlight=False)
+
     async def run(urls: Sequence[str]) -> None:
         engines = make_engines(await find_openai_server(job), urls, job.retries)
-        pool = EnginePool(engines, lambda message: console.print(message, highlight=False))
-        profiler = Profiler(renderer=renderer, pool=pool, settings=job.settings, seed=job.seed, totals=totals)
+        pool = EnginePool(engines, say)
+        profiler = Profiler(renderer=renderer, pool=pool, settings=job.settings, seed=job.seed, totals=totals, say=say)
         with progress(counts, totals) as on_turn:
             concurrency = job.concurrency * len(engines)
             await profile_turns(job.turns(), profiler, writer, concurrency=concurrency, on_turn=on_turn)

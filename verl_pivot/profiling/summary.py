@@ -21,7 +21,7 @@ class TurnOutcome(StrEnum):
     MIXED = "mixed"
     """Scores differ: the turn can be a pivot."""
     UNDECIDED = "undecided"
-    """The verifier could not decide any sample."""
+    """The verifier could not decide any sample, or there is none, since the chat template refuses the state."""
     OVERLONG = "overlong"
     """The prompt is longer than --max-prompt-tokens, so nothing was sampled."""
 
@@ -64,7 +64,7 @@ def outcome(profile: TurnProfile) -> TurnOutcome:
     """Outcome of one turn."""
     scores = profile.scores
     if not profile.samples:
-        return TurnOutcome.OVERLONG
+        return TurnOutcome.UNDECIDED if profile.num_prompt_tokens == 0 else TurnOutcome.OVERLONG
     if not scores:
         return TurnOutcome.UNDECIDED
     if min(scores) < max(scores):

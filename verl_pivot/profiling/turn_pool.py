@@ -18,7 +18,7 @@ class Measured:
     judge_usage: Mapping[tuple[str, str], int]
     """Requests and tokens of judges since the worker's last answer, as in `verifiers.judge_usage.usage`."""
     messages: tuple[str, ...] = ()
-    """Messages for the user about endpoints that the worker lost."""
+    """Messages for the user about endpoints that the worker lost, and states that the chat template refuses."""
 
 
 class TurnPool:
@@ -37,7 +37,7 @@ class TurnPool:
             workers: Workers that measure turns.
             totals: Sums over all workers, updated with every turn.
             judge_usage: Called after each turn with the requests and tokens of its judges.
-            say: Called with a message for the user when an endpoint is lost.
+            say: Called with each message for the user.
         """
         self._workers, self._totals, self._judge_usage, self._say = workers, totals, judge_usage, say
         self._said: set[str] = set()

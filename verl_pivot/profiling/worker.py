@@ -74,14 +74,19 @@ class ProfileWorker:
         renderer = PromptRenderer(settings.profile.model, settings.profile.chat_template_kwargs)
         pool = EnginePool(await self._engines(), self._messages.append)
         self._profiler = Profiler(
-            renderer=renderer, pool=pool, settings=settings.profile, seed=settings.seed, totals=Totals()
+            renderer=renderer,
+            pool=pool,
+            settings=settings.profile,
+            seed=settings.seed,
+            totals=Totals(),
+            say=self._messages.append,
         )
 
     async def work(self, turn: Turn) -> Measured:
         """Sample and score one turn.
 
         Raises:
-            PivotError: If the turn cannot be rendered or sampled.
+            PivotError: If the turn cannot be sampled.
         """
         profiler = replace(self._profiler, totals=Totals())
         profile = await profiler.measure(turn)

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from verl_pivot.data.json_values import encode_json
+from verl_pivot.data.output_place import output_place
 from verl_pivot.errors import ConfigError
 from verl_pivot.profiling.line_index import LineIndex
 from verl_pivot.profiling.profiles import (
@@ -56,7 +57,8 @@ class ProfileWriter:
     def put_in_order(self, turns: Iterable[TurnKey]) -> None:
         """Sort the lines in the order of `turns`, other turns last, so that the file depends on its content alone.
 
-        The writer cannot be used afterwards. The file is replaced in one step; an interruption leaves it unchanged.
+        The writer cannot be used afterwards. The file is replaced in one step, where a link leads if the path is one;
+        an interruption leaves it unchanged.
 
         Raises:
             ConfigError: If a sorted copy of the file cannot be written.
@@ -65,10 +67,11 @@ class ProfileWriter:
         order = _order(index, turns)
         if bool((order[1:] > order[:-1]).all()):
             return
-        temporary = self._path.with_name(f".{self._path.name}.ordered")
+        place = output_place(self._path)
+        temporary = place.with_name(f".{place.name}.ordered")
         try:
             _copy_lines(self._path, temporary, (index.offset(line) for line in order))
-            temporary.replace(self._path)
+            temporary.replace(place)
         except OSError as error:
             temporary.unlink(missing_ok=True)
             raise _unwritable(self._path, error) from error

@@ -3,13 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from verl_pivot.data.trajectories import read_trajectories
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
-from verl_pivot.profiling.early_stopping import EarlyStop, turn_statistics
+from verl_pivot.profiling.early_stopping import EarlyStop, estimate
 from verl_pivot.profiling.profiles import (
     TurnKinds,
     file_sha256,
@@ -30,20 +31,21 @@ class TrajectoryTotals:
     num_decided_turns: int = 0
     num_solved_turns: int = 0
     """Turns at which all K samples were drawn and got the full score."""
-    reward_mean_sum: float = 0.0
-    pass_rate_sum: float = 0.0
+    reward_mean_sum: Fraction = Fraction()
+    pass_rate_sum: Fraction = Fraction()
+    """Exact, like the sum of mean rewards, so that a trajectory on a bound of a filter is not rounded below it."""
     min_samples: int | None = None
     """Fewest samples that any turn has."""
 
     @property
     def reward_mean(self) -> float:
         """Mean over the decided turns of their mean rewards; NaN without one."""
-        return self.reward_mean_sum / self.num_decided_turns if self.num_decided_turns else math.nan
+        return float(self.reward_mean_sum / self.num_decided_turns) if self.num_decided_turns else math.nan
 
     @property
     def pass_rate(self) -> float:
         """Mean over the decided turns of their shares of full scores; NaN without one."""
-        return self.pass_rate_sum / self.num_decided_turns if self.num_decided_turns else math.nan
+        return float(self.pass_rate_sum / self.num_decided_turns) if self.num_decided_turns else math.nan
 
     def add(self, turn: TurnProfile, early_stop: EarlyStop | None) -> None:
         """Add a turn; with a plan of early stopping, by its unbiased estimates for all K samples."""
@@ -52,11 +54,26 @@ class TrajectoryTotals:
         self.min_samples = num_samples if self.min_samples is None else min(self.min_samples, num_samples)
         if turn.scores:
             self.num_decided_turns += 1
-            statistics = turn_statistics(turn, early_stop)
-            self.reward_mean_sum += statistics.reward_mean
-            self.pass_rate_sum += statistics.pass_rate
+            exact = _exact_means(turn, early_stop)
+            self.reward_mean_sum += exact.reward
+            self.pass_rate_sum += exact.pass_rate
         num_wanted = num_samples if early_stop is None else early_stop.num_samples
         self.num_solved_turns += outcome(turn) is TurnOutcome.ALWAYS_RIGHT and len(turn.scores) == num_wanted
+
+
+class _ExactMeans(NamedTuple):
+    reward: Fraction
+    pass_rate: Fraction
+
+
+def _exact_means(turn: TurnProfile, early_stop: EarlyStop | None) -> _ExactMeans:
+    """Mean reward and share of full scores of a turn with a decided sample; with early stopping, their estimates."""
+    if early_stop is not None:
+        estimates = estimate(early_stop, [sample.verdict.score for sample in turn.samples])
+        assert estimates is not None, turn
+        return _ExactMeans(estimates.reward_mean, estimates.pass_rate)
+    scores = turn.scores
+    return _ExactMeans(sum(map(Fraction, scores), Fraction()) / len(scores), Fraction(scores.count(1.0), len(scores)))
 
 
 ProfileTotals: TypeAlias = Mapping[str, TrajectoryTotals]

@@ -203,7 +203,7 @@ def _id_of(value: object, place: str) -> str:
         if isinstance(messages, list) and all(isinstance(message, dict) for message in messages):
             return prompt_id(messages)
         problem = "it is not a list of chat messages"
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         problem = str(error)
     raise DataError(f"{place}: no prompt can be read: {problem}; set --prompt-key to the column of the chat messages")
 

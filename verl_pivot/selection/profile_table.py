@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pyarrow
@@ -68,7 +69,8 @@ def _columns(row: RawRow) -> JsonObject:
     assert isinstance(row.raw, bytes)
     try:
         line = _DECODER.decode(row.raw)
-        statistics = _statistics(tuple(sample.score for sample in line.samples))
+        scores = tuple(sample.score for sample in line.samples)
+        statistics = _statistics(scores, 0 if line.num_prompt_tokens == 0 else None)
     except (msgspec.MsgspecError, ValueError) as error:
         parse_line(str(row.place), row.raw)  # raises DataError with what is wrong
         raise DataError(
@@ -84,9 +86,10 @@ def _columns(row: RawRow) -> JsonObject:
 
 
 @lru_cache(maxsize=1 << 14)  # 8 samples that are right or wrong have only 256 sequences of scores
-def _statistics(scores: tuple[float | None, ...]) -> JsonObject:
+def _statistics(scores: tuple[float | None, ...], num_prompt_tokens: Literal[0] | None) -> JsonObject:
+    """Statistics of a turn; its number of prompt tokens counts only where it is 0, so that few turns fill the cache."""
     samples = (Sample(text="", verdict=Verdict(score=score, reason=""), num_tokens=0) for score in scores)
-    profile = TurnProfile(trajectory_id="", index=0, samples=tuple(samples), num_prompt_tokens=None)
+    profile = TurnProfile(trajectory_id="", index=0, samples=tuple(samples), num_prompt_tokens=num_prompt_tokens)
     return {
         "outcome": outcome(profile).value,
         **turn_statistics(profile).as_dict(),

@@ -17,6 +17,7 @@ from verl_pivot.data.journal import Journal, input_identity, open_journal
 from verl_pivot.data.parallel import map_in_order
 from verl_pivot.errors import DataError
 from verl_pivot.extras import extra
+from verl_pivot.profiling.input_check import shared_ids
 from verl_pivot.profiling.profiles import file_sha256, is_published, profiled_sha256, read_settings
 from verl_pivot.selection.candidates import CandidateSettings, NumberedRows, candidates_of, close_verifiers
 from verl_pivot.selection.decisions import Decision, SelectionReport, SelectionRule, decide
@@ -77,8 +78,8 @@ def select_pivots(job: SelectionJob, progress: Progress) -> SelectionReport:
     An interrupted selection goes on where it stopped and ends with the same bytes.
 
     Raises:
-        DataError: If a line of an input is broken, the profile is of other trajectories or lacks turns, no turn is
-            left, or a split that was asked for has no turn.
+        DataError: If a line of an input is broken, two trajectories of one id hold the same turn, the profile is of
+            other trajectories or lacks turns, no turn is left, or a split that was asked for has no turn.
         ConfigError: If an output cannot be written.
     """
     if job.profile is not None:
@@ -111,6 +112,7 @@ def _check_profile(profile: Path, trajectories: Path) -> None:
 def _fill(job: SelectionJob, database: duckdb.DuckDBPyConnection, progress: Progress) -> None:
     with progress("candidates", None) as on_rows:
         fill_table(database, "candidates", partial(_candidate_tables, job), on_rows)
+    _check_candidates(job.trajectories, database)
     if job.profile is None:
         return
     with progress("profiled turns", num_rows(job.profile)) as on_rows:
@@ -145,6 +147,17 @@ def _numbered_chunks(trajectories: Path) -> Iterator[NumberedRows]:
         first += len(rows)
 
 
+def _check_candidates(trajectories: Path, database: duckdb.DuckDBPyConnection) -> None:
+    repeated = database.execute(
+        "select count(distinct trajectory_id), arg_min(trajectory_id, repeat) from (select trajectory_id, max(row) as "
+        "repeat from candidates group by trajectory_id, turn_index having count(*) > 1)"
+    ).fetchone()
+    assert repeated is not None
+    number, example = repeated
+    if number:
+        raise shared_ids(trajectories, number, example)
+
+
 def _check_profiles(profile: Path, database: duckdb.DuckDBPyConnection) -> None:
     repeated = database.execute(
         "select trajectory_id, turn_index, max(line) from profiles group by all having count(*) > 1 order by 3 limit 1"
@@ -160,7 +173,8 @@ def _check_profiles(profile: Path, database: duckdb.DuckDBPyConnection) -> None:
         remedy = (
             "some imported rows had no scores: import only rows with scores, or measure a profile of your own"
             if is_published(profile)
-            else "run the same `verl-pivot profile` command again, without --limit: it profiles the missing turns"
+            else "run the same `verl-pivot profile` command again, without --limit and --draw: it profiles the missing "
+            "turns"
         )
         raise DataError(f"the profile lacks {num_missing} of {num_candidates} turns; {remedy}")
 

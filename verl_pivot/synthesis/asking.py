@@ -12,7 +12,7 @@ import msgspec
 
 from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.chat import ChatAnswer, TokenLogprob
-from verl_pivot.engines.retries import Retries, UnavailableError, with_retries
+from verl_pivot.engines.retries import Retries, with_retries
 from verl_pivot.errors import OutOfBudgetError, QuestionRefusedError
 from verl_pivot.playing.endpoint_player import read_answer
 from verl_pivot.synthesis.budget import Budget, BudgetLimits
@@ -133,18 +133,12 @@ async def opened_gate(settings: GateSettings, writers: Mapping[str, Writer]) -> 
 
 
 def _check(answer: ChatAnswer, writer: str) -> None:
-    """Refuse an answer that the writer did not end by itself or by a limit, since the cache would keep it for good.
+    """Refuse an answer that a content filter withholds or that is no message, since the cache would keep it for good.
 
     Raises:
-        UnavailableError: If the endpoint aborted the answer.
         QuestionRefusedError: If the endpoint's content filter withholds the answer.
         EngineError: If the answer is no message of the assistant.
     """
-    if answer.is_aborted:
-        raise UnavailableError(
-            f"the endpoint of {writer} kept aborting its answers (finish_reason {answer.finish_reason!r}); see the "
-            "server's log, and run the same command again once the server works"
-        )
     if answer.is_filtered:
         raise QuestionRefusedError(f"the content filter of the endpoint of {writer} withholds the answer")
     read_answer(answer)
