@@ -16,6 +16,7 @@ from tests.support.dumped_runs import make_line, read_index, write_run
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
+from verl_pivot.inspect.opened import open_rollout
 from verl_pivot.inspect.queries import RolloutPlace, RunIndex
 from verl_pivot.inspect.texts import RowPlace, rows_with_words
 from verl_pivot.types import ErrorKind
@@ -171,14 +172,37 @@ def test_a_condition_that_never_ends_is_ended(index: RunIndex, monkeypatch: pyte
 
 def test_lines_of_one_rollout_are_one_row(tmp_path: Path) -> None:
     lines = [make_line("a_0_0", 1.0, ["One."]), make_line("a_0_1", 1.0, ["Two."], answer="x"), make_line("a_1_0", 0.0)]
-    first = json.loads(lines[0])
-    without_record = (
-        json.dumps({name: first[name] for name in ("uid", "step", "score", "kept", "turns")}).encode() + b"\n"
-    )
 
-    rows = read_index(write_run(tmp_path, {1: [without_record, *lines[1:]]})).rows(range(3))
+    rows = read_index(write_run(tmp_path, {1: [without_record(lines[0]), *lines[1:]]})).rows(range(3))
 
     assert [(each.row.uid, each.row.line, each.row.num_turns) for each in rows] == [("a_0_1", 1, 2), ("a_1_0", 3, 1)]
+
+
+def without_record(line: bytes) -> bytes:
+    fields = json.loads(line)
+    return json.dumps({name: fields[name] for name in ("uid", "step", "score", "kept", "turns")}).encode() + b"\n"
+
+
+def lines_in_the_order_of_earlier_versions(number: int) -> list[bytes]:
+    """The parts 0 to `number` of a rollout, sorted as text; the last part has the record, with a call of each turn."""
+    calls = tuple(CallRecord(turn=turn, name=f"of_{turn}", arguments={}, status=CallStatus.OK) for turn in (2, number))
+    parts = [without_record(make_line(f"a_0_{part}", 0.5, [f"turn {part}"])) for part in range(number)]
+    return sorted([*parts, make_line(f"a_0_{number}", 1.0, [f"turn {number}"], calls=calls)])
+
+
+def test_parts_that_an_earlier_version_sorted_as_text_are_shown_by_their_number(tmp_path: Path) -> None:
+    index = read_index(write_run(tmp_path, {1: lines_in_the_order_of_earlier_versions(11)}))
+    (found,) = index.rows([0])
+
+    opened = open_rollout(index, found)
+
+    assert (found.row.uid, found.row.score, found.row.line, found.row.num_turns) == ("a_0_11", 1.0, 1, 12)
+    assert [turn.text for turn in opened.turns] == [f"turn {part}" for part in range(12)]
+    assert {number: turn.calls[0]["name"] for number, turn in enumerate(opened.turns) if turn.calls} == {
+        2: "of_2",
+        11: "of_11",
+    }
+    assert (opened.fields["uid"], opened.fields["stop_reason"]) == ("a_0_11", "answered")
 
 
 def test_a_line_that_only_python_can_decode_is_listed_like_any_other(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from verl_pivot.data.rollout_dumps import FOLDER
 from verl_pivot.inspect.queries import ListedRollout, RunIndex
-from verl_pivot.inspect.texts import read_lines
+from verl_pivot.inspect.texts import line_with_record, read_lines
 from verl_pivot.rewards.process_record import process_record
 from verl_pivot.types import Json, JsonObject
 
@@ -61,7 +61,7 @@ class OpenedRollout(msgspec.Struct, kw_only=True):
     rows: list[OpenedRow] = []
     """[num_rows] tokens of its rows; none in dumps of earlier versions and of verl."""
     fields: JsonObject
-    """All other fields of its last line."""
+    """All other fields of its line with the record."""
 
 
 def open_rollout(index: RunIndex, found: ListedRollout) -> OpenedRollout:
@@ -72,7 +72,7 @@ def open_rollout(index: RunIndex, found: ListedRollout) -> OpenedRollout:
     """
     place = index.row_place(found)
     lines = read_lines(place)
-    last = next((line for line in reversed(lines) if "stop_reason" in line), lines[-1])
+    last = line_with_record(lines)
     fields = {name: value for name, value in last.items() if name not in _SHOWN_BESIDE}
     if "turns" not in last and isinstance(last.get("output"), str):  # a line of verl's own
         return OpenedRollout(

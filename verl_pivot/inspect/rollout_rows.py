@@ -8,6 +8,7 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from verl_pivot.data.rollout_dumps import place_in_dump
 from verl_pivot.runs.growing_lines import PlacedLine
 from verl_pivot.types import ErrorKind, Json
 
@@ -206,7 +207,8 @@ def _columns(rollouts: Sequence[list[_Part]]) -> dict[str, list[Any]]:
 
 def _joined(parts: Sequence[_ListedLine]) -> _ListedLine:
     """The part of a rollout that has its record, with the turns of all."""
-    last = next((part for part in reversed(parts) if part.stop_reason is not None), parts[-1])
+    in_order = sorted(parts, key=lambda part: place_in_dump(part.uid or ""))
+    last = next((part for part in reversed(in_order) if part.stop_reason is not None), in_order[-1])
     has_turns = any(part.turns is not None for part in parts)
     turns = [turn for part in parts for turn in part.turns or ()]
     return msgspec.structs.replace(last, turns=turns if has_turns else None)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from verl_pivot.data.rollout_dumps import place_in_dump
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.types import Json, JsonObject
 
@@ -32,7 +33,9 @@ class RowPlace(NamedTuple):
 
 
 def read_lines(place: RowPlace) -> list[JsonObject]:
-    """[num_parts] the lines of a rollout, with None for numbers that JSON does not have.
+    """[num_parts] the lines of a rollout in the order of its parts, with None for numbers that JSON does not have.
+
+    Earlier versions wrote part 10 before part 2.
 
     Raises:
         DataError: If they cannot be read, or the dump was replaced.
@@ -40,13 +43,23 @@ def read_lines(place: RowPlace) -> list[JsonObject]:
     try:
         with place.path.open("rb") as file:
             file.seek(place.byte_offset)
-            return _parsed(file.read(place.num_bytes))
+            lines = _parsed(file.read(place.num_bytes))
     except OSError as error:
         raise DataError(
             f"{place.path} cannot be read: {error.strerror}; its rollouts are listed, but not shown"
         ) from error
     except (ValueError, RecursionError) as error:
         raise DataError(f"{place.path} was replaced since it was read: wait until it is read again") from error
+    return sorted(lines, key=lambda line: place_in_dump(str(line.get("uid"))))
+
+
+def line_with_record(lines: Sequence[JsonObject]) -> JsonObject:
+    """The line of a rollout that has its record; the last one in dumps without records.
+
+    Args:
+        lines: [num_parts] lines of the rollout, as `read_lines` gives them.
+    """
+    return next((line for line in reversed(lines) if line.get("stop_reason") is not None), lines[-1])
 
 
 def _parsed(data: bytes) -> list[JsonObject]:
