@@ -12,9 +12,12 @@ import pytest
 from tests.support.dumped_runs import make_line, read_index, write_run
 from tests.support.web_servers import running
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
+from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.guarded_page import STATIC
+from verl_pivot.inspect.queries import OrderedRollouts, RunIndex
 from verl_pivot.inspect.server import InspectPage
 from verl_pivot.rewards.process_record import ProcessRecord
+from verl_pivot.runs.run import TrainingRun
 
 TOKEN = "t0ken"
 
@@ -170,6 +173,26 @@ async def test_dumps_of_verl_alone_are_shown_with_what_they_have(tmp_path: Path)
     assert [turn["text"] for turn in opened["turns"]] == ["It is 5."]
     assert opened["prompt"][0]["content"] == "What is 2 + 3?"
     assert opened["fields"] == {"gts": "5", "score": 1.0, "step": 3, "acc": None}
+
+
+class ChangingIndex(RunIndex):
+    """An index that reads something new during each query."""
+
+    def ordered(self, wanted: RolloutFilter, order: RolloutOrder) -> OrderedRollouts:
+        found = super().ordered(wanted, order)
+        self.generation += 1
+        return found
+
+
+async def test_a_list_names_the_generation_that_it_has_seen_so_that_the_page_asks_again(tmp_path: Path) -> None:
+    index = ChangingIndex([TrainingRun(write_run(tmp_path, {1: [make_line()]}))])
+    while index.refresh():
+        pass
+    before = index.generation
+
+    async with running(InspectPage(index, token=TOKEN, host="127.0.0.1").app()) as url:
+        assert (await ask(url, "ordered"))["generation"] == before
+        assert (await ask(url, "run"))["generation"] == before + 1
 
 
 async def test_events_tell_of_what_is_new(tmp_path: Path) -> None:
