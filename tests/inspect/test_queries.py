@@ -18,6 +18,7 @@ from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.opened import open_rollout
 from verl_pivot.inspect.queries import RolloutPlace, RunIndex
+from verl_pivot.inspect.rollout_table import LIMITS
 from verl_pivot.inspect.texts import RowPlace, rows_with_words
 from verl_pivot.types import ErrorKind
 
@@ -225,6 +226,25 @@ def test_a_line_that_only_python_can_decode_is_listed_like_any_other(tmp_path: P
     assert usual == slow
     assert (usual["num_turns"], usual["tools"], usual["error_kinds"], usual["num_errors"]) == (2, "add", "refused", 1)
     assert (usual["sampled_tokens"], usual["prompt_tokens"], len(usual["failure"])) == (10, None, 200)
+
+
+def test_rollouts_beyond_the_memory_are_told_and_those_before_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LIMITS, "memory_limit", "8MB")
+    folder = write_run(tmp_path, {1: [make_line("a_0_0", reason="r" * 5000)]})
+    index = read_index(folder)
+    rows = [make_line(f"{number}_0_0", detail=f"{number:0200}", step=2) for number in range(20_000)]
+
+    write_run(folder, {2: rows, 3: [make_line("b_0_0", step=3)]})
+    while index.refresh():
+        pass
+
+    assert index.problems == [
+        "there are too many rollouts for 8MB of memory, so only the first 1 that were read are shown: give fewer runs, "
+        "or a dump of one step"
+    ]
+    assert (uids(index), index.num_unread, len(index.rows([0])[0].row.reason or "")) == (["a_0_0"], 0, 200)
 
 
 def test_a_training_that_goes_on_is_followed(tmp_path: Path) -> None:
