@@ -391,6 +391,33 @@ def test_queries_and_reading_go_on_at_the_same_time(tmp_path: Path) -> None:
     assert (failures, index.num_rollouts) == ([], 500)
 
 
+def test_a_dump_that_is_rewritten_in_place_is_read_anew(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, {1: [make_line("a_0_0")]})
+    index = read_index(folder)
+
+    write_run(folder, {1: [make_line("z_0_0"), make_line("z_1_0")]})
+    index.refresh()
+
+    assert uids(index) == ["z_0_0", "z_1_0"]
+
+
+@pytest.mark.parametrize("left", [0, 30])
+def test_a_dump_that_is_cut_short_while_it_is_searched_holds_no_words(tmp_path: Path, left: int) -> None:
+    line = make_line("a_0_0", 1.0, ["Seven."])
+    index = read_index(write_run(tmp_path, {1: [line]}))
+    os.truncate(tmp_path / "rollouts" / "pivot" / "1.jsonl", left)
+
+    assert uids(index, words="Seven") == []
+    assert uids(index, words="7") == []
+
+
+def test_a_search_that_finds_nothing_is_given_up_too(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").write_bytes(b"{}\n")
+
+    with pytest.raises(ConfigError, match=r"the search for words takes longer than 0 s: first filter the list"):
+        rows_with_words([RowPlace(0, tmp_path / "1.jsonl", 0, 2)], "nothing", 0.0)
+
+
 @given(
     st.lists(st.tuples(st.text('ab\u00e9C \\"\n', max_size=6), st.booleans())),
     st.text("abcC\u00c9 \n", min_size=1, max_size=4),

@@ -1,7 +1,6 @@
 """ListedRollout -> OpenedRollout: its prompt and its turns with their texts, read from the dump."""
 
 import json
-import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,15 +167,9 @@ def _input_of_verl(path: Path, group_name: str | None) -> str | None:
     if group_name is None or folder.name != FOLDER:
         return None
     try:
-        with (
-            (folder.parent / path.name).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
-            at = data.find(b'"uid": ' + json.dumps(f"{group_name}_")[:-1].encode())
-            if at < 0:
-                return None
-            end = data.find(b"\n", at)
-            line = json.loads(data[data.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(data)])
+        with (folder.parent / path.name).open("rb") as file:
+            of_group = b'"uid": ' + json.dumps(f"{group_name}_")[:-1].encode()
+            line = json.loads(next((line for line in file if of_group in line), b"null"))
     except (OSError, ValueError, RecursionError):  # the prompt is an addition, which a dump of verl's may lack
         return None
     text = line.get("input") if isinstance(line, dict) else None
