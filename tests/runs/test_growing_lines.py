@@ -38,6 +38,22 @@ def test_a_file_that_is_replaced_or_cut_is_read_anew(tmp_path: Path) -> None:
     assert reader.read() == NewLines([PlacedLine(1, 0, b"{}")], True, True)
 
 
+def test_a_file_that_is_rewritten_in_place_and_not_shorter_is_read_anew(tmp_path: Path) -> None:
+    """As verl writes its own dump of a step that a resumed run samples again."""
+    path = tmp_path / "1.jsonl"
+    prompt = b'{"input": "' + 2000 * b"a"
+    path.write_bytes(prompt + b'", "score": 1}\n')
+    reader = GrowingLines(path)
+    reader.read()
+
+    path.write_bytes(prompt + b'", "score": 0}\n{}')
+    assert reader.read() == NewLines(
+        [PlacedLine(1, 0, prompt + b'", "score": 0}'), PlacedLine(2, len(prompt) + 15, b"{}")], True, True
+    )
+    path.write_bytes(prompt + b'", "score": 0}\n{}\n[]\n')
+    assert reader.read() == NewLines([PlacedLine(3, len(prompt) + 18, b"[]")], False, True)
+
+
 @given(st.lists(st.just('{"a": 1}') | st.text("a\r\u2028\x85 ", max_size=4)), st.lists(st.integers(0, 60)))
 def test_lines_are_those_between_newlines_wherever_the_writer_pauses(texts: list[str], pauses: list[int]) -> None:
     import tempfile
