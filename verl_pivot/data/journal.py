@@ -178,10 +178,13 @@ def input_identity(path: Path) -> Json:
 def _locked(folder: Path, out: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{out} is being written by another process; wait for it, or choose another --out"
+            ) from error
         yield
-    except BlockingIOError as error:
-        raise ConfigError(f"{out} is being written by another process; wait for it, or choose another --out") from error
     finally:
         os.close(descriptor)
 
