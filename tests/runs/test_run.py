@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.dumped_runs import make_line, read_index, write_run
 from verl_pivot.errors import DataError
+from verl_pivot.runs.growing_lines import PlacedLine
 from verl_pivot.runs.metrics import MetricSeries
 from verl_pivot.runs.run import RunPart, TrainingRun, differing_settings, run_names
 
@@ -111,6 +112,33 @@ def test_metrics_are_read_from_either_logger(tmp_path: Path, name: str, lines: l
     assert not series.read(run.metrics)
     assert (series.names, series.steps, series.num_unreadable) == (["a/b", "c"], [1, 2], 1)
     assert (series.points("a/b"), series.points("c"), series.points("none")) == ([(1, 0.5), (2, 3.0)], [(2, 1.0)], [])
+
+
+class AskedWhileItReads(MetricSeries):
+    """A series that another thread asks for its metrics before each line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[object] = []
+
+    def _add(self, line: PlacedLine, *, is_console: bool) -> None:
+        self.answers.append((self.names, self.steps, self.points("reward")))
+        super()._add(line, is_console=is_console)
+
+
+def test_metrics_that_are_asked_for_while_they_are_read_are_those_before(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "reward": 0.5}\n')
+    series = AskedWhileItReads()
+    series.read(path)
+    (tmp_path / "new").write_text('{"step": 2, "reward": 1.0}\n{"step": 3, "loss": 1.0}\n')
+    (tmp_path / "new").replace(path)
+
+    series.read(path)
+
+    before = (["reward"], [1], [(1, 0.5)])
+    assert series.answers == [([], [], []), before, before]
+    assert (series.names, series.steps, series.points("reward")) == (["loss", "reward"], [2, 3], [(2, 1.0)])
 
 
 def test_metrics_are_read_from_a_console_log_while_it_grows(tmp_path: Path) -> None:
