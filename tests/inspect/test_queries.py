@@ -391,6 +391,14 @@ def test_queries_and_reading_go_on_at_the_same_time(tmp_path: Path) -> None:
     assert (failures, index.num_rollouts) == ([], 500)
 
 
+def test_a_line_with_spaces_before_it_opens_like_any_other(tmp_path: Path) -> None:
+    index = read_index(write_run(tmp_path, {1: [b"    " + make_line("a_0_0", 1.0, ["One."])]}))
+
+    opened = open_rollout(index, index.rows([0])[0])
+
+    assert [turn.text for turn in opened.turns] == ["One."]
+
+
 def test_a_dump_that_is_rewritten_in_place_is_read_anew(tmp_path: Path) -> None:
     folder = write_run(tmp_path, {1: [make_line("a_0_0")]})
     index = read_index(folder)

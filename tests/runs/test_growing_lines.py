@@ -25,6 +25,13 @@ def test_a_torn_last_line_waits_for_its_rest(tmp_path: Path) -> None:
     assert reader.read() == NewLines([PlacedLine(5, 28, b'{"a": 4}')], False, True)
 
 
+def test_the_offset_of_a_line_is_that_of_its_text(tmp_path: Path) -> None:
+    path = tmp_path / "1.jsonl"
+    path.write_bytes(b'  {"a": 1} \n\t{}\n')
+
+    assert GrowingLines(path).read().lines == [PlacedLine(1, 2, b'{"a": 1}'), PlacedLine(2, 13, b"{}")]
+
+
 def test_a_file_that_is_replaced_or_cut_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "1.jsonl"
     path.write_bytes(b"{}\n{}\n")

@@ -18,7 +18,7 @@ class PlacedLine(NamedTuple):
     number: int
     """Number of the line, from 1."""
     offset: int
-    """Bytes of the file before the line."""
+    """Bytes of the file before the text."""
     text: bytes
     """The line without white space at its ends."""
 
@@ -76,7 +76,7 @@ class GrowingLines:
         for text in data.removesuffix(b"\n").split(b"\n") if data else ():
             self._num_lines += 1
             if stripped := text.strip():
-                yield PlacedLine(self._num_lines, offset, stripped)
+                yield PlacedLine(self._num_lines, offset + len(text) - len(text.lstrip()), stripped)
             offset += len(text) + 1
         self._pass(data)
 
