@@ -1,5 +1,6 @@
 """inspect.server over real HTTP: who may read rollouts, what is answered, and the errors of broken requests."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from verl_pivot.inspect.queries import OrderedRollouts, RunIndex
 from verl_pivot.inspect.server import InspectPage
 from verl_pivot.rewards.process_record import ProcessRecord
 from verl_pivot.runs.run import TrainingRun
+from verl_pivot.tools.http_service import serve
 
 TOKEN = "t0ken"
 
@@ -73,6 +75,20 @@ async def test_a_server_for_others_answers_to_addresses_and_its_name_alone(tmp_p
     async with page(write_run(tmp_path, {1: [make_line()]}), host="0.0.0.0") as url:
         assert await status(url, "/", Host="10.0.0.7:8000") == 200
         assert await status(url, "/", Host="evil.example") == 403
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="the machine has no IPv6")
+async def test_the_address_of_a_page_on_ipv6_can_be_opened(tmp_path: Path) -> None:
+    app = InspectPage(read_index(write_run(tmp_path, {1: [make_line()]})), token=TOKEN, host="::1").app()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(app, "::1", 0, ready.set_result))
+    try:
+        url = await ready
+        assert url.startswith("http://[::1]:")
+        assert (await ask(url, "run"))["num_rollouts"] == 1
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
 
 
 async def test_pages_may_run_no_script_but_ours_and_ask_nobody_else(tmp_path: Path) -> None:
