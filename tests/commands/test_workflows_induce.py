@@ -52,6 +52,28 @@ def test_rollouts_of_a_copied_dump_are_read_once_and_counted(tmp_path: Path) -> 
     assert "│ left out │     3 │ rollout that was read before, such as from a copy of a dump" in result.stdout
 
 
+def test_the_latest_steps_stay_and_lines_of_a_notebook_are_one_rollout(tmp_path: Path) -> None:
+    """The success of step 1 is the longest; that of step 3 has two lines, the first of which has no record."""
+    lines = [json.loads(line) for line in dump(tmp_path).read_text().splitlines()]
+    prompt, success = lines[0]["prompt"], lines[1]
+    for number, uid in ((2, "h_0_0"), (3, "i_0_1")):
+        path = tmp_path / f"{number}.jsonl"
+        calls = success["calls"][-1:]
+        asked = [{**prompt[0], "content": f"At https://shop.example do {number}."}]
+        line = {**success, "uid": uid, "step": number, "prompt": asked, "calls": calls}
+        first = {"uid": "i_0_0", "step": 3, "score": 1.0, "kept": True, "prompt": asked}
+        path.write_text("".join(json.dumps(each) + "\n" for each in ([first] if number == 3 else []) + [line]))
+    out = tmp_path / "w.jsonl"
+
+    dumps = [tmp_path / f"{number}.jsonl" for number in (3, 1, 2)]
+    result = cli("workflows", "induce", *dumps, "--max-workflows", "2", "--out", out)
+
+    assert result.returncode == 0, result.stderr
+    assert [each.source for each in read_workflows(out)] == ["2:h_0_0", "3:i_0_1"]
+    assert "5 rollouts" in result.stdout
+    assert "own agent loops" not in result.stdout
+
+
 def test_a_models_workflows_are_checked_against_their_source(tmp_path: Path) -> None:
     def answer(path: str, body: JsonObject) -> Answer:
         fill = {"note": "look", "tool": "fill", "arguments": {"element": 4, "text": "{name}"}}

@@ -1,5 +1,6 @@
 """Outputs: a link stays and leads to the new file; folders, pipes and devices are never replaced."""
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -49,6 +50,28 @@ def test_a_journal_moves_its_file_to_another_disk(tmp_path: Path) -> None:
     finally:
         target.unlink()
     assert [path.name for path in tmp_path.iterdir()] == ["link"]
+
+
+def test_a_journal_moves_its_file_to_another_mount_of_the_same_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As Docker mounts two folders of a disk; their files have one device number, but rename(2) refuses."""
+    (tmp_path / "mount").mkdir()
+    (tmp_path / "mount" / "target").write_text("older")
+    (tmp_path / "link").symlink_to("mount/target")
+    replace = Path.replace
+
+    def replace_within_a_mount(self: Path, target: Path) -> Path:
+        if self.parent != target.parent:
+            raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(self), None, str(target))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", replace_within_a_mount)
+
+    write_by_journal(tmp_path / "link")
+
+    assert (tmp_path / "link").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["link", "mount", "target"]
 
 
 @pytest.mark.parametrize("writing", [write, write_by_journal])

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.resolving import pip_commands
 from verl_pivot.diagnosis.background import Answer
-from verl_pivot.diagnosis.installation import diagnose_engines, diagnose_import, diagnose_ray_worker
+from verl_pivot.diagnosis.installation import check_configs, diagnose_engines, diagnose_import, diagnose_ray_worker
 
 WORKS = Answer(succeeded=True, line="0.5.12")
 FAILS = Answer(succeeded=False, line="ImportError: libcuda.so.1: cannot open shared object file")
@@ -49,16 +49,40 @@ def test_a_ray_cluster_that_does_not_answer_is_named(monkeypatch: pytest.MonkeyP
     assert remedy.startswith("start the Ray cluster at RAY_ADDRESS=head:6379, or unset")
 
 
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        ("OSError('libcudart.so.13: cannot open')", "OSError: libcudart.so.13: cannot open"),
+        ("ValueError('numpy.dtype size changed')", "ValueError: numpy.dtype size changed"),
+        (
+            "TypeError('Descriptors cannot be created directly.\\n')",
+            "TypeError: Descriptors cannot be created directly.",
+        ),
+        ("KeyError()", "KeyError: "),
+    ],
+)
 def test_a_package_that_breaks_while_it_is_imported_is_a_failure_and_no_traceback(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    error: str, line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken_cuda.py").write_text("raise OSError('libcudart.so.13: cannot open shared object file')")
+    (tmp_path / "broken_package.py").write_text(f"raise {error}")
     monkeypatch.syspath_prepend(tmp_path)
 
-    found = diagnose_import("broken_cuda")
+    found = diagnose_import("broken_package")
 
-    assert not found.passed
-    assert found.detail == "cannot be imported: OSError: libcudart.so.13: cannot open shared object file"
+    assert (found.passed, found.detail) == (False, f"cannot be imported: {line}")
+
+
+def test_configs_that_cannot_be_composed_are_a_failure_and_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as a plugin of Hydra that breaks while it is loaded."""
+
+    def compose(*args: object, **kwargs: object) -> None:
+        raise ValueError("numpy.dtype size changed")
+
+    monkeypatch.setattr("hydra.compose", compose)
+
+    found = check_configs()
+
+    assert (found.passed, found.detail) == (False, "ValueError: numpy.dtype size changed")
 
 
 @pytest.mark.parametrize("file", ["sglang", "cpu"])

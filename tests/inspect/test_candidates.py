@@ -23,8 +23,15 @@ from verl_pivot.data.turns import PROVENANCE, turns
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.inspect.candidate_files import CandidateFiles, CandidateKind, kind_of
+from verl_pivot.inspect.candidate_lines import ListedTurn, turn_parts
 from verl_pivot.inspect.candidate_server import CandidatePage
-from verl_pivot.inspect.candidates import CandidateTurn, SelectionFound, pass_rate_bins, selection_verdict
+from verl_pivot.inspect.candidates import (
+    CandidateTurn,
+    ListedTrajectory,
+    SelectionFound,
+    pass_rate_bins,
+    selection_verdict,
+)
 from verl_pivot.inspect.terminal_candidates import CandidateTerminal
 from verl_pivot.profiling.profiles import ProfileSettings, file_sha256
 from verl_pivot.profiling.writer import open_profile
@@ -256,8 +263,6 @@ def test_a_turn_that_was_not_kept_has_the_reason_that_the_files_tell(
 
 
 def test_pass_rates_of_tenths_are_counted_in_the_bin_that_they_end() -> None:
-    from verl_pivot.inspect.candidates import ListedTrajectory
-
     rates = [0.0, 0.01, 0.1, 0.3, 0.31, 0.7, 0.99, 1.0, None]
     rated = {at: CandidateTurn(index=at, pass_rate=rate) for at, rate in enumerate(rates)}
     assert pass_rate_bins([ListedTrajectory("t", turns=rated)]) == [1, 2, 0, 1, 1, 0, 0, 1, 0, 0, 1, 1]
@@ -305,6 +310,12 @@ def test_what_does_not_go_together_is_refused(folder: Path, arguments: list[str]
     result = CliRunner().invoke(app, ["inspect", *paths])
     assert result.exit_code == 1
     assert sentence in " ".join(result.output.split())
+
+
+def test_a_hostile_split_is_text_in_the_list_of_the_terminal() -> None:
+    listed = ListedTurn(ListedTrajectory(id="shop-1"), CandidateTurn(index=0, split="\x1b[2J"))
+
+    assert turn_parts(listed, 80)[-1] == ("no profile, selected, ⟨U+001B⟩[2J", "")
 
 
 async def test_keys_go_through_the_turns_in_the_terminal_and_hostile_texts_are_text(folder: Path) -> None:

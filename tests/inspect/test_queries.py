@@ -16,7 +16,9 @@ from tests.support.dumped_runs import make_line, read_index, write_run
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
+from verl_pivot.inspect.opened import open_rollout
 from verl_pivot.inspect.queries import RolloutPlace, RunIndex
+from verl_pivot.inspect.rollout_table import LIMITS
 from verl_pivot.inspect.texts import RowPlace, rows_with_words
 from verl_pivot.types import ErrorKind
 
@@ -171,14 +173,37 @@ def test_a_condition_that_never_ends_is_ended(index: RunIndex, monkeypatch: pyte
 
 def test_lines_of_one_rollout_are_one_row(tmp_path: Path) -> None:
     lines = [make_line("a_0_0", 1.0, ["One."]), make_line("a_0_1", 1.0, ["Two."], answer="x"), make_line("a_1_0", 0.0)]
-    first = json.loads(lines[0])
-    without_record = (
-        json.dumps({name: first[name] for name in ("uid", "step", "score", "kept", "turns")}).encode() + b"\n"
-    )
 
-    rows = read_index(write_run(tmp_path, {1: [without_record, *lines[1:]]})).rows(range(3))
+    rows = read_index(write_run(tmp_path, {1: [without_record(lines[0]), *lines[1:]]})).rows(range(3))
 
     assert [(each.row.uid, each.row.line, each.row.num_turns) for each in rows] == [("a_0_1", 1, 2), ("a_1_0", 3, 1)]
+
+
+def without_record(line: bytes) -> bytes:
+    fields = json.loads(line)
+    return json.dumps({name: fields[name] for name in ("uid", "step", "score", "kept", "turns")}).encode() + b"\n"
+
+
+def lines_in_the_order_of_earlier_versions(number: int) -> list[bytes]:
+    """The parts 0 to `number` of a rollout, sorted as text; the last part has the record, with a call of each turn."""
+    calls = tuple(CallRecord(turn=turn, name=f"of_{turn}", arguments={}, status=CallStatus.OK) for turn in (2, number))
+    parts = [without_record(make_line(f"a_0_{part}", 0.5, [f"turn {part}"])) for part in range(number)]
+    return sorted([*parts, make_line(f"a_0_{number}", 1.0, [f"turn {number}"], calls=calls)])
+
+
+def test_parts_that_an_earlier_version_sorted_as_text_are_shown_by_their_number(tmp_path: Path) -> None:
+    index = read_index(write_run(tmp_path, {1: lines_in_the_order_of_earlier_versions(11)}))
+    (found,) = index.rows([0])
+
+    opened = open_rollout(index, found)
+
+    assert (found.row.uid, found.row.score, found.row.line, found.row.num_turns) == ("a_0_11", 1.0, 1, 12)
+    assert [turn.text for turn in opened.turns] == [f"turn {part}" for part in range(12)]
+    assert {number: turn.calls[0]["name"] for number, turn in enumerate(opened.turns) if turn.calls} == {
+        2: "of_2",
+        11: "of_11",
+    }
+    assert (opened.fields["uid"], opened.fields["stop_reason"]) == ("a_0_11", "answered")
 
 
 def test_a_line_that_only_python_can_decode_is_listed_like_any_other(tmp_path: Path) -> None:
@@ -201,6 +226,25 @@ def test_a_line_that_only_python_can_decode_is_listed_like_any_other(tmp_path: P
     assert usual == slow
     assert (usual["num_turns"], usual["tools"], usual["error_kinds"], usual["num_errors"]) == (2, "add", "refused", 1)
     assert (usual["sampled_tokens"], usual["prompt_tokens"], len(usual["failure"])) == (10, None, 200)
+
+
+def test_rollouts_beyond_the_memory_are_told_and_those_before_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LIMITS, "memory_limit", "8MB")
+    folder = write_run(tmp_path, {1: [make_line("a_0_0", reason="r" * 5000)]})
+    index = read_index(folder)
+    rows = [make_line(f"{number}_0_0", detail=f"{number:0200}", step=2) for number in range(20_000)]
+
+    write_run(folder, {2: rows, 3: [make_line("b_0_0", step=3)]})
+    while index.refresh():
+        pass
+
+    assert index.problems == [
+        "there are too many rollouts for 8MB of memory, so only the first 1 that were read are shown: give fewer runs, "
+        "or a dump of one step"
+    ]
+    assert (uids(index), index.num_unread, len(index.rows([0])[0].row.reason or "")) == (["a_0_0"], 0, 200)
 
 
 def test_a_training_that_goes_on_is_followed(tmp_path: Path) -> None:
@@ -345,6 +389,41 @@ def test_queries_and_reading_go_on_at_the_same_time(tmp_path: Path) -> None:
         thread.join()
 
     assert (failures, index.num_rollouts) == ([], 500)
+
+
+def test_a_line_with_spaces_before_it_opens_like_any_other(tmp_path: Path) -> None:
+    index = read_index(write_run(tmp_path, {1: [b"    " + make_line("a_0_0", 1.0, ["One."])]}))
+
+    opened = open_rollout(index, index.rows([0])[0])
+
+    assert [turn.text for turn in opened.turns] == ["One."]
+
+
+def test_a_dump_that_is_rewritten_in_place_is_read_anew(tmp_path: Path) -> None:
+    folder = write_run(tmp_path, {1: [make_line("a_0_0")]})
+    index = read_index(folder)
+
+    write_run(folder, {1: [make_line("z_0_0"), make_line("z_1_0")]})
+    index.refresh()
+
+    assert uids(index) == ["z_0_0", "z_1_0"]
+
+
+@pytest.mark.parametrize("left", [0, 30])
+def test_a_dump_that_is_cut_short_while_it_is_searched_holds_no_words(tmp_path: Path, left: int) -> None:
+    line = make_line("a_0_0", 1.0, ["Seven."])
+    index = read_index(write_run(tmp_path, {1: [line]}))
+    os.truncate(tmp_path / "rollouts" / "pivot" / "1.jsonl", left)
+
+    assert uids(index, words="Seven") == []
+    assert uids(index, words="7") == []
+
+
+def test_a_search_that_finds_nothing_is_given_up_too(tmp_path: Path) -> None:
+    (tmp_path / "1.jsonl").write_bytes(b"{}\n")
+
+    with pytest.raises(ConfigError, match=r"the search for words takes longer than 0 s: first filter the list"):
+        rows_with_words([RowPlace(0, tmp_path / "1.jsonl", 0, 2)], "nothing", 0.0)
 
 
 @given(

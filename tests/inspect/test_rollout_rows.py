@@ -106,13 +106,19 @@ def rollouts(draw: st.DrawFn) -> Written:
     )  # fmt: skip
 
 
-def listed_text(text: str | None) -> str | None:
-    """A text as a column holds it, with escapes in place of lone surrogates; None stays None."""
+def listed_id(text: str | None) -> str | None:
+    """An id as a column holds it, with escapes in place of lone surrogates; None stays None."""
     return text.encode(errors="backslashreplace").decode() if text is not None else None
 
 
+def listed_text(text: str | None) -> str | None:
+    """The beginning of a text as a column holds it; None stays None."""
+    listed = listed_id(text)
+    return None if listed is None else listed[:200]
+
+
 def names(values: list[str]) -> str:
-    return ",".join(dict.fromkeys((listed_text(each) or "")[:200] for each in values if each))
+    return ",".join(dict.fromkeys(listed_text(each) or "" for each in values if each))
 
 
 def plain(value: Any) -> Any:
@@ -134,10 +140,10 @@ def test_every_rollout_that_can_be_written_is_listed_and_opened_with_nothing_los
     assert (row.uid, row.group_name, row.step) == ("a_0_0", "a", 7 if outcome.step is None else outcome.step)
     assert (row.score, row.kept, row.left_out) == (outcome.score, outcome.is_kept, outcome.left_out)
     assert (row.verifier, row.reason) == (listed_text(outcome.verifier), listed_text(outcome.reason) or None)
-    assert row.detail == ((listed_text(outcome.detail) or "")[:200] or None)
-    assert row.failure == ((listed_text(record.failure) or "")[:200] or None)
+    assert row.detail == (listed_text(outcome.detail) or None)
+    assert row.failure == (listed_text(record.failure) or None)
     assert (row.prompt_id, row.stop_reason) == (record.prompt_id, record.stop_reason)
-    assert row.trajectory_id == listed_text(written.row["trajectory_id"])
+    assert row.trajectory_id == listed_id(written.row["trajectory_id"])
     assert (row.turn_index, row.data_source) == (written.row["turn_index"], listed_text(written.row["data_source"]))
     assert (row.num_turns, row.num_calls, row.num_errors) == (len(turns), record.num_calls, record.num_tool_errors)
     assert row.sampled_tokens == (sum(record.turn_tokens) if turns else None)

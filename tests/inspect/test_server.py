@@ -1,5 +1,6 @@
 """inspect.server over real HTTP: who may read rollouts, what is answered, and the errors of broken requests."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,9 +13,13 @@ import pytest
 from tests.support.dumped_runs import make_line, read_index, write_run
 from tests.support.web_servers import running
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
+from verl_pivot.inspect.filters import RolloutFilter, RolloutOrder
 from verl_pivot.inspect.guarded_page import STATIC
+from verl_pivot.inspect.queries import OrderedRollouts, RunIndex
 from verl_pivot.inspect.server import InspectPage
 from verl_pivot.rewards.process_record import ProcessRecord
+from verl_pivot.runs.run import TrainingRun
+from verl_pivot.tools.http_service import serve
 
 TOKEN = "t0ken"
 
@@ -70,6 +75,20 @@ async def test_a_server_for_others_answers_to_addresses_and_its_name_alone(tmp_p
     async with page(write_run(tmp_path, {1: [make_line()]}), host="0.0.0.0") as url:
         assert await status(url, "/", Host="10.0.0.7:8000") == 200
         assert await status(url, "/", Host="evil.example") == 403
+
+
+@pytest.mark.skipif(not Path("/proc/net/if_inet6").exists(), reason="the machine has no IPv6")
+async def test_the_address_of_a_page_on_ipv6_can_be_opened(tmp_path: Path) -> None:
+    app = InspectPage(read_index(write_run(tmp_path, {1: [make_line()]})), token=TOKEN, host="::1").app()
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    serving = asyncio.create_task(serve(app, "::1", 0, ready.set_result))
+    try:
+        url = await ready
+        assert url.startswith("http://[::1]:")
+        assert (await ask(url, "run"))["num_rollouts"] == 1
+    finally:
+        serving.cancel()
+        await asyncio.wait([serving])
 
 
 async def test_pages_may_run_no_script_but_ours_and_ask_nobody_else(tmp_path: Path) -> None:
@@ -170,6 +189,26 @@ async def test_dumps_of_verl_alone_are_shown_with_what_they_have(tmp_path: Path)
     assert [turn["text"] for turn in opened["turns"]] == ["It is 5."]
     assert opened["prompt"][0]["content"] == "What is 2 + 3?"
     assert opened["fields"] == {"gts": "5", "score": 1.0, "step": 3, "acc": None}
+
+
+class ChangingIndex(RunIndex):
+    """An index that reads something new during each query."""
+
+    def ordered(self, wanted: RolloutFilter, order: RolloutOrder) -> OrderedRollouts:
+        found = super().ordered(wanted, order)
+        self.generation += 1
+        return found
+
+
+async def test_a_list_names_the_generation_that_it_has_seen_so_that_the_page_asks_again(tmp_path: Path) -> None:
+    index = ChangingIndex([TrainingRun(write_run(tmp_path, {1: [make_line()]}))])
+    while index.refresh():
+        pass
+    before = index.generation
+
+    async with running(InspectPage(index, token=TOKEN, host="127.0.0.1").app()) as url:
+        assert (await ask(url, "ordered"))["generation"] == before
+        assert (await ask(url, "run"))["generation"] == before + 1
 
 
 async def test_events_tell_of_what_is_new(tmp_path: Path) -> None:

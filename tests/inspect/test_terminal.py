@@ -284,6 +284,17 @@ async def test_hostile_texts_are_shown_as_text_wherever_they_stand(tmp_path: Pat
             await press(pilot, "j")
 
 
+async def test_a_hostile_filter_is_shown_as_text_where_it_is_changed_and_stays_unless_it_is(tmp_path: Path) -> None:
+    lines = [make_line("a_0_0", prompt_id="\x1b[2J\x9b"), make_line("b_0_0", prompt_id="p")]
+    async with viewing(write_run(tmp_path / "run", {1: lines})) as pilot:
+        await press(pilot, "enter", "t")
+        await until(pilot, lambda text: "1 of 2 rollouts" in text)
+        await press(pilot, "f")
+        assert pilot.app.screen.query_one(Input).value == "prompt_id='⟨U+001B⟩[2J⟨U+009B⟩'"
+        await press(pilot, "enter")
+        await until(pilot, lambda text: "1 of 2 rollouts" in text)
+
+
 async def test_hostile_sizes_take_a_second_of_the_processor_at_most(tmp_path: Path) -> None:
     lines = [
         make_line("a_0_0", 0.0, ["x" * 10_000_000]),

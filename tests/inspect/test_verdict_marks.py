@@ -52,6 +52,21 @@ def test_a_second_press_takes_the_mark_away_and_the_last_one_the_file(index: Run
     assert read_marks(tmp_path / FILE_NAME) == []
 
 
+def test_a_rollout_of_many_parts_is_marked_by_its_line_with_the_record_and_the_mark_goes_again(tmp_path: Path) -> None:
+    """Earlier versions wrote part 10 before part 2, so that the last line of the dump was part 9."""
+    parts = [make_line(f"a_0_{part}", 0.0, [f"turn {part}"]) for part in range(11)]
+    fields = [json.loads(line) for line in parts]
+    for each in fields[:-1]:
+        del each["stop_reason"]
+    index = read_index(write_run(tmp_path, {1: sorted(json.dumps(each).encode() + b"\n" for each in fields)}))
+
+    assert toggle(index, 1) is True
+    (marked,) = read_rollouts(tmp_path / FILE_NAME)
+    assert (marked.uid, marked.score, marked.record is not None) == ("a_0_10", 1.0, True)
+    assert [turn.text for turn in marked.turns] == [f"turn {part}" for part in range(11)]
+    assert (toggle(index, 1), read_marks(tmp_path / FILE_NAME)) == (False, [])
+
+
 def test_an_undecided_rollout_has_no_verdict_that_could_be_wrong(index: RunIndex, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="this rollout is undecided: only a verdict with a score can be marked"):
         toggle(index, 3)

@@ -521,6 +521,25 @@ def test_folders_that_a_launch_does_not_write_to_are_left_alone(folder: Path) ->
     check_folders({"trainer.rollout_data_dir": None, "trainer.validation_data_dir": "s3://bucket/dumps"})
 
 
+@pytest.mark.parametrize("validation", ["dumps", "../{folder}/dumps", "dumps/pivot", "link"])
+def test_dumps_of_training_and_validation_in_one_folder_are_refused(folder: Path, validation: str) -> None:
+    (folder / "dumps").mkdir()
+    (folder / "link").symlink_to("dumps")
+    given = validation.format(folder=folder.name)
+
+    with pytest.raises(ConfigError) as caught:
+        check_folders({"trainer.rollout_data_dir": "dumps", "trainer.validation_data_dir": given})
+
+    assert str(caught.value) == (
+        f"trainer.rollout_data_dir=dumps and trainer.validation_data_dir={given} put the dumps of training and of "
+        "validation into one folder, where the second of a step replaces the first: choose another path for one of them"
+    )
+
+
+def test_dumps_of_training_and_validation_in_two_folders_are_fine(folder: Path) -> None:
+    check_folders({"trainer.rollout_data_dir": "dumps", "trainer.validation_data_dir": "dumps/validation"})
+
+
 @pytest.mark.parametrize(
     ("override", "said"),
     [

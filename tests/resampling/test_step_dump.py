@@ -48,6 +48,14 @@ def test_the_file_of_a_step_appears_after_its_last_batch(tmp_path: Path) -> None
     assert [path.name for path in folder.iterdir()] == ["1.jsonl"]
 
 
+def test_rows_of_a_rollout_are_in_the_order_of_their_numbers_as_verl_sorts_them(tmp_path: Path) -> None:
+    dump = StepDump(tmp_path)
+    dump.add(1, lines("a_10_0", *(f"a_2_{part}" for part in (11, 2, 10, 0, 1)), "a_0_0"))
+    dump.finish()
+
+    assert uids(tmp_path) == ["a_0_0", "a_2_0", "a_2_1", "a_2_2", "a_2_10", "a_2_11", "a_10_0"]
+
+
 def test_later_batches_of_a_step_that_is_there_are_appended(tmp_path: Path) -> None:
     dump = StepDump(tmp_path)
     for uid in ("a_0_0", "b_0_0", "c_0_0"):

@@ -32,6 +32,7 @@ from verl_pivot.rollout.workflow_memory import (
     MemoryRule,
     SucceededRollout,
     WorkflowMemory,
+    latest_workflows,
     workflow_by_rule,
     workflows_by_rule,
 )
@@ -135,6 +136,24 @@ def test_the_same_goal_on_another_site_is_another_workflow_and_the_oldest_go_fir
     all_of = [workflow(f"Goal {number}.", site=f"site-{number}") for number in range(4)]
     kept = WorkflowMemory().with_found(all_of, MemoryRule(max_workflows=3))
     assert [each.site for each in kept.workflows] == ["site-1", "site-2", "site-3"]
+
+
+def test_a_workflow_that_a_shorter_one_replaces_is_no_longer_among_the_oldest() -> None:
+    long, other = workflow("Buy.", step("click", element=1), step("back")), workflow("Sell.", step("fill", text="a"))
+    memory = WorkflowMemory().with_found([long, other], MemoryRule())
+
+    short = workflow("Buy.", step("click", element=1))
+    kept = memory.with_found([short, workflow("Look.", step("back"))], MemoryRule(max_workflows=2))
+
+    assert [each.goal for each in kept.workflows] == ["Buy.", "Look."]
+
+
+def test_the_workflows_of_the_latest_steps_stay_and_of_one_step_the_first() -> None:
+    found = [Workflow(goal=goal, steps=(step("back"),), source=f"of {goal}") for goal in ("a", "b", "c", "d", "e")]
+    steps = {"of a": 2, "of b": 10, "of c": -1, "of d": 2, "of e": 10}
+
+    assert [each.goal for each in latest_workflows(found, steps, 3)] == ["a", "b", "e"]
+    assert [each.goal for each in latest_workflows(found, steps, 9)] == ["c", "a", "d", "b", "e"]
 
 
 STEPS = st.lists(

@@ -25,6 +25,13 @@ def test_a_torn_last_line_waits_for_its_rest(tmp_path: Path) -> None:
     assert reader.read() == NewLines([PlacedLine(5, 28, b'{"a": 4}')], False, True)
 
 
+def test_the_offset_of_a_line_is_that_of_its_text(tmp_path: Path) -> None:
+    path = tmp_path / "1.jsonl"
+    path.write_bytes(b'  {"a": 1} \n\t{}\n')
+
+    assert GrowingLines(path).read().lines == [PlacedLine(1, 2, b'{"a": 1}'), PlacedLine(2, 13, b"{}")]
+
+
 def test_a_file_that_is_replaced_or_cut_is_read_anew(tmp_path: Path) -> None:
     path = tmp_path / "1.jsonl"
     path.write_bytes(b"{}\n{}\n")
@@ -36,6 +43,22 @@ def test_a_file_that_is_replaced_or_cut_is_read_anew(tmp_path: Path) -> None:
     assert reader.read() == NewLines([PlacedLine(1, 0, b'{"a": 1}'), PlacedLine(2, 9, b'{"a": 2}')], True, True)
     path.write_bytes(b"{}\n")
     assert reader.read() == NewLines([PlacedLine(1, 0, b"{}")], True, True)
+
+
+def test_a_file_that_is_rewritten_in_place_and_not_shorter_is_read_anew(tmp_path: Path) -> None:
+    """As verl writes its own dump of a step that a resumed run samples again."""
+    path = tmp_path / "1.jsonl"
+    prompt = b'{"input": "' + 2000 * b"a"
+    path.write_bytes(prompt + b'", "score": 1}\n')
+    reader = GrowingLines(path)
+    reader.read()
+
+    path.write_bytes(prompt + b'", "score": 0}\n{}')
+    assert reader.read() == NewLines(
+        [PlacedLine(1, 0, prompt + b'", "score": 0}'), PlacedLine(2, len(prompt) + 15, b"{}")], True, True
+    )
+    path.write_bytes(prompt + b'", "score": 0}\n{}\n[]\n')
+    assert reader.read() == NewLines([PlacedLine(3, len(prompt) + 18, b"[]")], False, True)
 
 
 @given(st.lists(st.just('{"a": 1}') | st.text("a\r\u2028\x85 ", max_size=4)), st.lists(st.integers(0, 60)))

@@ -7,8 +7,10 @@ import pytest
 
 from tests.support.dumped_runs import make_line, read_index, write_run
 from verl_pivot.errors import DataError
+from verl_pivot.runs.growing_lines import PlacedLine
 from verl_pivot.runs.metrics import MetricSeries
 from verl_pivot.runs.run import RunPart, TrainingRun, differing_settings, run_names
+from verl_pivot.runs.tool_use import dump_files
 
 CONFIG = """
 trainer: {project_name: shop, experiment_name: first, rollout_data_dir: null, validation_data_dir: %s}
@@ -38,6 +40,43 @@ def test_dumps_are_found_by_part_and_step(tmp_path: Path) -> None:
     assert [dump.step for dump in TrainingRun(folder / "rollouts").dumps] == [9, 10]
     assert [dump.step for dump in TrainingRun(folder / "rollouts" / "pivot").dumps] == [9, 10]
     assert [dump.step for dump in TrainingRun(folder / "rollouts" / "pivot" / "9.jsonl").dumps] == [9]
+
+
+@pytest.mark.parametrize("name", ["validation", "validation/pivot", "validation/pivot/4.jsonl"])
+def test_dumps_in_a_folder_of_validation_are_of_validation(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path, {4: [make_line()]})
+    (tmp_path / "rollouts").rename(tmp_path / "validation")
+    monkeypatch.chdir(tmp_path / "validation")
+
+    for run in (TrainingRun(tmp_path / name), TrainingRun(Path()), TrainingRun(Path("pivot"))):
+        assert [(dump.part, dump.step) for dump in run.dumps] == [(RunPart.VALIDATION, 4)]
+    assert dump_files(tmp_path / name) == [tmp_path / "validation" / "pivot" / "4.jsonl"]
+
+
+def test_relative_folders_of_dumps_are_those_of_the_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for launch in ("a", "b"):
+        (tmp_path / launch).mkdir()
+        write_run(tmp_path / launch, {4: [make_line()]})
+        (tmp_path / launch / "rollouts").rename(tmp_path / launch / "dumps")
+    run = configure(tmp_path / "a" / "outputs", validation="dumps")
+    (run.folder / ".hydra" / "hydra.yaml").write_text(f"hydra: {{runtime: {{version: 1.3.2, cwd: {tmp_path}/a}}}}")
+    monkeypatch.chdir(tmp_path / "b")
+
+    assert [dump.path for dump in run.dumps] == [tmp_path / "a" / "dumps" / "pivot" / "4.jsonl"]
+
+
+def test_relative_folders_of_a_launch_in_a_container_are_found_from_the_run(tmp_path: Path) -> None:
+    write_run(tmp_path, {4: [make_line()]})
+    (tmp_path / "rollouts").rename(tmp_path / "dumps")
+    run = configure(tmp_path / "outputs" / "run", validation="dumps")
+    (run.folder / ".hydra" / "hydra.yaml").write_text(
+        "hydra: {runtime: {cwd: /nowhere/work, output_dir: /nowhere/work/outputs/run}}"
+    )
+
+    (dump,) = run.dumps
+    assert dump.path.resolve() == tmp_path / "dumps" / "pivot" / "4.jsonl"
 
 
 def test_verls_own_dumps_are_found_where_there_are_none_of_ours(tmp_path: Path) -> None:
@@ -111,6 +150,33 @@ def test_metrics_are_read_from_either_logger(tmp_path: Path, name: str, lines: l
     assert not series.read(run.metrics)
     assert (series.names, series.steps, series.num_unreadable) == (["a/b", "c"], [1, 2], 1)
     assert (series.points("a/b"), series.points("c"), series.points("none")) == ([(1, 0.5), (2, 3.0)], [(2, 1.0)], [])
+
+
+class AskedWhileItReads(MetricSeries):
+    """A series that another thread asks for its metrics before each line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers: list[object] = []
+
+    def _add(self, line: PlacedLine, *, is_console: bool) -> None:
+        self.answers.append((self.names, self.steps, self.points("reward")))
+        super()._add(line, is_console=is_console)
+
+
+def test_metrics_that_are_asked_for_while_they_are_read_are_those_before(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 1, "reward": 0.5}\n')
+    series = AskedWhileItReads()
+    series.read(path)
+    (tmp_path / "new").write_text('{"step": 2, "reward": 1.0}\n{"step": 3, "loss": 1.0}\n')
+    (tmp_path / "new").replace(path)
+
+    series.read(path)
+
+    before = (["reward"], [1], [(1, 0.5)])
+    assert series.answers == [([], [], []), before, before]
+    assert (series.names, series.steps, series.points("reward")) == (["loss", "reward"], [2, 3], [(2, 1.0)])
 
 
 def test_metrics_are_read_from_a_console_log_while_it_grows(tmp_path: Path) -> None:

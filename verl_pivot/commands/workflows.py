@@ -68,7 +68,12 @@ def induce_command(
     """
     from verl_pivot.rollout.dumped_successes import read_successes
     from verl_pivot.rollout.workflow_files import write_workflows
-    from verl_pivot.rollout.workflow_memory import MemoryRule, WorkflowMemory, workflows_by_rule
+    from verl_pivot.rollout.workflow_memory import (
+        MemoryRule,
+        WorkflowMemory,
+        latest_workflows,
+        workflows_by_rule,
+    )
 
     given = options_given(ctx, _OF_MODEL)
     if by == "rule" and given:
@@ -82,8 +87,8 @@ def induce_command(
     if by == "model":
         endpoint.check("the model")
         found = _by_model(found, endpoint, max_tokens, successes.left_out)
-    rule = MemoryRule(per_template=per_template, max_workflows=max_workflows)
-    kept = WorkflowMemory().with_found(found, rule).workflows
+    rule = MemoryRule(per_template=per_template, max_workflows=len(found))
+    kept = latest_workflows(WorkflowMemory().with_found(found, rule).workflows, successes.steps, max_workflows)
     _print_counts(successes.num_rollouts, successes.left_out, len(found), len(kept))
     if not kept:
         raise ConfigError(f"no workflow was found, and {out} is not written: give dumps of successes with calls")

@@ -1,5 +1,6 @@
 """Journal of a long job in `<out>.unfinished`: even after kill -9 the job can resume, with the same bytes as output."""
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -123,13 +124,15 @@ class Journal:
 
 
 def _move(unfinished: Path, place: Path) -> None:
-    """Put a file at its place; where a link leads to another disk, by a copy."""
+    """Put a file at its place; by a copy where a link leads to another disk, or another mount of the same disk."""
     target = output_place(place)
-    if unfinished.stat().st_dev == target.parent.stat().st_dev:
+    try:
         unfinished.replace(target)
-        return
-    with replacing(target) as copy:
-        shutil.copyfile(unfinished, copy)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        with replacing(target) as copy:
+            shutil.copyfile(unfinished, copy)
 
 
 @contextmanager
@@ -178,10 +181,13 @@ def input_identity(path: Path) -> Json:
 def _locked(folder: Path, out: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"{out} is being written by another process; wait for it, or choose another --out"
+            ) from error
         yield
-    except BlockingIOError as error:
-        raise ConfigError(f"{out} is being written by another process; wait for it, or choose another --out") from error
     finally:
         os.close(descriptor)
 

@@ -37,7 +37,7 @@ def map_in_order(
         prepare: Function that each process calls first, for example to load verifiers.
 
     Raises:
-        ConfigError: If a process was killed, as the kernel does when memory is short.
+        ConfigError: If a process cannot be started, or was killed, as the kernel does when memory is short.
         Exception: The first exception that `function` raised.
     """
     if workers < 1:
@@ -70,11 +70,23 @@ def num_cores() -> int:
 def _results(pool: ProcessPoolExecutor, function: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
     waiting: deque[Future[R]] = deque()
     for item in items:
-        waiting.append(pool.submit(function, item))
+        waiting.append(_submit(pool, function, item))
         if len(waiting) > _AHEAD * workers:
             yield waiting.popleft().result()
     while waiting:
         yield waiting.popleft().result()
+
+
+def _submit(pool: ProcessPoolExecutor, function: Callable[[T], R], item: T) -> "Future[R]":
+    """Hand over an item; the first call starts the processes."""
+    try:
+        return pool.submit(function, item)
+    except OSError as error:
+        for process in pool._processes.values():  # which would wait for items, and Python at its end for them
+            process.kill()
+        raise ConfigError(
+            f"a worker process cannot be started ({error.strerror}): run the same command again with fewer --workers"
+        ) from error
 
 
 def _begin(parent: int, prepare: Callable[[], object] | None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
@@ -164,6 +165,15 @@ class DumpedRollout(DumpedOutcome, frozen=True, kw_only=True):
     def id(self) -> str:
         """Name of the rollout, `<group>_<session>`, which rows that are parts of one rollout share."""
         return self.uid.rsplit("_", 1)[0]
+
+
+def place_in_dump(uid: str) -> tuple[str, int, int]:
+    """Group, session and part of a row, by which verl sorts its dumps; text would put part 10 before part 2."""
+    found = _UID.fullmatch(uid)
+    return (uid, 0, 0) if found is None else (found[1], int(found[2]), int(found[3]))
+
+
+_UID = re.compile(r"(.*)_(\d{1,18})_(\d{1,18})", re.DOTALL)
 
 
 def encode_transcript(

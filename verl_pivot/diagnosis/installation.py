@@ -68,11 +68,14 @@ def diagnose_import(module: str) -> Diagnosis:
     try:
         with warnings.catch_warnings(action="ignore"):
             importlib.import_module(module)
-    except (ImportError, OSError, RuntimeError, AttributeError) as error:
-        line = f"{type(error).__name__}: {error}".splitlines()[0]
+    except Exception as error:  # noqa: BLE001  a package that does not fit another may raise anything
         remedy = f"pip install --no-deps -r requirements/{_requirements()}.txt, in a clone of verl-pivot"
-        return Diagnosis(name=package, passed=False, detail=f"cannot be imported: {line}", remedy=remedy)
+        return Diagnosis(name=package, passed=False, detail=f"cannot be imported: {_first_line(error)}", remedy=remedy)
     return Diagnosis(name=package, passed=True, detail="can be imported")
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
 def _requirements() -> str:
@@ -119,14 +122,13 @@ def check_hook_differences() -> Diagnosis:
 def check_configs() -> Diagnosis:
     """Check that the config groups of this package can be composed into verl's config."""
     from hydra import compose, initialize_config_module
-    from hydra.errors import HydraException
 
     try:
         with initialize_config_module("verl.trainer.config", version_base=None):
             config = compose("ppo_trainer", overrides=["+method=pivotrl"])
         detail, passed = f"+method=pivotrl selects {config.data.custom_cls.path}", True
-    except HydraException as error:
-        detail, passed = str(error).splitlines()[0], False
+    except Exception as error:  # noqa: BLE001  Hydra, omegaconf and what they load may raise anything
+        detail, passed = _first_line(error), False
     return Diagnosis(name="configs", passed=passed, detail=detail, remedy="reinstall verl-pivot: its wheel holds them")
 
 

@@ -2,11 +2,14 @@
 
 import asyncio
 import importlib.util
+import os
 import re
 import resource
 import shutil
 import socket
 import subprocess
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.request import getproxies, proxy_bypass
@@ -24,40 +27,92 @@ MIN_SHARED_BYTES = 8 * 1024**3
 """Bytes of /dev/shm that Ray's object store and the transfer of weights to the engine need, on a machine with GPUs."""
 _GIB = 1024**3
 _VERSION = re.compile(r"\d+\.\d+")
+_NVIDIA_SMI_SECONDS = 30.0
+"""Seconds after which nvidia-smi is given up; without the driver's persistence mode it takes several for each GPU."""
+_NO_GPUS = "No devices were found"
+"""What nvidia-smi says on a machine whose driver finds no GPU."""
+
+
+class _NvidiaSmiError(Exception):
+    """Why nvidia-smi lists nothing."""
 
 
 def check_accelerator() -> Diagnosis:
     """Check the GPUs and their memory; a machine without a GPU passes too, since +local=cpu runs there."""
-    if listing := _list_gpus("name,memory.total,memory.free,driver_version"):
+    try:
+        listing = _visible(_list_gpus("index,uuid,name,memory.total,memory.free,driver_version"))
+    except _NvidiaSmiError as error:
+        return Diagnosis(
+            name="accelerator",
+            passed=False,
+            detail=f"nvidia-smi lists no GPU: {error}",
+            remedy="repair the driver, as by a restart of the machine; where there is no GPU, remove nvidia-smi",
+        )
+    if listing:
         return diagnose_gpus(listing, seen_by_torch=has_accelerator())
-    found = "found" if has_accelerator() else "none: add +local=cpu to a launch command to try it here"
+    hidden = " that CUDA_VISIBLE_DEVICES leaves" if "CUDA_VISIBLE_DEVICES" in os.environ else ""
+    found = "found" if has_accelerator() else f"none{hidden}: add +local=cpu to a launch command to try it here"
     return Diagnosis(name="accelerator", passed=True, detail=found)
 
 
 def compute_capability() -> float | None:
     """Compute capability of this machine's first GPU, such as 9.0 for Hopper; None if nvidia-smi does not tell it."""
-    first = _list_gpus("compute_cap").partition("\n")[0].strip()
-    return float(first) if _VERSION.fullmatch(first) else None
+    try:
+        listing = _list_gpus("compute_cap")
+    except _NvidiaSmiError:
+        return None
+    return float(listing[0][0]) if listing and _VERSION.fullmatch(listing[0][0]) else None
 
 
-def _list_gpus(fields: str) -> str:
-    """These fields of each GPU, one line per GPU, as nvidia-smi lists them; "" if it lists none."""
+def _list_gpus(fields: str) -> list[list[str]]:
+    """[num_gpus, num_fields] these fields of each GPU, as nvidia-smi lists them.
+
+    Raises:
+        _NvidiaSmiError: If nvidia-smi fails or gives no answer.
+    """
     if shutil.which("nvidia-smi") is None:
-        return ""
+        return []
     command = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
+    with tempfile.TemporaryFile("w+", errors="replace") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.DEVNULL)
+        try:
+            code = process.wait(_NVIDIA_SMI_SECONDS)
+        except subprocess.TimeoutExpired as error:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):  # a driver that hangs may keep it from ending
+                process.wait(1.0)
+            raise _NvidiaSmiError(f"no answer within {_NVIDIA_SMI_SECONDS:.0f} s") from error
+        output.seek(0)
+        lines = output.read().strip().splitlines()
+    if lines and lines[0].startswith(_NO_GPUS):
+        return []
+    if code != 0:
+        raise _NvidiaSmiError(lines[0] if lines else f"exit code {code}")
+    return [[part.strip() for part in line.split(",")] for line in lines]
 
 
-def diagnose_gpus(listing: str, *, seen_by_torch: bool) -> Diagnosis:
-    """Diagnosis from the output of nvidia-smi.
+def _visible(listing: list[list[str]]) -> list[list[str]]:
+    """[num_visible] those of the GPUs that CUDA_VISIBLE_DEVICES leaves; all if it names parts of GPUs.
 
     Args:
-        listing: One line per GPU: name, total and free memory in MiB, version of the driver.
+        listing: [num_gpus, num_fields] index, uuid and further fields of each GPU.
+    """
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None or "MIG-" in named:
+        return listing
+    names = [name.strip() for name in named.split(",")]
+    ids = tuple(name for name in names if name.startswith("GPU-"))  # each may be the beginning of a uuid
+    return [gpu for gpu in listing if gpu[0] in names or gpu[1].startswith(ids)]
+
+
+def diagnose_gpus(listing: list[list[str]], *, seen_by_torch: bool) -> Diagnosis:
+    """Diagnosis from what nvidia-smi lists.
+
+    Args:
+        listing: [num_gpus] index, uuid, name, total and free memory in MiB, and version of the driver.
         seen_by_torch: Whether torch can use a GPU.
     """
-    rows = [[part.strip() for part in line.split(",")] for line in listing.strip().splitlines()]
-    counted = f"{len(rows)} x {rows[0][0]}, driver {rows[0][3]}"
+    counted = f"{len(listing)} x {listing[0][2]}, driver {listing[0][5]}"
     if not seen_by_torch:
         return Diagnosis(
             name="accelerator",
@@ -65,7 +120,7 @@ def diagnose_gpus(listing: str, *, seen_by_torch: bool) -> Diagnosis:
             detail=f"{counted}, but torch cannot use them",
             remedy="install a torch that is built for this driver: pip install --no-deps -r requirements/sglang.txt",
         )
-    memory = [(number, int(total) / 1024, int(free) / 1024) for number, (_, total, free, _) in enumerate(rows)
+    memory = [(number, int(total) / 1024, int(free) / 1024) for number, _, _, total, free, _ in listing
               if total.isdigit() and free.isdigit()]  # fmt: skip
     busy = [f"GPU {number}" for number, total, free in memory if free < total / 2]
     left = f", {min(free for *_, free in memory):.0f} of {memory[0][1]:.0f} GiB free" if memory else ""

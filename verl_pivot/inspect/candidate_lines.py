@@ -52,7 +52,7 @@ def turn_parts(listed: ListedTurn, width: int) -> list[tuple[str, str]]:
 
 def _summary(turn: CandidateTurn) -> str:
     rate = None if turn.pass_rate is None else f"pass rate {short_number(turn.pass_rate)}"
-    kept = None if turn.split is None else f"selected, {turn.split}"
+    kept = None if turn.split is None else f"selected, {on_one_line(turn.split)}"
     return ", ".join(each for each in (turn.outcome or "no profile", rate, kept) if each)
 
 

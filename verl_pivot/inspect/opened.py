@@ -1,7 +1,6 @@
 """ListedRollout -> OpenedRollout: its prompt and its turns with their texts, read from the dump."""
 
 import json
-import mmap
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ import msgspec
 
 from verl_pivot.data.rollout_dumps import FOLDER
 from verl_pivot.inspect.queries import ListedRollout, RunIndex
-from verl_pivot.inspect.texts import read_lines
+from verl_pivot.inspect.texts import line_with_record, read_lines
 from verl_pivot.rewards.process_record import process_record
 from verl_pivot.types import Json, JsonObject
 
@@ -61,7 +60,7 @@ class OpenedRollout(msgspec.Struct, kw_only=True):
     rows: list[OpenedRow] = []
     """[num_rows] tokens of its rows; none in dumps of earlier versions and of verl."""
     fields: JsonObject
-    """All other fields of its last line."""
+    """All other fields of its line with the record."""
 
 
 def open_rollout(index: RunIndex, found: ListedRollout) -> OpenedRollout:
@@ -72,7 +71,7 @@ def open_rollout(index: RunIndex, found: ListedRollout) -> OpenedRollout:
     """
     place = index.row_place(found)
     lines = read_lines(place)
-    last = next((line for line in reversed(lines) if "stop_reason" in line), lines[-1])
+    last = line_with_record(lines)
     fields = {name: value for name, value in last.items() if name not in _SHOWN_BESIDE}
     if "turns" not in last and isinstance(last.get("output"), str):  # a line of verl's own
         return OpenedRollout(
@@ -168,15 +167,9 @@ def _input_of_verl(path: Path, group_name: str | None) -> str | None:
     if group_name is None or folder.name != FOLDER:
         return None
     try:
-        with (
-            (folder.parent / path.name).open("rb") as file,
-            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data,
-        ):
-            at = data.find(b'"uid": ' + json.dumps(f"{group_name}_")[:-1].encode())
-            if at < 0:
-                return None
-            end = data.find(b"\n", at)
-            line = json.loads(data[data.rfind(b"\n", 0, at) + 1 : end if end >= 0 else len(data)])
+        with (folder.parent / path.name).open("rb") as file:
+            of_group = b'"uid": ' + json.dumps(f"{group_name}_")[:-1].encode()
+            line = json.loads(next((line for line in file if of_group in line), b"null"))
     except (OSError, ValueError, RecursionError):  # the prompt is an addition, which a dump of verl's may lack
         return None
     text = line.get("input") if isinstance(line, dict) else None

@@ -96,6 +96,8 @@ class RunIndex:
         self._files: dict[tuple[int, Path], FollowedDump] = {}
         self._by_number: list[FollowedDump] = []
         self._group_numbers = count(1)
+        self._is_full = False
+        """Whether the table has no room for more rows, so that no dump is read any more."""
         self._spent_seconds = 0.0
         """Seconds that all calls of `refresh` took to read dumps."""
         self._failures: dict[tuple[str, Path], str] = {}
@@ -110,6 +112,14 @@ class RunIndex:
             is_changed |= self._guarded("metrics", run.path, partial(self._read_metrics, run, series))
         for number, run in enumerate(self.runs):
             is_changed |= self._guarded("dumps", run.path, partial(self._find_dumps, number, run))
+        if not self._is_full:
+            is_changed |= self._read_dumps()
+        self.generation += is_changed
+        return self.num_unread > 0
+
+    def _read_dumps(self) -> bool:
+        """Read a part of the dumps; returns whether anything changed."""
+        is_changed = False
         began = time.monotonic()
         first, longest = _READING_SECONDS
         end = began + min(max(first, self._spent_seconds / 4), longest)
@@ -117,16 +127,19 @@ class RunIndex:
             if time.monotonic() > end:
                 break
             is_changed |= self._guarded("dump", file.dump.path, partial(self._read, file))
-        self._table.add(self._waiting)
+        try:
+            self._table.add(self._waiting)
+        except DataError as error:
+            self._is_full = is_changed = True
+            self._failures["table", Path()] = str(error)
         self._waiting.clear()
         self._spent_seconds += time.monotonic() - began
-        self.generation += is_changed
-        return self.num_unread > 0
+        return is_changed
 
     @property
     def num_unread(self) -> int:
-        """Number of dumps that were not read to their present end."""
-        return sum(file.is_unread for file in self._by_number)
+        """Number of dumps that are still to be read to their present end."""
+        return 0 if self._is_full else sum(file.is_unread for file in self._by_number)
 
     @property
     def num_files(self) -> int:

@@ -3,8 +3,6 @@
 import json
 import re
 
-import yaml
-
 from verl_pivot import __version__
 from verl_pivot.errors import DataError
 from verl_pivot.inspect.opened import OpenedRollout, open_rollout
@@ -105,15 +103,10 @@ def _is_secret(key: str) -> bool:
 
 def _versions(run: TrainingRun) -> dict[str, str]:
     """{package: version} that Hydra wrote for the launch, and transformers beside the last checkpoint."""
-    found = {}
-    try:
-        hydra = yaml.safe_load((run.folder / ".hydra" / "hydra.yaml").read_text())
-        found["hydra-core"] = hydra["hydra"]["runtime"]["version"]
-    except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, RecursionError):  # the file is an addition
-        pass
+    found = {"hydra-core": run.hydra_runtime.get("version")}
     try:
         configs = (run.folder / f"global_step_{run.checkpoints[-1]}").glob("**/config.json")
         found["transformers"] = json.loads(min(configs).read_text())["transformers_version"]
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):  # so are checkpoints
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):  # checkpoints are an addition
         pass
     return {package: version for package, version in found.items() if isinstance(version, str)}

@@ -8,11 +8,12 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from verl_pivot.data.rollout_dumps import place_in_dump
 from verl_pivot.runs.growing_lines import PlacedLine
 from verl_pivot.types import ErrorKind, Json
 
-_MAX_DETAIL = 200
-"""Maximum number of characters of an explanation in the list; an opened rollout shows all of it."""
+_MAX_TEXT = 200
+"""Maximum number of characters of a text in the list, except for ids; an opened rollout shows all of it."""
 _MAX_INTEGER = (1 << 62) - 1
 """Largest number that a column of whole numbers has; a line with a larger one is listed without it."""
 _Integer = Annotated[int, msgspec.Meta(ge=-_MAX_INTEGER, le=_MAX_INTEGER)]
@@ -206,7 +207,8 @@ def _columns(rollouts: Sequence[list[_Part]]) -> dict[str, list[Any]]:
 
 def _joined(parts: Sequence[_ListedLine]) -> _ListedLine:
     """The part of a rollout that has its record, with the turns of all."""
-    last = next((part for part in reversed(parts) if part.stop_reason is not None), parts[-1])
+    in_order = sorted(parts, key=lambda part: place_in_dump(part.uid or ""))
+    last = next((part for part in reversed(in_order) if part.stop_reason is not None), in_order[-1])
     has_turns = any(part.turns is not None for part in parts)
     turns = [turn for part in parts for turn in part.turns or ()]
     return msgspec.structs.replace(last, turns=turns if has_turns else None)
@@ -219,18 +221,22 @@ def _sampled_tokens(found: _ListedLine) -> int | None:
 
 
 def _shortened(text: str | None) -> str | None:
-    return text[:_MAX_DETAIL] if text else None
+    return None if text is None else text[:_MAX_TEXT]
 
 
 def _names(names: Iterable[str | None]) -> str:
-    return ",".join(dict.fromkeys(name[:_MAX_DETAIL] for name in names if name))
+    return ",".join(dict.fromkeys(name[:_MAX_TEXT] for name in names if name))
 
 
 _VALUES: dict[str, Callable[[_ListedLine], Any]] = {
     "group_name": lambda found: None if found.uid is None else found.uid.partition("_")[0],
-    "reason": lambda found: found.reason or None,
-    "detail": lambda found: _shortened(found.detail),
-    "failure": lambda found: _shortened(found.failure),
+    "data_source": lambda found: _shortened(found.data_source),
+    "verifier": lambda found: _shortened(found.verifier),
+    "reason": lambda found: _shortened(found.reason) or None,
+    "detail": lambda found: _shortened(found.detail) or None,
+    "left_out": lambda found: _shortened(found.left_out),
+    "stop_reason": lambda found: _shortened(found.stop_reason),
+    "failure": lambda found: _shortened(found.failure) or None,
     "tools": lambda found: _names(call.name for call in found.calls) if found.calls else "",
     "error_kinds": lambda found: _names(call.error_kind for call in found.calls) if found.calls else "",
     "num_turns": lambda found: None if found.turns is None else len(found.turns),

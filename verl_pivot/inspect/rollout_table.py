@@ -105,6 +105,9 @@ class RolloutTable:
 
         Args:
             batches: Rows of dumps (`row_batch`).
+
+        Raises:
+            DataError: If they take more memory than the table allows; the rows before stay.
         """
         if not batches:
             return
@@ -113,8 +116,15 @@ class RolloutTable:
         ids = pyarrow.array(numpy.arange(self._next_id, end, dtype=numpy.uint32))
         with self._database.cursor() as cursor:
             cursor.register("new_rows", rows.add_column(0, _SCHEMA.field("id"), ids))
-            cursor.execute("INSERT INTO rollouts SELECT * FROM new_rows")
-            cursor.unregister("new_rows")
+            try:
+                cursor.execute("INSERT INTO rollouts SELECT * FROM new_rows")
+            except duckdb.OutOfMemoryException as error:
+                raise DataError(
+                    f"there are too many rollouts for {LIMITS['memory_limit']} of memory, so only the first "
+                    f"{self._next_id:,} that were read are shown: give fewer runs, or a dump of one step"
+                ) from error
+            finally:
+                cursor.unregister("new_rows")
         self._next_id = end
 
     def remove(self, file: int) -> None:

@@ -161,9 +161,10 @@ class InspectPage(GuardedPage):
 
     def _ordered(self, query: JsonObject) -> object:
         order = converted({key: query.pop(key) for key in ("sort", "is_descending") if key in query}, RolloutOrder)
+        generation = self._index.generation  # before the query, which may not see what is read meanwhile
         found = self._index.ordered(filter_from(query, RolloutFilter), order)
         return {
-            "generation": self._index.generation,
+            "generation": generation,
             "ids": base64.b64encode(found.ids).decode(),
             "groups": base64.b64encode(found.groups).decode(),
             "mean_score": found.mean_score,

@@ -96,13 +96,14 @@ class AskScreen(ModalScreen[str | None]):
     def __init__(self, title: str, given: str) -> None:
         super().__init__()
         self._title, self._given = title, given
+        self._shown = on_one_line(given)
 
     def compose(self) -> ComposeResult:
         yield Static(Text(f"{self._title}; Enter applies, Esc cancels"))
-        yield Input(self._given, select_on_focus=False)
+        yield Input(self._shown, select_on_focus=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        self.dismiss(event.value)
+        self.dismiss(self._given if event.value == self._shown else event.value)
 
 
 class HelpScreen(ViewScreen):

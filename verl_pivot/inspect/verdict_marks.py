@@ -13,6 +13,7 @@ import msgspec
 
 from verl_pivot.errors import DataError
 from verl_pivot.inspect.queries import ListedRollout
+from verl_pivot.inspect.texts import line_with_record
 from verl_pivot.runs.run import TrainingRun
 from verl_pivot.types import JsonObject
 
@@ -68,7 +69,7 @@ def toggle_mark(path: Path, found: ListedRollout, lines: Sequence[JsonObject], p
     Args:
         path: File of the marks.
         found: The rollout.
-        lines: [num_parts] its lines in the dump.
+        lines: [num_parts] its lines in the dump, in the order of its parts.
         prompt: Messages of its prompt, if they are known.
 
     Raises:
@@ -85,7 +86,7 @@ def toggle_mark(path: Path, found: ListedRollout, lines: Sequence[JsonObject], p
 
 def _test_line(found: ListedRollout, lines: Sequence[JsonObject], prompt: Sequence[JsonObject]) -> JsonObject:
     """The rollout as one line of a dump, with the score that it should have got."""
-    row, last = found.row, lines[-1]
+    row, last = found.row, line_with_record(lines)
     if row.uid is None or "kept" not in last:
         raise DataError(f"{found.file_name} holds no verdicts of verl-pivot to mark: open the folder 'pivot' beside it")
     if row.score is None:

@@ -9,7 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-from verl_pivot.data.rollout_dumps import DumpedOutcome, RecordedTexts, encode_line, without_texts
+from verl_pivot.data.rollout_dumps import DumpedOutcome, RecordedTexts, encode_line, place_in_dump, without_texts
 from verl_pivot.errors import ConfigError
 
 logger = logging.getLogger(__name__)
@@ -61,7 +61,7 @@ class StepDump:
         """Number of batches of the step that have ended."""
 
     def add(self, step: int, lines: Sequence[DumpLine]) -> None:
-        """Write lines in the background, in the order of their uids.
+        """Write lines in the background, in the order of their groups, sessions and parts.
 
         Raises:
             ConfigError: If an earlier write failed.
@@ -126,7 +126,7 @@ class StepDump:
         path = self._unfinished(step)
         if is_published:
             shutil.copyfile(self._finished(step), path)
-        lines.sort(key=lambda line: line.outcome.uid)
+        lines.sort(key=lambda line: place_in_dump(line.outcome.uid))
         try:
             with path.open("wb" if is_new else "ab", buffering=_BUFFER_BYTES) as file:
                 file.writelines(self._encoded(lines))

@@ -10,6 +10,7 @@ from verl_pivot.data.files import read_rows
 from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_dumps import REPEATED, DumpedRollout, read_rollouts
+from verl_pivot.data.rollout_records import RolloutRecord
 from verl_pivot.engines.chat import ChatClient
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.principle_answers import InvalidAnswerError, reason_to_count
@@ -23,6 +24,8 @@ class DumpedSuccesses:
     """Rollouts that succeeded, and why the others were left out."""
 
     rollouts: list[SucceededRollout] = field(default_factory=list)
+    steps: dict[str, int] = field(default_factory=dict)
+    """{source of a rollout: its training step}; -1 in dumps that do not name it"""
     num_rollouts: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     """{reason: number of rollouts, or of workflows of a model}"""
@@ -60,21 +63,27 @@ def read_successes(
     """
     found = DumpedSuccesses()
     prompts: dict[str, WorkflowTask] = {}
-    seen: set[str] = set()
+    recorded: set[str] = set()
+    unrecorded: set[str] = set()
     for rollout in (rollout for path in dumps for rollout in read_rollouts(path)):
-        found.num_rollouts += 1
         if rollout.prompt is not None:  # only the first line of a group has it
             prompts[rollout.group] = task_of(rollout.prompt, {})
         task = prompts.get(rollout.group) if tasks is None else _task(rollout, tasks)
-        why = REPEATED if rollout.uid in seen else _unusable(rollout, task, min_score)
-        seen.add(rollout.uid)
+        if rollout.record is None:  # also all lines but the last of a rollout that has several
+            unrecorded.add(rollout.id)
+            continue
+        why = REPEATED if rollout.id in recorded else _unusable(rollout.record, rollout.score, task, min_score)
+        recorded.add(rollout.id)
         if why:
             found.left_out[why] += 1
             continue
-        assert rollout.record is not None, rollout.uid
         assert task is not None, rollout.uid
         name = f"{rollout.step}:{rollout.uid}"
         found.rollouts.append(SucceededRollout(task=task, calls=rollout.record.calls, source=name))
+        found.steps[name] = -1 if rollout.step is None else rollout.step
+    if num_others := len(unrecorded - recorded):
+        found.left_out["rollout of one of verl's own agent loops, which writes no record"] = num_others
+    found.num_rollouts = len(found.rollouts) + found.left_out.total()
     return found
 
 
@@ -82,13 +91,11 @@ def _task(rollout: DumpedRollout, tasks: Mapping[str, WorkflowTask]) -> Workflow
     return None if rollout.record is None else tasks.get(rollout.record.prompt_id)
 
 
-def _unusable(rollout: DumpedRollout, task: WorkflowTask | None, min_score: float) -> str:
+def _unusable(record: RolloutRecord, score: float | None, task: WorkflowTask | None, min_score: float) -> str:
     """Why a rollout gives no workflow; "" if it may."""
-    if rollout.record is None:
-        return "rollout of one of verl's own agent loops, which writes no record"
-    if rollout.record.is_masked or rollout.score is None:
+    if record.is_masked or score is None:
         return "undecided, or masked because the system failed"
-    if rollout.score < min_score:
+    if score < min_score:
         return "score below --min-score"
     return "prompt that is in neither --rows nor the dump" if task is None else ""
 

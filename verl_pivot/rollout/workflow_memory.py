@@ -1,7 +1,7 @@
 """WorkflowMemory: workflows that were found -> the workflows that are kept, with a version number (AWM, ECHO)."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
@@ -59,11 +59,24 @@ class WorkflowMemory:
                     counts[other.site, other.template] += 1
                 continue
             counts[place] += 1
+            kept.pop(workflow.key, None)  # else the new one would stand at the old one's place, among the oldest
             kept[workflow.key] = workflow
         workflows = tuple(kept.values())[-rule.max_workflows :]
         if workflows == self.workflows:
             return self
         return WorkflowMemory(workflows=workflows, version=self.version + 1)
+
+
+def latest_workflows(workflows: Sequence[Workflow], steps: Mapping[str, int], number: int) -> list[Workflow]:
+    """The workflows of the latest steps, in the order of their steps; those of one step stay in the given order.
+
+    Args:
+        workflows: Workflows, of which the first ones of a step are kept.
+        steps: {source of a workflow: training step of that trajectory}
+        number: Most workflows that are kept.
+    """
+    latest_first = sorted(workflows, key=lambda each: steps[each.source], reverse=True)
+    return sorted(latest_first[:number], key=lambda each: steps[each.source])
 
 
 def workflow_by_rule(rollout: SucceededRollout) -> Workflow | None:

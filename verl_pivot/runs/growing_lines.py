@@ -4,10 +4,12 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 CHUNK_BYTES = 16 << 20
 """Bytes that one call reads; a longer line is read whole."""
+_TAIL_BYTES = 1024
+"""Bytes before the place up to which a file was read that must stay as they were; others mean another file."""
 
 
 class PlacedLine(NamedTuple):
@@ -16,7 +18,7 @@ class PlacedLine(NamedTuple):
     number: int
     """Number of the line, from 1."""
     offset: int
-    """Bytes of the file before the line."""
+    """Bytes of the file before the text."""
     text: bytes
     """The line without white space at its ends."""
 
@@ -38,6 +40,8 @@ class GrowingLines:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._offset = self._num_lines = 0
+        self._tail = b""
+        """Last bytes that were read; a file that is rewritten in place has others there."""
         self._identity: int | None = None
         self._lacks_break = False
         """Whether the last line was read before its line break was written."""
@@ -50,16 +54,17 @@ class GrowingLines:
         """
         with self.path.open("rb") as file:
             status = os.fstat(file.fileno())
-            is_known = self._identity in (None, status.st_ino) and status.st_size >= self._offset
+            is_known = self._identity in (None, status.st_ino) and self._is_unchanged(file)
             if not is_known:
-                self._offset, self._num_lines, self._lacks_break = 0, 0, False
+                self._offset, self._num_lines, self._tail, self._lacks_break = 0, 0, b"", False
             self._identity = status.st_ino
             file.seek(self._offset)
             data = file.read(CHUNK_BYTES)
             while b"\n" not in data and (more := file.read(CHUNK_BYTES)):
                 data += more
         if self._lacks_break and data.startswith(b"\n"):
-            self._offset, data, self._lacks_break = self._offset + 1, data[1:], False
+            self._pass(b"\n")
+            data, self._lacks_break = data[1:], False
         is_all = self._offset + len(data) >= status.st_size
         end = data.rfind(b"\n") + 1
         if data:
@@ -67,13 +72,23 @@ class GrowingLines:
         return NewLines(list(self._placed(data if self._lacks_break else data[:end])), not is_known, is_all)
 
     def _placed(self, data: bytes) -> Iterator[PlacedLine]:
-        number, offset = self._num_lines, self._offset
+        offset = self._offset
         for text in data.removesuffix(b"\n").split(b"\n") if data else ():
-            number += 1
+            self._num_lines += 1
             if stripped := text.strip():
-                yield PlacedLine(number, offset, stripped)
+                yield PlacedLine(self._num_lines, offset + len(text) - len(text.lstrip()), stripped)
             offset += len(text) + 1
-        self._num_lines, self._offset = number, self._offset + len(data)
+        self._pass(data)
+
+    def _pass(self, data: bytes) -> None:
+        """Go on behind bytes that were read."""
+        self._offset += len(data)
+        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+
+    def _is_unchanged(self, file: BinaryIO) -> bool:
+        """Whether the file still has the bytes that were read last at their place; a shorter file has not."""
+        file.seek(self._offset - len(self._tail))
+        return file.read(len(self._tail)) == self._tail
 
 
 def _is_object(text: bytes) -> bool:

@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections.abc import Mapping
+from operator import itemgetter
 from pathlib import Path
 
 from verl_pivot.local.console_log import logged_steps
@@ -9,11 +11,14 @@ from verl_pivot.runs.growing_lines import GrowingLines, PlacedLine
 
 
 class MetricSeries:
-    """All metrics of one run."""
+    """All metrics of one run; other threads may ask for them while one reads."""
 
     def __init__(self) -> None:
         self._reader: GrowingLines | None = None
-        self._steps: dict[int, dict[str, float]] = {}
+        self._read_steps: dict[int, Mapping[str, float]] = {}
+        """{step: its metrics}, to which `read` adds."""
+        self._steps: Mapping[int, Mapping[str, float]] = {}
+        """What was there when `read` last ended, which nothing changes."""
         self.num_unreadable = 0
         """Number of lines that are not JSON with a step."""
 
@@ -32,7 +37,7 @@ class MetricSeries:
 
     def points(self, name: str) -> list[tuple[int, float]]:
         """[num_points] steps that have the metric as a finite number, with its value; a repeated step counts once."""
-        found = [(step, self._steps[step].get(name)) for step in self.steps]
+        found = [(step, metrics.get(name)) for step, metrics in sorted(self._steps.items(), key=itemgetter(0))]
         return [(step, value) for step, value in found if value is not None and math.isfinite(value)]
 
     def read(self, path: Path | None) -> bool:
@@ -57,16 +62,17 @@ class MetricSeries:
             for line in lines:
                 self._add(line, is_console=path.suffix == ".log")
             is_changed |= is_replaced or bool(lines)
+        self._steps = dict(self._read_steps)
         return is_changed
 
     def _clear(self) -> None:
-        self._steps.clear()
+        self._read_steps.clear()
         self.num_unreadable = 0
 
     def _add(self, line: PlacedLine, *, is_console: bool) -> None:
         if is_console:
             for logged in logged_steps(line.text.decode(errors="replace")):
-                self._steps.setdefault(logged.number, {}).update(logged.metrics)
+                self._add_metrics(logged.number, logged.metrics)
             return
         try:
             fields = json.loads(line.text.decode())
@@ -76,7 +82,10 @@ class MetricSeries:
             return
         values = fields["data"] if isinstance(fields.get("data"), dict) else fields  # verl's logger nests them
         numbers = {name: float(value) for name, value in values.items() if _is_number(value) and name != "step"}
-        self._steps.setdefault(step, {}).update(numbers)
+        self._add_metrics(step, numbers)
+
+    def _add_metrics(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._read_steps[step] = {**self._read_steps.get(step, {}), **metrics}
 
 
 def _is_number(value: object) -> bool:

@@ -1,6 +1,7 @@
 """Folder of a training, or a dump -> TrainingRun: its configuration, metrics, dumps of rollouts and checkpoints."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -117,17 +118,41 @@ class TrainingRun:
     def dumps(self) -> list[DumpFile]:
         """[num_files] dumps by part and step: ours, or verl's own if there are none of ours."""
         if not self.path.is_dir():
-            return [_dump(self.path, RunPart.TRAINING)]
+            return [_dump(self.path, _part_of(self.path.absolute().parent))]
         of_parts = {part: self._dumps_of(part) for part in RunPart}
         if not any(of_parts.values()):
-            of_parts[RunPart.TRAINING] = _dumps_within(self.path)
+            of_parts[_part_of(self.path.absolute())] = _dumps_within(self.path)
         return [_dump(path, part) for part, paths in of_parts.items() for path in paths]
 
     def _dumps_of(self, part: RunPart) -> list[Path]:
         name, key = _PART_FOLDERS[part]
         configured = self._trainer.get(key)
-        folders = [self.folder / name, *([Path(configured)] if isinstance(configured, str) and configured else [])]
+        folders = [self.folder / name]
+        if isinstance(configured, str) and configured:
+            folders.append(self._launch_folder / configured)
         return next((paths for folder in folders if (paths := _dumps_within(folder))), [])
+
+    @property
+    def _launch_folder(self) -> Path:
+        """Folder in which the training was launched, from which its relative paths lead; this one if it is not known.
+
+        Hydra writes it beside the configuration. Where it is not on this machine, as after a launch in a container, it
+        lies as before seen from the run's folder.
+        """
+        launch, output = self.hydra_runtime.get("cwd"), self.hydra_runtime.get("output_dir")
+        if not isinstance(launch, str):
+            return Path()
+        is_here = Path(launch).is_dir() or not isinstance(output, str)
+        return Path(launch) if is_here else self.folder.absolute() / os.path.relpath(launch, str(output))
+
+    @cached_property
+    def hydra_runtime(self) -> Mapping[str, Json]:
+        """What Hydra wrote about the launch, such as its `cwd` and the `version` of Hydra; empty if it is not there."""
+        try:
+            runtime = yaml.load((self.folder / ".hydra" / "hydra.yaml").read_text(), Loader=_LOADER)["hydra"]["runtime"]
+        except (OSError, ValueError, KeyError, TypeError, yaml.YAMLError, RecursionError):  # the file is an addition
+            return {}
+        return runtime if isinstance(runtime, dict) else {}
 
     @property
     def metrics(self) -> Path | None:
@@ -190,6 +215,13 @@ def _dumps_within(folder: Path) -> list[Path]:
         if paths := [path for path in candidate.glob("*.jsonl") if path.stem.isdecimal()]:
             return sorted(paths, key=lambda path: int(path.stem))
     return []
+
+
+def _part_of(folder: Path) -> RunPart:
+    """Part whose dumps a folder holds, by its usual name, or by that of the folder around ours."""
+    of_part = folder.parent if folder.name in _FOLDERS else folder
+    is_validation = of_part.name == _PART_FOLDERS[RunPart.VALIDATION][0]
+    return RunPart.VALIDATION if is_validation else RunPart.TRAINING
 
 
 def _dump(path: Path, part: RunPart) -> DumpFile:

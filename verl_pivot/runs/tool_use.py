@@ -63,13 +63,17 @@ def read_tool_use(run: Path, *, right_from: float, on_step: Callable[[int], obje
 
 
 def dump_files(run: Path) -> list[Path]:
-    """[num_steps] our dumps of a run's training, in the order of steps; verl's own dumps have no calls.
+    """[num_steps] our dumps of a run's training, or of a folder of dumps, by step; verl's own dumps have no calls.
 
     Raises:
         DataError: If there are none.
     """
-    dumps = [dump for dump in TrainingRun(run).dumps if dump.part is RunPart.TRAINING and dump.step is not None]
-    if files := [dump.path for dump in dumps if dump.is_ours]:
+    dumps = [dump for dump in TrainingRun(run).dumps if dump.is_ours and dump.step is not None]
+    if files := [
+        dump.path
+        for dump in dumps
+        if dump.part is RunPart.TRAINING or run in (dump.path, dump.path.parent, dump.path.parent.parent)
+    ]:
         return files
     raise DataError(
         f"{run} has no dumps of rollouts, neither in rollouts/{FOLDER} nor in {FOLDER}: give the folder of "

@@ -58,14 +58,15 @@ async def serve(app: web.Application, host: str, port: int, on_ready: Callable[[
     """
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
+    shown = f"[{host}]" if ":" in host else host  # the colons of an IPv6 address are none before a port
     try:
         try:
             await web.TCPSite(runner, host, port, backlog=1024).start()
         except OSError as error:
             raise ConfigError(
-                f"cannot listen on {host}:{port}: {error.strerror}; give another --host or --port"
+                f"cannot listen on {shown}:{port}: {error.strerror}; give another --host or --port"
             ) from error
-        on_ready(f"http://{host}:{runner.addresses[0][1]}")
+        on_ready(f"http://{shown}:{runner.addresses[0][1]}")
         await asyncio.Event().wait()
     finally:
         await runner.cleanup()

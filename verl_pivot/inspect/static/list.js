@@ -5,6 +5,7 @@ import { listed, nameOf } from "./place.js";
 
 const MOST_ROWS = 4000;
 const rows = new Map();
+const gone = new Set(); // ids of rows that were replaced; no other row will have them
 
 let known = { key: null, generation: -1, ids: new Uint32Array(), groups: new Uint32Array(), mean_score: null, num_kept: 0 };
 let asking = null;
@@ -13,7 +14,8 @@ let asking = null;
 export async function list(params, generation) {
   const key = new URLSearchParams(Object.entries(listed(params)).sort()).toString();
   if (known.key === key && known.generation >= generation) return known;
-  if (asking?.key !== key) {
+  const isJoined = asking?.key === key;
+  if (!isJoined) {
     const answer = get("ordered", listed(params)).then((body) => {
       const found = { ...body, key, ids: numbers(body.ids), groups: numbers(body.groups) };
       if (asking?.answer === answer) known = found; // else another list was asked for meanwhile
@@ -22,18 +24,23 @@ export async function list(params, generation) {
     asking = { key, answer };
     answer.finally(() => (asking = asking?.answer === answer ? null : asking)).catch(() => {});
   }
-  return asking.answer;
+  const found = await asking.answer;
+  return isJoined && found.generation < generation ? list(params, generation) : found;
 }
 
 export const cached = (id) => rows.get(id);
 
+/** Whether a row is not here yet, but may be fetched. */
+export const isMissing = (id) => !rows.has(id) && !gone.has(id);
+
 /** Fetch those of the rows that are not here yet. */
 export async function fetchRows(ids) {
-  const missing = [...ids].filter((id) => !rows.has(id));
+  const missing = [...ids].filter(isMissing);
   if (missing.length === 0) return;
   const found = await get("rows", { ids: missing.join(",") });
   if (rows.size > MOST_ROWS) rows.clear();
   for (const row of found) rows.set(row.id, row);
+  for (const id of missing) if (!rows.has(id)) gone.add(id);
 }
 
 /** The row at a position of the list. */

@@ -157,7 +157,7 @@ class Table {
     const drawn = [];
     for (let at = first; at < end; at += 1) {
       const row = rollouts.cached(this.list.ids[at]);
-      if (!row) missing.push(this.list.ids[at]);
+      if (rollouts.isMissing(this.list.ids[at])) missing.push(this.list.ids[at]);
       drawn.push(this.drawRow(at, row));
     }
     this.canvas.style.transform = `translateY(${this.height < TALLEST ? first * ROW : this.scroller.scrollTop}px)`;
