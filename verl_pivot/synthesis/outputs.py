@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
 from hashlib import blake2b
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, Self
@@ -146,7 +147,8 @@ def _filtered(recipe: Recipe, folder: Path, store: DraftStore) -> FilterOutcome 
 
 def _totals(pass_rate: float) -> TrajectoryTotals:
     """A task's pass rate in the form of a profile with one turn."""
-    return TrajectoryTotals(num_turns=1, num_decided_turns=1, reward_mean_sum=pass_rate, pass_rate_sum=pass_rate)
+    exact = Fraction(pass_rate)
+    return TrajectoryTotals(num_turns=1, num_decided_turns=1, reward_mean_sum=exact, pass_rate_sum=exact)
 
 
 class _Decided(NamedTuple):
