@@ -201,9 +201,10 @@ def verdicts() -> dict[tuple[str, str], Verdict]:
     return dict(zip(pairs, asyncio.run(ask()), strict=True))
 
 
-async def judge(content: str, expert: str = "42", place: str = "boxed") -> Verdict:
+async def judge(content: str, expert: str = "42", place: str = "boxed", digits: int = 6) -> Verdict:
     action = Message(role=Role.ASSISTANT, content=content)
-    return await get_verifier("math", {"answer": expert, "place": place, "wall_seconds": 3.0})(action, make_turn())
+    options = {"answer": expert, "place": place, "digits": digits, "wall_seconds": 3.0}
+    return await get_verifier("math", options)(action, make_turn())
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -220,6 +221,25 @@ def test_the_same_value_in_another_form_is_paid(expert: str, content: str) -> No
     verdict = verdicts()[expert, content]
 
     assert (verdict.score, verdict.reason) == (1.0, "accepted"), verdict.detail
+
+
+async def test_decimals_agree_in_significant_digits() -> None:
+    pairs = [
+        (3, "3.14159", "3.14", 1.0), (3, r"\frac{200}{3}", "66.7", 1.0), (3, "3.14159", "3.15", 0.0),
+        (6, "1234.5678", "1234.568", 1.0), (6, r"\pi", "3.14159", 1.0), (6, r"\pi", "3.1415", 0.0),
+        (6, "5", "5.0000001", 1.0), (6, "5", "5.00001", 0.0), (6, "1234567", "1234567.0", 1.0),
+        (6, "1234567", "1234568.0", 0.0), (6, "1234568.0", "1234567", 0.0), (6, "1234567", "1234568", 0.0),
+        (3, r"\frac{1000}{1001}", "1", 0.0), (3, r"6.02214\times10^{23}", r"6.02\times10^{23}", 1.0),
+        (3, r"1.5\times10^{400}", r"2.5\times10^{400}", 0.0), (3, r"1.5\times10^{-400}", r"2.5\times10^{-400}", 0.0),
+        (3, "(31.4159, 2)", "(31.4, 2)", 1.0), (3, "[31.4159, 72)", "[31.4, 72.5)", 0.0), (3, "42.5", r"\infty", 0.0),
+        (3, r"\{314.159, 271.828\}", r"\{272, 314\}", 1.0), (3, r"\{314.159, 271.828\}", r"\{272, 316\}", 0.0),
+    ]  # fmt: skip
+
+    verdicts = await asyncio.gather(
+        *(judge(rf"\boxed{{{answer}}}", expert, digits=digits) for digits, expert, answer, _ in pairs)
+    )
+
+    assert [(*pair[:3], verdict.score) for pair, verdict in zip(pairs, verdicts, strict=True)] == pairs
 
 
 async def test_order_of_a_pair_and_members_of_a_set_count() -> None:

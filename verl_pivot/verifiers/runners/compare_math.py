@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Basic, FiniteSet, Float, Interval, Rational, Tuple
+from sympy import Basic, Expr, FiniteSet, Float, Interval, Rational, Tuple
 from sympy.core.cache import clear_cache
 
 WITHOUT_UNITS = replace(LatexExtractionConfig().normalization_config, units=False)
@@ -61,21 +61,66 @@ def _members(formulas: Any) -> list[Any]:
     return list(formulas)
 
 
+def are_near_decimals(expert: Any, answer: Any, digits: int) -> bool:
+    """Whether two numbers, at least one of which is a decimal, are equal in significant digits.
+
+    So are two sets, pairs or intervals of the same kind if each of their members is the other's or is near it.
+    math-verify rounds to decimal places instead, and would want more digits of large numbers than of small ones.
+    """
+    expert, answer = _without_braces(expert), _without_braces(answer)
+    if _brackets(expert) != _brackets(answer):
+        return False
+    if _brackets(expert):
+        members = [_members(each) for each in (expert, answer)]
+        return len(members[0]) == len(members[1]) and all(
+            one == other or are_near_decimals(one, other, digits) for one, other in zip(*members, strict=True)
+        )
+    formulas = (expert, answer)
+    if not all(isinstance(each, Expr) and each.is_number for each in formulas):
+        return False
+    if not any(each.atoms(Float) for each in formulas):
+        return False
+    one, other = (each.doit() for each in formulas)
+    return bool(one.is_finite and other.is_finite) and _is_near_number(one, other, digits)
+
+
+def _brackets(formula: Any) -> str:
+    """Brackets around the members of a list of formulas; "" for a formula that is no list."""
+    if isinstance(formula, Interval):
+        return ("(" if formula.left_open else "[") + (")" if formula.right_open else "]")
+    return "()" if isinstance(formula, Tuple) else "{}" if isinstance(formula, FiniteSet) else ""
+
+
 def _is_near_number(one: Any, other: Any, digits: int) -> bool:
-    numbers = [complex(each.evalf(digits + 15)) for each in (one, other)]
-    difference, size = abs(numbers[0] - numbers[1]), max(map(abs, numbers))
-    if numbers[0] == numbers[1] or difference <= 10.0**-digits * size:
+    values = [each.evalf(digits + 15) for each in (one, other)]
+    if values[0] == values[1]:
+        return True
+    difference, *sizes = (abs(each).evalf(digits + 15) for each in (values[0] - values[1], *values))
+    limit = 10.0**-digits * max(sizes)
+    if (one.is_Integer or other.is_Integer) and all(map(_is_whole, values)):
+        limit = min(limit, 0.5)
+    if difference <= limit:
         return True
     is_exact = not (one.atoms(Float) or other.atoms(Float))
     return is_exact and bool((one - other).equals(0))  # terms that cancel out may give nearly 0
 
 
+def _is_whole(value: Any) -> bool:
+    """Whether a decimal is a whole number; beside an exact whole number, 1234568.0 is meant as exactly."""
+    return bool(value.is_real) and not value - int(value)
+
+
 def compare(pair: dict[str, Any]) -> dict[str, bool]:
     expert, answer = read(pair["expert"]), read(pair["answer"])
-    same = bool(expert) and bool(answer) and verify(expert, answer, float_rounding=pair["digits"], timeout_seconds=None)
-    if same and (expert[0] != answer[0]):
-        same = is_near(expert[0], answer[0], pair["digits"])
+    same = bool(expert) and bool(answer) and is_same(expert[0], answer[0], pair["digits"])
     return {"has_expert": bool(expert), "has_answer": bool(answer), "same": same}
+
+
+def is_same(expert: Any, answer: Any, digits: int) -> bool:
+    """Whether an answer has the value of the expert's formula, in significant digits where there are decimals."""
+    if verify(expert, answer, float_rounding=digits, timeout_seconds=None):
+        return expert == answer or is_near(expert, answer, digits)
+    return are_near_decimals(expert, answer, digits)
 
 
 class Ended(NamedTuple):
