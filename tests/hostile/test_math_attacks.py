@@ -180,6 +180,11 @@ EQUAL = [
     ("0", r"\boxed{\sqrt{8} - 2\sqrt{2}}"),
     ("0", r"\boxed{\sin^2(1) + \cos^2(1) - 1}"),
     (r"10^{-9}", r"\boxed{\frac{1}{1000000000}}"),
+    ("1, 2", r"\boxed{x \in \{1, 2\}}"),
+    (r"\{1, 2\}", r"\boxed{x \in \{1, 2.0\}}"),
+    ("x=1, y=2", r"\boxed{x=1.0, y=2}"),
+    (r"\{x + 0.5, 2\}", r"\boxed{\{x + \frac12, 2\}}"),
+    (r"\{[0, 1], 3\}", r"\boxed{\{[0.0, 1], 3\}}"),
 ]
 
 pytestmark = needs_sandbox

@@ -2,7 +2,8 @@
 
 Formulas are read only as LaTeX, by a grammar, and nothing in them is executed.
 plan.json: [{"expert", "answer", "digits", "seconds"}], with the CPU seconds that a pair may take.
-verdicts.json: [{"has_expert", "has_answer", "same"} | {"ended"}], in the same order.
+verdicts.json: [{"has_expert", "has_answer", "same"} | {"ended"}], in the same order. "ended" is "time_limit",
+"runtime_error" where the formulas are too large for memory or crash the process, or "error" where this program fails.
 """
 
 import json
@@ -13,12 +14,14 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from math_verify import LatexExtractionConfig, parse, verify
-from sympy import Basic, Expr, FiniteSet, Float, Interval, Rational, Tuple
+from sympy import Eq, Expr, FiniteSet, Float, Interval, MatrixBase, Rational, Tuple, default_sort_key
 from sympy.core.cache import clear_cache
 
 WITHOUT_UNITS = replace(LatexExtractionConfig().normalization_config, units=False)
 """Units are compared outside the sandbox; math-verify would take the d of 5d for a unit."""
 MEMORY_BYTES = 768 * 1024**2
+TOO_LARGE_CODE = 3
+"""Exit code of a child process if a formula takes too much memory or is nested too deeply."""
 
 
 def read(text: str) -> list[Any]:
@@ -31,16 +34,18 @@ def is_near(expert: Any, answer: Any, digits: int) -> bool:
     """Whether two formulas that are equal for math-verify, which rounds decimals, are equal in significant digits, too.
 
     Members of sets, tuples and matrices are compared one by one; in formulas, a number is put in for each letter. A set
-    of one member is that member, as for math-verify.
+    of one member is that member, and an equation beside a formula is its right side, as for math-verify.
     """
+    if isinstance(expert, Eq) != isinstance(answer, Eq):
+        expert, answer = (each.rhs if isinstance(each, Eq) else each for each in (expert, answer))
     expert, answer = _without_braces(expert), _without_braces(answer)
-    if not (isinstance(expert, Basic) and isinstance(answer, Basic)) or isinstance(
-        expert, FiniteSet | Tuple | Interval
-    ):
+    if _has_members(expert) and _has_members(answer):
         members = [_members(each) for each in (expert, answer)]
         if len(members[0]) != len(members[1]):
             return True
         return all(is_near(one, other, digits) for one, other in zip(*members, strict=True))
+    if not (isinstance(expert, Expr) and isinstance(answer, Expr)):
+        return True
     letters = sorted(expert.free_symbols | answer.free_symbols, key=str)
     at = {letter: Rational(137 + 74 * index, 100) for index, letter in enumerate(letters)}
     one, other = (each.subs(at).doit() for each in (expert, answer))
@@ -52,10 +57,14 @@ def _without_braces(formula: Any) -> Any:
     return formula.args[0] if isinstance(formula, FiniteSet) and len(formula.args) == 1 else formula
 
 
+def _has_members(formula: Any) -> bool:
+    return isinstance(formula, FiniteSet | Tuple | Interval | MatrixBase)
+
+
 def _members(formulas: Any) -> list[Any]:
     """Members of a set in the order of their size, or of a tuple, interval or matrix in their own order."""
     if isinstance(formulas, FiniteSet):
-        return sorted(formulas.args, key=lambda each: (float(each), "") if each.is_real else (0.0, str(each)))
+        return sorted(formulas.args, key=lambda each: default_sort_key(each.evalf() if each.is_number else each))
     if isinstance(formulas, Interval):
         return [formulas.start, formulas.end]
     return list(formulas)
@@ -128,6 +137,7 @@ class Ended(NamedTuple):
 
     num_compared: int
     signal: int | None
+    exit_code: int
 
 
 def compare_in_child(pairs: list[dict[str, Any]], verdicts: list[dict[str, Any]]) -> Ended:
@@ -144,13 +154,18 @@ def compare_in_child(pairs: list[dict[str, Any]], verdicts: list[dict[str, Any]]
         for pair in pairs:
             clear_cache()
             signal.setitimer(signal.ITIMER_PROF, pair["seconds"])
-            os.write(write_end, json.dumps(compare(pair)).encode() + b"\n")
+            try:
+                verdict = compare(pair)
+            except (MemoryError, RecursionError):
+                os._exit(TOO_LARGE_CODE)
+            os.write(write_end, json.dumps(verdict).encode() + b"\n")
         os._exit(0)
     os.close(write_end)
     with open(read_end, encoding="utf-8") as lines:
         verdicts += map(json.loads, lines)
     _, status = os.waitpid(child, 0)
-    return Ended(len(verdicts) - num_before, os.WTERMSIG(status) if os.WIFSIGNALED(status) else None)
+    ended_by = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
+    return Ended(len(verdicts) - num_before, ended_by, os.WEXITSTATUS(status))
 
 
 def compare_all(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -163,7 +178,8 @@ def compare_all(pairs: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if ended.signal == signal.SIGPROF:
             verdicts.append({"ended": "time_limit"})
         elif len(verdicts) < len(pairs) and not ended.num_compared:
-            verdicts.append({"ended": "runtime_error"})
+            is_large = ended.signal is not None or ended.exit_code == TOO_LARGE_CODE
+            verdicts.append({"ended": "runtime_error" if is_large else "error"})
     return verdicts
 
 
