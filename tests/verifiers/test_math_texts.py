@@ -105,6 +105,21 @@ def test_no_answer_raises_and_the_experts_own_is_never_refused(text: str, expert
         needed_equalities(answer, expert)
 
 
+@pytest.mark.parametrize(
+    ("text", "brackets"),
+    [
+        *(("(1,2)", "()"), (r"\left[1, 2\right)", "[)"), (r"\{(1,2),(3,4)\}", "{}"), ("((1,2),(3,4))", "()")),
+        *(("1,2", ""), ("(1)", ""), ("(1,2),(3,4)", ""), (r"(-\infty,-2]\cup[2,\infty)", ""), (r"x\in(1,2)", "")),
+        *((r"[1,3]\setminus\{2\}", ""), (")1,2(", ""), ("(1,2", ""), (",", "")),
+    ],
+)
+def test_brackets_are_one_pair_around_a_whole_list(text: str, brackets: str) -> None:
+    answer = read_math_answer(text)
+
+    assert answer is not None
+    assert answer.brackets == brackets
+
+
 units = st.sampled_from(["m", "km", "s", "hours", "m/s", "km/h", "kg", "cm", "apples", "dollars", "m^2", "M"])
 
 

@@ -44,15 +44,18 @@ def _difference(answer: MathAnswer, expert: MathAnswer) -> str | None:
         "another unit": bool(answer.unit and expert.unit) and answer.unit != expert.unit,
         "words that are no single unit": not expert.unit and not answer.has_one_unit,
         "another base": answer.bases != expert.bases,
-        "other brackets": (answer.brackets or expert.brackets) != "" and _kind(answer) != _kind(expert),
+        "other brackets": _has_other_brackets(answer, expert),
         "an expression that is not evaluated": not answer.unevaluated <= expert.unevaluated,
         "letters in another case": not swapped.isdisjoint(answer.variables),
     }
     return next((what for what, is_found in found.items() if is_found), None)
 
 
-def _kind(answer: MathAnswer) -> str:
-    return answer.brackets or "{}"
+def _has_other_brackets(answer: MathAnswer, expert: MathAnswer) -> bool:
+    """Whether brackets differ; those in unions, differences and the like belong to sets that are calculated later."""
+    if answer.has_set_operation or expert.has_set_operation:
+        return False
+    return (answer.brackets or "{}") != (expert.brackets or "{}")
 
 
 def _sides(answer: MathAnswer, expert: MathAnswer) -> list[tuple[MathAnswer, MathAnswer]] | None:

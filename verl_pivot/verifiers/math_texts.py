@@ -82,6 +82,7 @@ _BASE = re.compile(r"\d_\{? *(\d+) *\}?")
 _LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _RELATION = re.compile(r"\\(?:approx|simeq|equiv|implies|iff|Rightarrow|Leftrightarrow|rightarrow|to)(?![A-Za-z])")
 _NAME = re.compile(r"(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?'*)(?:\([A-Za-z, ]*\))?")
+_SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus|in)(?![A-Za-z])")
 _UNEVALUATED = re.compile(
     r"\\(sum|prod|coprod|int|iint|iiint|oint|lim|limsup|liminf|bigcup|bigcap|det|gcd|lcm|max|min|sup|inf|arg|Pr|partial"
     r"|operatorname|bmod|pmod|mod|ldots|dots|cdots)(?![A-Za-z])|\b(gcd|lcm|mod|max|min|det)\b"
@@ -116,11 +117,15 @@ class MathAnswer:
 
     @property
     def brackets(self) -> str:
-        r"""The brackets around a list, such as "()", "[)" or "{}"; "" if there is no list, or it has no brackets."""
+        r"""The brackets around a list, such as "()", "[)" or "{}"; "" if there is no list, or no one pair around it."""
         text = re.sub(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])", "", self.formula).strip()
         text = text.replace("{,}", "").replace("\\{", "{").replace("\\}", "}")
-        is_list = "," in text and text[:1] in ("(", "[", "{") and text[-1:] in (")", "]", "}")
-        return text[0] + text[-1] if is_list else ""
+        return text[0] + text[-1] if "," in text and _is_one_pair(text) else ""
+
+    @property
+    def has_set_operation(self) -> bool:
+        """Whether the answer is calculated from sets, or says in which set something is."""
+        return _SET_OPERATION.search(self.formula) is not None
 
     @property
     def unevaluated(self) -> frozenset[str]:
@@ -309,6 +314,16 @@ def _one_spelling(word: str) -> str:
         return "/" if word == "per" else re.sub(r"[ {}]", "", word)
     singular = _singular(word)
     return _SAME_UNIT.get(singular, singular)
+
+
+def _is_one_pair(text: str) -> bool:
+    """Whether a text begins with a bracket that its last character closes."""
+    depth = 0
+    for index, each in enumerate(text):
+        depth += (each in "{([") - (each in "})]")
+        if depth <= 0:
+            return 0 < index == len(text) - 1
+    return False
 
 
 def _split_at_equal_signs(formula: str) -> list[str]:

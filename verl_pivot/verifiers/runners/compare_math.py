@@ -34,12 +34,15 @@ def is_near(expert: Any, answer: Any, digits: int) -> bool:
     """Whether two formulas that are equal for math-verify, which rounds decimals, are equal in significant digits, too.
 
     Members of sets, tuples and matrices are compared one by one; in formulas, a number is put in for each letter. A set
-    of one member is that member, and an equation beside a formula is its right side, as for math-verify.
+    of one member is that member, and an equation beside a formula is its right side, as for math-verify. A pair or open
+    interval is not the set of its two ends, which it is for math-verify.
     """
     if isinstance(expert, Eq) != isinstance(answer, Eq):
         expert, answer = (each.rhs if isinstance(each, Eq) else each for each in (expert, answer))
     expert, answer = _without_braces(expert), _without_braces(answer)
     if _has_members(expert) and _has_members(answer):
+        if isinstance(expert, FiniteSet) != isinstance(answer, FiniteSet):
+            return False
         members = [_members(each) for each in (expert, answer)]
         if len(members[0]) != len(members[1]):
             return True
