@@ -36,7 +36,7 @@ class TurnText:
     """Calls in the order of the text; one Malformed alone if the text around them makes the turn no action."""
 
 
-def read_turn(text: str) -> TurnText:
+def read_turn(text: str, *, has_calls: bool = False) -> TurnText:
     """Split a turn in the Hermes format: optional thinking, then text, then ``<tool_call>`` blocks.
 
     A turn is no action, and none of its calls counts, in three cases:
@@ -45,6 +45,10 @@ def read_turn(text: str) -> TurnText:
       user's next message.
     - Text follows a call, whose result the policy does not know yet.
     - It has no calls, and its text has no visible letter.
+
+    Args:
+        text: Text of the turn.
+        has_calls: Whether the turn has calls that stand behind this text, as where a server has parsed them.
     """
     reasoning = None
     thinking, end, rest = text.partition("</think>")
@@ -54,7 +58,7 @@ def read_turn(text: str) -> TurnText:
     content = "".join(blocks.outside)
     calls = [_parse_call(block) for block in blocks.inside]
     if mistake := _mistake(
-        content, has_text_after_call="".join(blocks.outside[1:]).strip() != "", has_calls=bool(calls)
+        content, has_text_after_call="".join(blocks.outside[1:]).strip() != "", has_calls=has_calls or bool(calls)
     ):
         calls = [mistake]
     return TurnText(content=content.strip(), reasoning=reasoning, calls=tuple(calls))

@@ -207,7 +207,7 @@ def read_answer(answer: ChatAnswer, num_empty_answers: int = 0) -> PlayerTurn:
     except BadRowError as error:
         shown = excerpt(answer.message)
         raise EngineError(f"the endpoint's answer is not a chat message ({error}): {shown}") from error
-    turn = read_turn(text)
+    turn = read_turn(text, has_calls=bool(functions))
     calls = (_read_call(call, function) for call, function in zip(given, functions, strict=True))
     spoken = text if turn.reasoning is None else text.partition("</think>")[2].strip()
     reasoning = answer.message.get("reasoning_content") or answer.message.get("reasoning") or turn.reasoning
