@@ -34,7 +34,7 @@ _UNIT_PART = re.compile(
     _FONT + r"\{[^{}]*\}|\^ *(?:\{ *)?\\circ(?: *\})?"
     r"|\\degree|\^ *(?:\{ *)?-?\d+(?: *\})?|\\cdot|\\times|\\[,;:! ]|[\s~/.*]"
 )
-_PLAIN_UNIT = re.compile(r"(.*[\d})])[\s~]*([A-Za-z]{2,})( *\^ *(?:\{ *)?\d(?: *\})?)?", re.DOTALL)
+_PLAIN_UNIT = re.compile(r"(.*[\d})])([\s~]*)([A-Za-z]{2,})( *\^ *(?:\{ *)?\d(?: *\})?)?", re.DOTALL)
 _UNIT_WORD = re.compile(r"[A-Za-z\u00b5\u03bc\u2126\u03a9\u20ac\u00a3$%]+\.?")
 _FACTORS = {word: NUMBER_WORDS[word] for word in ("dozen", "hundred", "thousand", "million", "billion", "trillion")}
 """Words that multiply the number before them."""
@@ -247,8 +247,8 @@ def _number(formula: str) -> str:
 
 def _without_unit(text: str) -> tuple[str, str]:
     """(formula, its tail from the first words or degree sign on); the tail is "" if it may not be a unit."""
-    if (plain := _PLAIN_UNIT.fullmatch(text)) and (len(plain[2]) > 3 or _singular(plain[2]) in _SAME_UNIT):
-        return plain[1], rf"\text{{{plain[2]}}}{plain[3] or ''}"
+    if (plain := _PLAIN_UNIT.fullmatch(text)) and _is_plain_unit(plain[3], is_apart=plain[2] != ""):
+        return plain[1], rf"\text{{{plain[3]}}}{plain[4] or ''}"
     begin = _UNIT_BEGINS.search(text)
     if begin is None or not text[: begin.start()].strip():
         return text, ""
@@ -286,6 +286,13 @@ def _unit(tail: str) -> _Unit | None:
 
 
 def _kind_of_word(word: str) -> str:
+def _is_plain_unit(letters: str, *, is_apart: bool) -> bool:
+    """Whether letters behind a formula, perhaps with a blank between, are a word and not a product of variables."""
+    word = _singular(letters)
+    is_known = word in _WORDS_OF_UNITS or word in _FACTORS or word == "percent"
+    return word in _SAME_UNIT or (len(letters) > 3 and (is_apart or is_known))
+
+
     """The letter that _UNIT_FORM has for a word or sign; ? for what is in no unit."""
     if word[0] in "/^":
         return word[0]
