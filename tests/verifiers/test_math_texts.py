@@ -151,6 +151,46 @@ def test_letters_are_equal_or_refused(one: str, other: str) -> None:
     assert isinstance(needed_equalities(answer, expert), Mismatch) == (one != other)
 
 
+@pytest.mark.parametrize(
+    ("text", "other", "are_equal"),
+    [
+        *(("xy", "x y", True), ("mg", r"m \cdot g", True), ("mg", r"m\times g", True), ("mg", "m*g", True)),
+        *(("F = ma", "ma", True), ("F=m a", "ma", True), ("f(x)=x", "x", True), ("xy", "yx", False)),
+        *(("x+y", "xy", False), (r"x\%", "x", False), (r"x \text{ km}", "x", False), ("2x", "x", False)),
+        *(("x=y=z", "z", False), ("2=x", "x", False), ("x^2", "x", False), (r"x \cdots y", "xy", False)),
+        *((r"\text{cat}", "c a t", False), (r"\text{A}", "A", True), ("x=a, y=b", "b", False), ("", "x", False)),
+    ],
+)
+def test_a_product_of_letters_may_have_blanks_signs_and_a_name(text: str, other: str, are_equal: bool) -> None:
+    one, two = read_math_answer(text), read_math_answer(other)
+
+    assert one is not None
+    assert two is not None
+    for answer, expert in ((one, two), (two, one)):
+        assert isinstance(needed_equalities(answer, expert), Mismatch) == (not are_equal)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        *(("x=1, x=2", "1,2"), (r"x=1 \text{ or } x=2", "1,2"), (r"x=1,\text{ and } x=2{,}5", "1,2{,}5")),
+        *(
+            ("1,2", "1,2"),
+            ("x=1, y=2", None),
+            ("x=1, 2=x", None),
+            ("x=1=3, x=2", None),
+            (r"x=1 \text{ not } x=2", None),
+        ),
+        *(("x=1, 2", None), ("1=x, 1=y", None), ("x=(1,2)", "x=(1,2)")),
+    ],
+)
+def test_equations_of_one_name_are_a_list_of_its_values(text: str, values: str | None) -> None:
+    answer = read_math_answer(text)
+
+    assert answer is not None
+    assert (None if answer.solutions is None else answer.solutions.formula) == values
+
+
 @given(st.integers(0, 1000), st.lists(st.integers(0, 1000), min_size=1, max_size=4))
 def test_every_side_of_a_chain_must_equal_the_expert(expert: int, sides: list[int]) -> None:
     answer, right = read_math_answer("=".join(map(str, sides))), read_math_answer(str(expert))

@@ -61,7 +61,8 @@ def _has_other_brackets(answer: MathAnswer, expert: MathAnswer) -> bool:
 def _sides(answer: MathAnswer, expert: MathAnswer) -> list[tuple[MathAnswer, MathAnswer]] | None:
     """(side of the answer, side of the expert's answer) that must be equal; None if they cannot be compared."""
     if answer.is_list_of_equations != expert.is_list_of_equations:
-        return None
+        found, right = answer.solutions, expert.solutions
+        return None if found is None or right is None else [(found, right)]
     given, wanted = answer.sides, expert.sides
     if len(wanted) > 1 and wanted[0].is_name:
         if len(given) > 1 and given[0].is_name:

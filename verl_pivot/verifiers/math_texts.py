@@ -25,6 +25,7 @@ _FIGURE = re.compile(
 _ROOT = re.compile("\u221a *(\\d+(?:\\.\\d+)?|[A-Za-z]|\\([^()]*\\))")
 _FONT = r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|textup|textnormal)"
 _TEXT = re.compile(_FONT + r"\{([^{}]*)\}")
+_AND_OR = re.compile(rf",?\s*{_FONT}\{{\s*(?:or|and)\s*\}}")
 _ONLY_TEXT = re.compile(_FONT + r"\{([^{}]*)\}|\(?([A-Za-z]+)\)?")
 _SAID_BEFORE = re.compile(
     r"(?:the|final|answer|result|value|is|equals|so|thus|therefore|hence|[\s:,.])+", re.IGNORECASE
@@ -72,6 +73,7 @@ _WORDS_OF_UNITS = frozenset(_SAME_UNIT.values()) | {
 _UNIT_FORM = re.compile(r"p?(?:w\^?|d)+(?:[/p](?:w\^?|d)+)*")
 """Form of a unit: w for a word, d for degrees, p for "per"; an exponent stands behind a word, a slash between units."""
 _TIMES = r" \cdot "
+_TIMES_SIGN = re.compile(r"\\(?:cdot|times)(?![A-Za-z])|\\[,;:! ]|[\s*~]")
 _SIMPLE_NUMBER = re.compile(r"-?(?:[\d.,{} ]|\\[,!;: ]|\\[dt]?frac)+")
 _PERCENT = re.compile(r"(?<!\\)%")
 _REPEATING = re.compile(r"(-?)(\d{0,500})\.(\d{0,500})(?:\\overline|\\dot|\\bar)\{(\d{1,500})\}")
@@ -152,14 +154,39 @@ class MathAnswer:
         return "=" in text and (_TEXT.search(text) is not None or len(_split_at(text, ",")) > 1 or "\\\\" in text)
 
     @property
+    def solutions(self) -> "MathAnswer | None":
+        r"""The values of one name, such as 1,2 of x=1 \text{ or } x=2; None for equations of several names.
+
+        An answer that is no list of equations is returned unchanged.
+        """
+        if not self.is_list_of_equations:
+            return self
+        equations = [_split_at_equal_signs(each) for each in _split_at(_AND_OR.sub(",", self.formula), ",")]
+        names = {each[0].strip() for each in equations}
+        if len(names) > 1 or _NAME.fullmatch(min(names)) is None or any(len(each) != 2 for each in equations):
+            return None
+        return replace(self, formula=",".join(value.strip() for _, value in equations))
+
+    @property
     def is_name(self) -> bool:
         """Whether the formula only names something: x, f(x), A_1."""
         return _NAME.fullmatch(self.formula) is not None
 
+    @property
+    def product(self) -> str:
+        """Letters of a product such as m g or F = m g, without blanks, signs of multiplication and a name before it."""
+        if self.letters or self.unit or self.is_percent:
+            return self.letters
+        *names, value = self.sides
+        is_value = not names or (len(names) == 1 and names[0].is_name)
+        return _TIMES_SIGN.sub("", value.formula) if is_value else ""
+
     def has_letters_of(self, other: "MathAnswer") -> bool:
         """Whether both are the same letters; words may differ in case."""
-        is_same_word = (self.is_words or other.is_words) and len(self.letters) > 2
-        return self.letters == other.letters or (is_same_word and self.letters.casefold() == other.letters.casefold())
+        if not self.is_words and not other.is_words:
+            return self.product == other.product
+        is_long = len(self.letters) > 2
+        return self.letters == other.letters or (is_long and self.letters.casefold() == other.letters.casefold())
 
     def as_fraction(self) -> "MathAnswer":
         """The percentage as a fraction of 100, without percent sign."""
@@ -259,6 +286,13 @@ def _without_unit(text: str) -> tuple[str, str]:
     return (text[: begin.start()], tail) if position == len(tail) and not is_letter else (text, "")
 
 
+def _is_plain_unit(letters: str, *, is_apart: bool) -> bool:
+    """Whether letters behind a formula, perhaps with a blank between, are a word and not a product of variables."""
+    word = _singular(letters)
+    is_known = word in _WORDS_OF_UNITS or word in _FACTORS or word == "percent"
+    return word in _SAME_UNIT or (len(letters) > 3 and (is_apart or is_known))
+
+
 class _Unit(NamedTuple):
     """What the words behind a formula say."""
 
@@ -286,13 +320,6 @@ def _unit(tail: str) -> _Unit | None:
 
 
 def _kind_of_word(word: str) -> str:
-def _is_plain_unit(letters: str, *, is_apart: bool) -> bool:
-    """Whether letters behind a formula, perhaps with a blank between, are a word and not a product of variables."""
-    word = _singular(letters)
-    is_known = word in _WORDS_OF_UNITS or word in _FACTORS or word == "percent"
-    return word in _SAME_UNIT or (len(letters) > 3 and (is_apart or is_known))
-
-
     """The letter that _UNIT_FORM has for a word or sign; ? for what is in no unit."""
     if word[0] in "/^":
         return word[0]
