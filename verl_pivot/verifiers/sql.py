@@ -31,6 +31,7 @@ _MAX_CACHED_QUERIES = 1024
 _MAX_TOGETHER = 8
 """Most queries that run in one program; making the databases takes most of its time."""
 _NO_TIES = "the rows among which the ORDER BY or LIMIT of the expert's query chooses cannot be read"
+_TOO_SLOW = "making the databases and running the expert's query once takes more than {:g} s; give more wall_seconds"
 _SHARED_SECONDS = 2.0
 """Time limit in seconds for queries that run together; if they take longer, each runs alone, with its full time."""
 
@@ -80,6 +81,8 @@ class _ExpertRows(NamedTuple):
 _ExpertAnswer: TypeAlias = "tuple[_ExpertRows | None, ...] | Verdict"
 """[num_databases] rows of the expert's query, None for an altered copy that does not count; or a verdict alone."""
 _expert_rows: AskedOnce[tuple[SqlOptions, str], _ExpertAnswer] = AskedOnce(_MAX_CACHED_QUERIES)
+_is_too_slow: AskedOnce[tuple[SqlOptions, str], bool] = AskedOnce(_MAX_CACHED_QUERIES)
+"""Whether the expert's query, too, takes longer than a query of the policy may."""
 
 
 @register("sql", options=SqlOptions)
@@ -105,6 +108,8 @@ class SqlVerifier:
             if isinstance(expert_rows, Verdict):
                 return expert_rows
             outcome = await self._run(query)
+            if outcome.is_too_slow and await _is_too_slow.get((self._options, expert), lambda: self._is_slow(expert)):
+                return undecided(Reason.EXPERT_TIME_LIMIT, _TOO_SLOW.format(self._options.wall_seconds))
         except SandboxRequestError as error:  # this query is too large: the expert's could be sent
             return refuse(Reason.TOO_LONG, str(error))
         except SandboxError as error:
@@ -117,6 +122,11 @@ class SqlVerifier:
         (outcome,) = await _run_queries(self._options, [query])  # alone: a PRAGMA would change other queries, too
         assert outcome is not None, "a query that runs alone has an outcome"
         return outcome
+
+    async def _is_slow(self, expert: str) -> bool:
+        """Whether the expert's query itself takes too long where it runs as a query of the policy does."""
+        (outcome,) = await _run_queries(self._options, [expert])
+        return outcome is not None and outcome.is_too_slow
 
     async def _run_expert(self, query: str) -> _ExpertAnswer:
         """Rows of the expert's query, or the verdict that there is nothing to compare with."""
@@ -131,9 +141,10 @@ class SqlVerifier:
         order = order_of(parsed, self._options.dialect)
         if order is None and any(parsed.args.get(clause) for clause in ("order", "limit", "offset")):
             return broken_expert(f"{_NO_TIES}: added columns cannot show what it is sorted by")
-        queries, tie = [query], None
+        queries = [query]
         if order is not None and order.query is not None:
-            queries, tie = [query, order.query], order.tie
+            queries.append(order.query)
+        tie = None if order is None else order.tie
         try:
             (result,) = await execute([sql_program(self._options, queries, is_expert=True, tie=tie)])
         except SandboxRequestError as error:  # such as a row whose files are too large to send
@@ -199,6 +210,11 @@ class _QueryOutcome(NamedTuple):
     """[num_databases] answers, or the verdict if there are none."""
     size: int
     """Characters and bytes that the program wrote, for this query and for those that ran with it."""
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether making the databases and running the query took longer than allowed."""
+        return isinstance(self.answers, Verdict) and self.answers.reason == Reason.TIME_LIMIT
 
 
 async def _run_queries(options: SqlOptions, queries: Sequence[str]) -> list[_QueryOutcome | None]:
