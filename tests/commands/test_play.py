@@ -600,9 +600,8 @@ def test_text_before_calls_that_the_server_read_is_judged_as_before_calls_in_tra
     turn = read_answer(ChatAnswer(message=message, finish_reason="stop", num_prompt_tokens=1, num_completion_tokens=1))
     trained = read_turn(f'{text}\n<tool_call>\n{{"name": "order", "arguments": {{}}}}\n</tool_call>')
 
-    order = ToolCall(name="order", arguments={})
-    assert turn.calls == (order,) if is_action else turn.calls[:1] == trained.calls
-    assert trained.calls == (order,) if is_action else isinstance(trained.calls[0], Malformed)
+    assert turn.calls == trained.calls
+    assert isinstance(turn.calls[0], ToolCall if is_action else Malformed)
 
 
 def test_mistakes_of_the_command_are_one_sentence(shop: str, tmp_path: Path) -> None:
