@@ -171,6 +171,19 @@ def test_a_product_of_letters_may_have_blanks_signs_and_a_name(text: str, other:
 
 
 @pytest.mark.parametrize(
+    ("text", "other", "are_equal"),
+    [("x=y", "y = x", True), ("x=42", "42=x", True), ("x=y", "z=x", False), ("x=2y", "y=2x", False)],
+)
+def test_the_sides_of_an_equation_may_be_exchanged(text: str, other: str, are_equal: bool) -> None:
+    one, two = read_math_answer(text), read_math_answer(other)
+
+    assert one is not None
+    assert two is not None
+    assert (needed_equalities(one, two) == []) == are_equal
+    assert isinstance(needed_equalities(one, two), Mismatch) == (not are_equal)
+
+
+@pytest.mark.parametrize(
     ("text", "values"),
     [
         *(("x=1, x=2", "1,2"), (r"x=1 \text{ or } x=2", "1,2"), (r"x=1,\text{ and } x=2{,}5", "1,2{,}5")),

@@ -59,11 +59,16 @@ def _has_other_brackets(answer: MathAnswer, expert: MathAnswer) -> bool:
 
 
 def _sides(answer: MathAnswer, expert: MathAnswer) -> list[tuple[MathAnswer, MathAnswer]] | None:
-    """(side of the answer, side of the expert's answer) that must be equal; None if they cannot be compared."""
+    """(side of the answer, side of the expert's answer) that must be equal; None if they cannot be compared.
+
+    Empty if one is the other with its sides exchanged.
+    """
     if answer.is_list_of_equations != expert.is_list_of_equations:
         found, right = answer.solutions, expert.solutions
         return None if found is None or right is None else [(found, right)]
     given, wanted = answer.sides, expert.sides
+    if given == wanted[::-1]:
+        return []
     if len(wanted) > 1 and wanted[0].is_name:
         if len(given) > 1 and given[0].is_name:
             if given[0].formula != wanted[0].formula:
