@@ -179,17 +179,21 @@ ORDER: tuple[JsonObject, ...] = (
 
 @pytest.mark.parametrize("option", ["dates", "paths", "enums", "free_text", "unordered", "ignored"])
 async def test_an_option_for_an_argument_that_no_tool_has_leaves_the_row_undecided(option: str) -> None:
+    async def verdict_on(action: Message, argument: str, tools: tuple[JsonObject, ...] = ORDER) -> Verdict:
+        options: JsonObject = {option: [argument]}
+        return await get_verifier("tool_call", options)(action, make_turn(expert=action, tools=tools))
+
     action = act(("order", {"items": [{"note": "x"}], "days": []}))
+    unlisted = act(("order", {"items": [{"more": ["x"]}]}))
 
     for argument in ("order.note", "order.items.text", "order.items.note.x"):
-        verdict = await judge(action, action, ORDER, **{option: [argument]})
+        verdict = await verdict_on(action, argument)
         assert (verdict.score, verdict.reason) == (None, "broken_gold")
         assert f"the option {option} names {argument}" in verdict.detail
     for argument in ("order.items.note", "order.items.tags.x", "order.days.x", "order.items", "pay.note"):
-        assert (await judge(action, action, ORDER, **{option: [argument]})).score == 1.0
-    unlisted = act(("order", {"items": [{"more": ["x"]}]}))
-    assert (await judge(unlisted, unlisted, ORDER, **{option: ["order.items.more"]})).score == 1.0
-    assert (await judge(action, action, **{option: ["order.note"]})).score == 1.0
+        assert (await verdict_on(action, argument)).score == 1.0
+    assert (await verdict_on(unlisted, "order.items.more")).score == 1.0
+    assert (await verdict_on(action, "order.note", ())).score == 1.0
 
 
 async def test_an_array_whose_schema_refers_to_itself_may_have_any_key() -> None:

@@ -131,7 +131,7 @@ def compare(pair: dict[str, Any]) -> dict[str, bool]:
 def is_same(expert: Any, answer: Any, digits: int) -> bool:
     """Whether an answer has the value of the expert's formula, in significant digits where there are decimals."""
     if verify(expert, answer, float_rounding=digits, timeout_seconds=None):
-        return expert == answer or is_near(expert, answer, digits)
+        return bool(expert == answer) or is_near(expert, answer, digits)
     return are_near_decimals(expert, answer, digits)
 
 
