@@ -73,7 +73,7 @@ def find_difference(
     if call.name != expert.name:
         return Difference(Reason.WRONG_TOOL, f"{call.name}, the expert calls {expert.name}")
     return _Comparison(rules, parameters).objects(
-        call.arguments, expert.arguments, parameters, _Place(call.name, call.name)
+        call.arguments, expert.arguments, parameters, _ValuePlace(call.name, call.name)
     )
 
 
@@ -112,7 +112,7 @@ def best_partners(matrix: Sequence[Sequence[float]]) -> list[int | None]:
     return partners
 
 
-class _Place(NamedTuple):
+class _ValuePlace(NamedTuple):
     """Place of a value in a call."""
 
     name: str
@@ -120,12 +120,12 @@ class _Place(NamedTuple):
     shown: str
     """The place in a detail: "tool.argument[0].key"."""
 
-    def key(self, key: str) -> "_Place":
-        return _Place(f"{self.name}.{key}", f"{self.shown}.{key}")
+    def key(self, key: str) -> "_ValuePlace":
+        return _ValuePlace(f"{self.name}.{key}", f"{self.shown}.{key}")
 
-    def item(self, index: int, item: Json) -> "_Place":
+    def item(self, index: int, item: Json) -> "_ValuePlace":
         """The place of an item; an array within an array has another name, since rules for the outer one skip it."""
-        return _Place(f"{self.name}[]" if isinstance(item, list) else self.name, f"{self.shown}[{index}]")
+        return _ValuePlace(f"{self.name}[]" if isinstance(item, list) else self.name, f"{self.shown}[{index}]")
 
 
 class _Comparison:
@@ -136,7 +136,7 @@ class _Comparison:
         self._parameters = parameters
 
     def objects(
-        self, actual: Mapping[str, Json], expert: Mapping[str, Json], schema: JsonObject, place: _Place
+        self, actual: Mapping[str, Json], expert: Mapping[str, Json], schema: JsonObject, place: _ValuePlace
     ) -> Difference | None:
         """The first difference; a value that is the default of its schema may be left out or written."""
         schema = resolved(schema, self._parameters)
@@ -158,11 +158,11 @@ class _Comparison:
                 return found
         return None
 
-    def _compared(self, arguments: Mapping[str, Json], place: _Place) -> Mapping[str, Json]:
+    def _compared(self, arguments: Mapping[str, Json], place: _ValuePlace) -> Mapping[str, Json]:
         """The arguments without those that are ignored."""
         return {name: value for name, value in arguments.items() if place.key(name).name not in self._rules.ignored}
 
-    def _values(self, actual: Json, expert: Json, schema: JsonObject, place: _Place) -> Difference | None:
+    def _values(self, actual: Json, expert: Json, schema: JsonObject, place: _ValuePlace) -> Difference | None:
         if json_type(actual) != json_type(expert):
             return Difference(Reason.WRONG_TYPE, f"{place.shown}: {_shown(actual)}, the expert gives {_shown(expert)}")
         if isinstance(actual, dict) and isinstance(expert, dict):
@@ -173,7 +173,9 @@ class _Comparison:
             return None
         return Difference(Reason.WRONG_VALUE, f"{place.shown}: {_shown(actual)}, the expert gives {_shown(expert)}")
 
-    def _arrays(self, actual: list[Json], expert: list[Json], schema: JsonObject, place: _Place) -> Difference | None:
+    def _arrays(
+        self, actual: list[Json], expert: list[Json], schema: JsonObject, place: _ValuePlace
+    ) -> Difference | None:
         if len(actual) != len(expert):
             return Difference(Reason.WRONG_VALUE, f"{place.shown}: {len(actual)} items, the expert gives {len(expert)}")
         items = resolved(schema.get("items"), self._parameters)
@@ -194,7 +196,7 @@ class _Comparison:
         found = (self._values(one, other, items, place.item(index, other)) for index, (one, other) in pairs)
         return next((each for each in found if each is not None), None)
 
-    def _is_same(self, actual: Json, expert: Json, schema: JsonObject, place: _Place) -> bool:
+    def _is_same(self, actual: Json, expert: Json, schema: JsonObject, place: _ValuePlace) -> bool:
         if equal(actual, expert):
             return True
         if isinstance(actual, str) and isinstance(expert, str):
@@ -203,7 +205,7 @@ class _Comparison:
             return False
         return schema.get("type") != "integer" and _is_close(actual, expert, self._rules.number_tolerance)
 
-    def _is_same_text(self, actual: str, expert: str, schema: JsonObject, place: _Place) -> bool:
+    def _is_same_text(self, actual: str, expert: str, schema: JsonObject, place: _ValuePlace) -> bool:
         rules = self._rules
         if place.name in rules.free_text:
             return is_same_prose(actual, expert, rules.min_similarity)
