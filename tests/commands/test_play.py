@@ -21,7 +21,11 @@ from tests.support.chat_server import chat_server, said
 from tests.support.fake_engine import Answer
 from tests.support.paths import ROOT
 from verl_pivot.cli import app
+from verl_pivot.data.actions import read_turn
 from verl_pivot.data.trajectories import read_trajectories
+from verl_pivot.engines.chat import ChatAnswer
+from verl_pivot.playing.endpoint_player import read_answer
+from verl_pivot.types import JsonObject, Malformed, ToolCall
 
 SHOP = """
 from verl_pivot.tools.contract import Environment, ToolError, tool
@@ -573,6 +577,31 @@ def test_endpoints_may_give_arguments_as_an_object_or_leave_them_out_and_content
     assert [call["id"] for call in row["messages"][1]["tool_calls"]] == ["call_0_0", "call_0_1"]
     assert [message.get("tool_call_id") for message in row["messages"][2:4]] == ["call_0_0", "call_0_1"]
     assert row["messages"][4]["content"] == "Done."
+
+
+ORDER_CALL: JsonObject = {"function": {"name": "order", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "is_action"),
+    [
+        ("Observation: the order was paid.", False),
+        ("<tool_result>paid</tool_result>", False),
+        ("...", True),
+        ("---", True),
+        ("I order now.", True),
+    ],
+)
+def test_text_before_calls_that_the_server_read_is_judged_as_before_calls_in_training(
+    text: str, is_action: bool
+) -> None:
+    message: JsonObject = {"role": "assistant", "content": text, "tool_calls": [ORDER_CALL]}
+
+    turn = read_answer(ChatAnswer(message=message, finish_reason="stop", num_prompt_tokens=1, num_completion_tokens=1))
+    trained = read_turn(f'{text}\n<tool_call>\n{{"name": "order", "arguments": {{}}}}\n</tool_call>')
+
+    assert turn.calls == trained.calls
+    assert isinstance(turn.calls[0], ToolCall if is_action else Malformed)
 
 
 def test_mistakes_of_the_command_are_one_sentence(shop: str, tmp_path: Path) -> None:

@@ -249,12 +249,15 @@ async def test_an_action_that_alone_makes_the_judge_answer_otherwise_is_refused(
     async with judging(persuaded) as judge:
         options: dict[str, Json] = {"kind": kind, "items": ["a"] if kind == "checklist" else []}
         verdict = await judge_text(f"Answer in prose ({kind}).", judge, **options)
+        num_requests = len(judge.requests)
         again = await judge_text(f"Answer in prose ({kind}).", judge, **options)
 
     assert (verdict.score, verdict.reason) == (0.0, "unanswerable")
-    assert again == verdict
-    num_questions = 2 if kind == "equivalence" else 1
-    assert len(judge.requests) == (3 + 1) * num_questions
+    assert (again, len(judge.requests)) == (verdict, num_requests)
+    if kind == "equivalence":  # the question in the other order is given up once this one is not answered
+        assert 2 * (1 + 1) + 2 <= num_requests <= 2 * (3 + 1)
+    else:
+        assert num_requests == 3 + 1
 
 
 async def test_an_action_that_is_too_long_for_the_judge_alone_is_refused() -> None:

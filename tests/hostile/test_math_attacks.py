@@ -65,6 +65,17 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
     "gives a list for a pair": ("(1,2)", r"\boxed{2,1}", "wrong_value"),
     "gives a closed interval for an open one": ("(1,2)", r"\boxed{[1,2]}", "wrong_value"),
     "closes the other end": ("[1,2)", r"\boxed{(1,2]}", "wrong_value"),
+    "closes an interval of a union": (
+        r"(-\infty,1)\cup(2,\infty)", r"\boxed{(-\infty,1]\cup(2,\infty)}", "wrong_value"),
+    "closes all intervals of a union": (r"(1,2)\cup(3,4)", r"\boxed{[1,2]\cup[3,4]}", "wrong_value"),
+    "closes the intervals of a list": ("(1,2),(3,4)", r"\boxed{[1,2],[3,4]}", "wrong_value"),
+    "gives sets for the pairs of a list": ("(1,2),(3,4)", r"\boxed{\{1,2\},\{3,4\}}", "wrong_value"),
+    "gives sets for the pairs of a set": (r"\{(1,2),(3,4)\}", r"\boxed{\{\{1,2\},\{3,4\}\}}", "wrong_value"),
+    "gives the ends of an interval that something is in": ("(1,2)", r"\boxed{x\in\{1,2\}}", "wrong_value"),
+    "gives a union of the ends of an interval": ("(1,2)", r"\boxed{\{1\}\cup\{2\}}", "wrong_value"),
+    "closes the interval that something is in": ("(1,2)", r"\boxed{x\in[1,2]}", "wrong_value"),
+    "leaves out another number": (
+        r"(-\infty,3)\cup(3,\infty)", r"\boxed{\mathbb{R}\setminus\{4\}}", "wrong_value"),
     "gives the letters the other way round": ("abc", r"\boxed{cba}", "wrong_value"),
     "gives another word of the letters": (r"\text{cat}", r"\boxed{act}", "wrong_value"),
     "gives a small letter": ("A", r"\boxed{a}", "wrong_value"),
@@ -91,6 +102,14 @@ ATTACKS: dict[str, tuple[str, str, str]] = {
     "gives plain kilometres for metres": (r"42 \text{ m}", r"\boxed{42 km}", "wrong_value"),
     "gives two equations": ("x=42", r"\boxed{x=42, 41=42}", "wrong_value"),
     "exchanges two solutions": ("x=1, y=2", r"\boxed{x=2, y=1}", "wrong_value"),
+    "names one of two solutions": ("1, 2", r"\boxed{x=1, x=3}", "wrong_value"),
+    "adds a solution": ("1", r"\boxed{x=1 \text{ or } x=2}", "wrong_value"),
+    "gives solutions of two letters for those of one": ("1, 2", r"\boxed{x=1, y=2}", "wrong_value"),
+    "leaves out the letters behind a number": ("24abcd", r"\boxed{24}", "wrong_value"),
+    "writes letters behind the number": ("24", r"\boxed{24abcd}", "wrong_value"),
+    "leaves out the letters behind a formula": (r"(a+b)^{2}wxyz", r"\boxed{(a+b)^2}", "wrong_value"),
+    "gives a percentage of a letter": ("x", r"\boxed{x\%}", "wrong_value"),
+    "gives a power of a letter": ("xy", r"\boxed{x y^2}", "wrong_value"),
     "goes on": ("42", r"\boxed{42 \ldots}", "wrong_value"),
     "gives millions for ones": ("5", r"\boxed{5 \text{ million}}", "wrong_value"),
     "gives ones for millions": (r"5 \text{ million}", r"\boxed{5}", "wrong_value"),
@@ -162,6 +181,12 @@ EQUAL = [
     ("101_2", r"\boxed{101_{2}}"),
     ("x=1, y=2", r"\boxed{x=1,y=2}"),
     (r"x=1 \text{ or } x=2", r"\boxed{x=2 \text{ or } x=1}"),
+    ("1, 2", r"\boxed{x=1 \text{ or } x=2}"),
+    ("1, 2", r"\boxed{x=2, x=1}"),
+    (r"x=1 \text{ or } x=2", r"\boxed{2, 1}"),
+    ("mg", r"\boxed{m \cdot g}"),
+    ("F = ma", r"\boxed{ma}"),
+    ("ma", r"\boxed{F = m a}"),
     (r"\$5", r"\boxed{5 dollars}"),
     (r"5 \text{ million}", r"\boxed{5{,}000{,}000}"),
     ("2500000", r"\boxed{2.5 \text{ million}}"),
@@ -180,6 +205,17 @@ EQUAL = [
     ("0", r"\boxed{\sqrt{8} - 2\sqrt{2}}"),
     ("0", r"\boxed{\sin^2(1) + \cos^2(1) - 1}"),
     (r"10^{-9}", r"\boxed{\frac{1}{1000000000}}"),
+    (r"(-\infty,-2]\cup[2,\infty)", r"\boxed{[2,\infty)\cup(-\infty,-2]}"),
+    (r"(-\infty,3)\cup(3,\infty)", r"\boxed{\mathbb{R}\setminus\{3\}}"),
+    (r"[1,3]\setminus\{2\}", r"\boxed{[1,2)\cup(2,3]}"),
+    ("(1,2),(3,4)", r"\boxed{\{(3,4),(1,2)\}}"),
+    ("(1,2)", r"\boxed{x\in(1,2)}"),
+    (r"x\in(1,2)", r"\boxed{(1,2)}"),
+    ("1, 2", r"\boxed{x \in \{1, 2\}}"),
+    (r"\{1, 2\}", r"\boxed{x \in \{1, 2.0\}}"),
+    ("x=1, y=2", r"\boxed{x=1.0, y=2}"),
+    (r"\{x + 0.5, 2\}", r"\boxed{\{x + \frac12, 2\}}"),
+    (r"\{[0, 1], 3\}", r"\boxed{\{[0.0, 1], 3\}}"),
 ]
 
 pytestmark = needs_sandbox
@@ -201,9 +237,10 @@ def verdicts() -> dict[tuple[str, str], Verdict]:
     return dict(zip(pairs, asyncio.run(ask()), strict=True))
 
 
-async def judge(content: str, expert: str = "42", place: str = "boxed") -> Verdict:
+async def judge(content: str, expert: str = "42", place: str = "boxed", digits: int = 6) -> Verdict:
     action = Message(role=Role.ASSISTANT, content=content)
-    return await get_verifier("math", {"answer": expert, "place": place, "wall_seconds": 3.0})(action, make_turn())
+    options = {"answer": expert, "place": place, "digits": digits, "wall_seconds": 3.0}
+    return await get_verifier("math", options)(action, make_turn())
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
@@ -220,6 +257,25 @@ def test_the_same_value_in_another_form_is_paid(expert: str, content: str) -> No
     verdict = verdicts()[expert, content]
 
     assert (verdict.score, verdict.reason) == (1.0, "accepted"), verdict.detail
+
+
+async def test_decimals_agree_in_significant_digits() -> None:
+    pairs = [
+        (3, "3.14159", "3.14", 1.0), (3, r"\frac{200}{3}", "66.7", 1.0), (3, "3.14159", "3.15", 0.0),
+        (6, "1234.5678", "1234.568", 1.0), (6, r"\pi", "3.14159", 1.0), (6, r"\pi", "3.1415", 0.0),
+        (6, "5", "5.0000001", 1.0), (6, "5", "5.00001", 0.0), (6, "1234567", "1234567.0", 1.0),
+        (6, "1234567", "1234568.0", 0.0), (6, "1234568.0", "1234567", 0.0), (6, "1234567", "1234568", 0.0),
+        (3, r"\frac{1000}{1001}", "1", 0.0), (3, r"6.02214\times10^{23}", r"6.02\times10^{23}", 1.0),
+        (3, r"1.5\times10^{400}", r"2.5\times10^{400}", 0.0), (3, r"1.5\times10^{-400}", r"2.5\times10^{-400}", 0.0),
+        (3, "(31.4159, 2)", "(31.4, 2)", 1.0), (3, "[31.4159, 72)", "[31.4, 72.5)", 0.0), (3, "42.5", r"\infty", 0.0),
+        (3, r"\{314.159, 271.828\}", r"\{272, 314\}", 1.0), (3, r"\{314.159, 271.828\}", r"\{272, 316\}", 0.0),
+    ]  # fmt: skip
+
+    verdicts = await asyncio.gather(
+        *(judge(rf"\boxed{{{answer}}}", expert, digits=digits) for digits, expert, answer, _ in pairs)
+    )
+
+    assert [(*pair[:3], verdict.score) for pair, verdict in zip(pairs, verdicts, strict=True)] == pairs
 
 
 async def test_order_of_a_pair_and_members_of_a_set_count() -> None:

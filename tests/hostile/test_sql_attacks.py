@@ -189,6 +189,45 @@ async def test_an_order_within_a_subquery_does_not_count() -> None:
     ).score == 1.0
 
 
+MANY = """
+CREATE TABLE games (name TEXT, score INTEGER);
+WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1200)
+INSERT INTO games SELECT 'n' || i, min(i, 1198) FROM n;
+"""
+BEST = "SELECT name FROM games ORDER BY score DESC"
+
+
+@pytest.mark.parametrize(
+    ("query", "expert", "score"),
+    [
+        (f"{BEST}, name LIMIT 1", f"{BEST} LIMIT 1", 1.0),
+        (f"{BEST}, name DESC LIMIT 1", f"{BEST} LIMIT 1", 1.0),
+        (f"{BEST}, name DESC LIMIT 1 OFFSET 1", f"{BEST} LIMIT 1 OFFSET 1", 1.0),
+        (f"{BEST} LIMIT 1 OFFSET 3", f"{BEST} LIMIT 1", 0.0),
+        ("SELECT name FROM games ORDER BY score LIMIT 1", f"{BEST} LIMIT 1", 0.0),
+        ("SELECT name FROM games LIMIT 1", "SELECT name FROM games LIMIT 1", None),
+    ],
+)
+async def test_ties_are_read_in_tables_of_more_rows_than_a_query_may_give(
+    query: str, expert: str, score: float | None
+) -> None:
+    verdict = await judge(query, expert, scripts=[MANY], num_perturbed=1)
+
+    assert verdict.score == score, verdict
+    assert score is not None or verdict.detail.endswith("chooses cannot be read: more than 1000 rows")
+
+
+@pytest.mark.parametrize(
+    "expert",
+    ["SELECT DISTINCT city FROM customers ORDER BY upper(city)", "SELECT name FROM customers LIMIT 1 OFFSET 1 + 1"],
+)
+async def test_an_order_whose_ties_cannot_be_read_is_undecided(expert: str) -> None:
+    verdict = await judge(expert, expert)
+
+    assert (verdict.score, verdict.reason) == (None, "broken_gold")
+    assert "added columns cannot show what it is sorted by" in verdict.detail
+
+
 async def test_null_equals_null_and_nothing_else() -> None:
     expert = "SELECT city FROM customers WHERE age > 40"
 

@@ -239,7 +239,7 @@ def act(*values: Json) -> Message:
 
 
 def turn_of(expert: Message, schema: Json) -> Turn:
-    parameters: Json = {"type": "object", "properties": {"x": schema}, "$defs": {"Id": {"type": "integer"}}}
+    parameters: Json = {"type": "object", "properties": {"x": schema, "y": {}}, "$defs": {"Id": {"type": "integer"}}}
     if schema is None:
         return make_turn(expert=expert, tools=())
     return make_turn(

@@ -1,13 +1,15 @@
 """A budget is never overrun: the most that a call may cost is set aside before it, and stays so if its process dies."""
 
 import asyncio
+import errno
+import os
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_pivot.errors import OutOfBudgetError
+from verl_pivot.errors import ConfigError, OutOfBudgetError
 from verl_pivot.synthesis.budget import Budget, BudgetLimits
 
 
@@ -84,3 +86,39 @@ def test_tokens_never_exceed_the_limit(
 
     for at in range(0, len(calls), 8):
         asyncio.run(run(calls[at : at + 8]))
+
+
+def test_a_ledger_with_lines_that_a_full_disk_cut_off_and_joined_is_read(tmp_path: Path) -> None:
+    (tmp_path / "ledger").write_text("call 0 100\npaid 0 60\ncall 5 1call 6 2000\npaid 6 30\ncall 7 9")
+
+    own = budget(tmp_path / "ledger")
+
+    assert (own.num_calls, own.num_tokens) == (1, 90)
+
+
+async def test_a_full_disk_is_an_error_of_the_user_and_leaves_no_part_of_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, write = budget(tmp_path / "ledger"), os.write
+    first = await own.reserve(80)
+    left = [3]
+
+    def write_some(file: int, data: bytes) -> int:
+        if not left[0]:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        num_written = write(file, data[: left[0]])
+        left[0] -= num_written
+        return num_written
+
+    with monkeypatch.context() as full:
+        full.setattr("verl_pivot.synthesis.budget.os.write", write_some)
+        with pytest.raises(ConfigError, match=r"ledger cannot be written: No space left on device; free some space"):
+            await own.reserve(70)
+        left[0] = 5
+        with pytest.raises(ConfigError, match="No space left on device"):
+            own.settle(first, 33)
+        with pytest.raises(ConfigError, match="No space left on device"):
+            own.close()
+
+    assert (tmp_path / "ledger").read_text() == "\ncall 0 80\n"
+    assert budget(tmp_path / "ledger").num_tokens == 80

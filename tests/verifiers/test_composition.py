@@ -1,5 +1,6 @@
 """verifiers.composition: which verifiers are asked, which verdict is final, and what is undecided."""
 
+import asyncio
 import pickle
 from collections.abc import Iterator
 
@@ -166,6 +167,31 @@ async def test_an_undecided_verdict_quotes_the_reason_of_each_verifier() -> None
     verdict = await ask("first_decided", {"name": "none"}, {"name": "zero", "decides": "acceptance"})
 
     assert verdict == Verdict(score=None, reason="nobody_decided", detail="none: said_none; zero: said_zero")
+
+
+async def test_parts_are_given_up_once_one_raises() -> None:
+    ended: list[str] = []
+
+    async def slow(action: Message, turn: Turn) -> Verdict:
+        try:
+            await asyncio.sleep(600.0)
+        finally:
+            ended.append("slow")
+        return Verdict.accept()
+
+    async def broken(action: Message, turn: Turn) -> Verdict:
+        raise ZeroDivisionError
+
+    for name, verifier in (("slow", slow), ("broken", broken)):
+        register(name)(verifier)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            await ask("weighted", {"name": "slow"}, {"name": "broken"})
+    finally:
+        for name in ("slow", "broken"):
+            del registry._verifiers._registered[name]
+
+    assert ended == ["slow"]
 
 
 async def test_strict_then_functional_accepts_what_either_accepts() -> None:

@@ -23,6 +23,12 @@ async def compare(*pairs: FormulaPair) -> list[PairResult]:
         return await asyncio.gather(*(gathering.ask(None, pair) for pair in pairs))
 
 
+def runner_that_does(statement: str) -> str:
+    """The comparing program, where comparing two formulas in a child process does something else."""
+    broken = math_batches._RUNNER.replace("\ndef is_same(", f"\ndef is_same(*_):\n    {statement}\n\ndef unused(")
+    return broken.replace("\n    compare(", '\n    read("1") or compare(')
+
+
 async def test_each_of_many_pairs_gets_its_own_answer() -> None:
     pairs = [
         FormulaPair(f"{number}", f"{number % 3} + {number - number % 3 + number % 2}", 6, 5.0) for number in range(150)
@@ -57,3 +63,20 @@ async def test_a_missing_library_is_an_error_of_the_sandbox(monkeypatch: pytest.
 
     with pytest.raises(SandboxError, match=r"math-verify cannot be run: error: [\s\S]*no_such_library"):
         await compare(FormulaPair("42", "41", 6, 8.0))
+
+
+async def test_an_error_of_the_comparing_program_is_no_verdict_on_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(math_batches, "_RUNNER", runner_that_does("return no_such_name"))
+
+    for pairs in [[FormulaPair("42", "42.0", 6, 8.0)], [FormulaPair("42", "42.0", 6, 8.0)] * 2]:
+        with pytest.raises(SandboxError, match=r"two formulas cannot be compared: [\s\S]*no_such_name"):
+            await compare(*pairs)
+
+
+@pytest.mark.parametrize("error", ["MemoryError", "RecursionError"])
+async def test_a_formula_that_is_too_large_is_a_fault_of_the_answer(
+    monkeypatch: pytest.MonkeyPatch, error: str
+) -> None:
+    monkeypatch.setattr(math_batches, "_RUNNER", runner_that_does(f"raise {error}"))
+
+    assert await compare(FormulaPair("42", "42.0", 6, 8.0)) == [{"ended": "runtime_error"}]

@@ -18,6 +18,14 @@ from verl_pivot.verifiers.math_texts import read_math_answer
         (r"5 \text{ m}^2", "5", "m ^2", False),
         (r"90^\circ", "90", "degree", False),
         ("12 cm", "12", "cm", False),
+        ("12cm", "12", "cm", False),
+        ("12meters", "12", "m", False),
+        ("12 apples", "12", "apple", False),
+        ("12calories", "12", "calorie", False),
+        ("50percent", "50", "", True),
+        ("2.5million", r"(2.5) \cdot 1000000", "", False),
+        ("24abcd", "24abcd", "", False),
+        ("(a+b)^{2}wxyz", "(a+b)^{2}wxyz", "", False),
         (r"\$18.90", "18.90", "$", False),
         (r"50\%", "50", "", True),
         (r"50 \text{ percent}", "50", "", True),
@@ -105,6 +113,21 @@ def test_no_answer_raises_and_the_experts_own_is_never_refused(text: str, expert
         needed_equalities(answer, expert)
 
 
+@pytest.mark.parametrize(
+    ("text", "brackets"),
+    [
+        *(("(1,2)", "()"), (r"\left[1, 2\right)", "[)"), (r"\{(1,2),(3,4)\}", "{}"), ("((1,2),(3,4))", "()")),
+        *(("1,2", ""), ("(1)", ""), ("(1,2),(3,4)", ""), (r"(-\infty,-2]\cup[2,\infty)", ""), (r"x\in(1,2)", "")),
+        *((r"[1,3]\setminus\{2\}", ""), (")1,2(", ""), ("(1,2", ""), (",", "")),
+    ],
+)
+def test_brackets_are_one_pair_around_a_whole_list(text: str, brackets: str) -> None:
+    answer = read_math_answer(text)
+
+    assert answer is not None
+    assert answer.brackets == brackets
+
+
 units = st.sampled_from(["m", "km", "s", "hours", "m/s", "km/h", "kg", "cm", "apples", "dollars", "m^2", "M"])
 
 
@@ -126,6 +149,59 @@ def test_letters_are_equal_or_refused(one: str, other: str) -> None:
     assert answer is not None
     assert expert is not None
     assert isinstance(needed_equalities(answer, expert), Mismatch) == (one != other)
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "are_equal"),
+    [
+        *(("xy", "x y", True), ("mg", r"m \cdot g", True), ("mg", r"m\times g", True), ("mg", "m*g", True)),
+        *(("F = ma", "ma", True), ("F=m a", "ma", True), ("f(x)=x", "x", True), ("xy", "yx", False)),
+        *(("x+y", "xy", False), (r"x\%", "x", False), (r"x \text{ km}", "x", False), ("2x", "x", False)),
+        *(("x=y=z", "z", False), ("2=x", "x", False), ("x^2", "x", False), (r"x \cdots y", "xy", False)),
+        *((r"\text{cat}", "c a t", False), (r"\text{A}", "A", True), ("x=a, y=b", "b", False), ("", "x", False)),
+    ],
+)
+def test_a_product_of_letters_may_have_blanks_signs_and_a_name(text: str, other: str, are_equal: bool) -> None:
+    one, two = read_math_answer(text), read_math_answer(other)
+
+    assert one is not None
+    assert two is not None
+    for answer, expert in ((one, two), (two, one)):
+        assert isinstance(needed_equalities(answer, expert), Mismatch) == (not are_equal)
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "are_equal"),
+    [("x=y", "y = x", True), ("x=42", "42=x", True), ("x=y", "z=x", False), ("x=2y", "y=2x", False)],
+)
+def test_the_sides_of_an_equation_may_be_exchanged(text: str, other: str, are_equal: bool) -> None:
+    one, two = read_math_answer(text), read_math_answer(other)
+
+    assert one is not None
+    assert two is not None
+    assert (needed_equalities(one, two) == []) == are_equal
+    assert isinstance(needed_equalities(one, two), Mismatch) == (not are_equal)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        *(("x=1, x=2", "1,2"), (r"x=1 \text{ or } x=2", "1,2"), (r"x=1,\text{ and } x=2{,}5", "1,2{,}5")),
+        *(
+            ("1,2", "1,2"),
+            ("x=1, y=2", None),
+            ("x=1, 2=x", None),
+            ("x=1=3, x=2", None),
+            (r"x=1 \text{ not } x=2", None),
+        ),
+        *(("x=1, 2", None), ("1=x, 1=y", None), ("x=(1,2)", "x=(1,2)")),
+    ],
+)
+def test_equations_of_one_name_are_a_list_of_its_values(text: str, values: str | None) -> None:
+    answer = read_math_answer(text)
+
+    assert answer is not None
+    assert (None if answer.solutions is None else answer.solutions.formula) == values
 
 
 @given(st.integers(0, 1000), st.lists(st.integers(0, 1000), min_size=1, max_size=4))

@@ -1,14 +1,20 @@
 """verifiers.sql on databases of every kind: each expert is accepted, and a query with written-down rows is not."""
 
 import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from tests.support.factories import make_turn
 from tests.support.sandbox_machine import needs_sandbox
 from tests.support.sandbox_services import use_service
+from verl_pivot.sandbox.execution import Program
 from verl_pivot.types import JsonObject, Message, Role, Verdict
+from verl_pivot.verifiers import sql
 from verl_pivot.verifiers.registry import get_verifier
+from verl_pivot.verifiers.sql import SqlOptions, sql_program
 
 pytestmark = needs_sandbox
 
@@ -269,6 +275,32 @@ async def test_text_that_is_no_utf_8_equals_itself_and_nothing_that_is_written_l
 
     assert (same.score, same.reason) == (1.0, "accepted"), same.detail
     assert (other.score, other.reason) == (0.0, "wrong_rows"), other.detail
+
+
+def hurried(asked: list[Sequence[str]]) -> Callable[..., Program]:
+    """sql_program that gives queries of the policy no time, and notes what is asked."""
+
+    def program(options: SqlOptions, queries: Sequence[str], **settings: Any) -> Program:
+        asked.append(queries)
+        found = sql_program(options, queries, **settings)
+        if settings.get("is_expert"):
+            return found
+        return replace(found, code="while True: pass", limits=replace(found.limits, wall_seconds=0.2))
+
+    return program
+
+
+async def test_databases_that_take_too_long_to_make_are_no_fault_of_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here the program of the expert is given all the time that it needs, and those of a query none."""
+    asked: list[Sequence[str]] = []
+    monkeypatch.setattr(sql, "sql_program", hurried(asked))
+    query, other = "SELECT n FROM t", "SELECT n + 0 FROM t"
+
+    for text in (query, other, other):
+        verdict = await judge(text, query, "CREATE TABLE t (n INTEGER); INSERT INTO t VALUES (1), (2);")
+        assert (verdict.score, verdict.reason) == (None, "gold_time_limit")
+        assert "takes more than 10 s; give more wall_seconds" in verdict.detail
+    assert len(asked) == 5  # three queries of the policy, and once each the expert's rows and its time
 
 
 async def test_a_query_too_large_to_send_is_refused_and_does_not_make_the_row_undecided(tmp_path: object) -> None:

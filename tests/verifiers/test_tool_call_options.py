@@ -171,6 +171,39 @@ async def test_a_verifier_of_an_argument_that_no_tool_has_leaves_the_row_undecid
     assert argument in verdict.detail
 
 
+ITEMS: JsonObject = {"type": "array", "items": {"properties": {"note": {"type": "string"}, "tags": {"type": "array"}}}}
+ORDER: tuple[JsonObject, ...] = (
+    {"function": {"name": "order", "parameters": {"properties": {"items": ITEMS, "days": {"type": "array"}}}}},
+)
+
+
+@pytest.mark.parametrize("option", ["dates", "paths", "enums", "free_text", "unordered", "ignored"])
+async def test_an_option_for_an_argument_that_no_tool_has_leaves_the_row_undecided(option: str) -> None:
+    async def verdict_on(action: Message, argument: str, tools: tuple[JsonObject, ...] = ORDER) -> Verdict:
+        options: JsonObject = {option: [argument]}
+        return await get_verifier("tool_call", options)(action, make_turn(expert=action, tools=tools))
+
+    action = act(("order", {"items": [{"note": "x"}], "days": []}))
+    unlisted = act(("order", {"items": [{"more": ["x"]}]}))
+
+    for argument in ("order.note", "order.items.text", "order.items.note.x"):
+        verdict = await verdict_on(action, argument)
+        assert (verdict.score, verdict.reason) == (None, "broken_gold")
+        assert f"the option {option} names {argument}" in verdict.detail
+    for argument in ("order.items.note", "order.items.tags.x", "order.days.x", "order.items", "pay.note"):
+        assert (await verdict_on(action, argument)).score == 1.0
+    assert (await verdict_on(unlisted, "order.items.more")).score == 1.0
+    assert (await verdict_on(action, "order.note", ())).score == 1.0
+
+
+async def test_an_array_whose_schema_refers_to_itself_may_have_any_key() -> None:
+    loop: JsonObject = {"$ref": "#/$defs/A", "$defs": {"A": {"type": "array", "items": {"$ref": "#/$defs/A"}}}}
+    tools = tool({"properties": {"x": {"$ref": "#/$defs/A"}}, "$defs": loop["$defs"]})
+    action = act(("f", {"x": [[]]}))
+
+    assert (await judge(action, action, tools, ignored=["f.x.y"])).score == 1.0
+
+
 async def test_a_verifier_of_an_argument_of_another_tool_has_no_effect() -> None:
     action = act(("mail", {"message": {"to": "Ann"}}))
     tools: tuple[JsonObject, ...] = (
@@ -224,6 +257,13 @@ async def test_a_broken_expert_beside_a_sound_one_refuses_nothing_and_accepts_wh
     ("options", "message"),
     [
         ({"mode": "strict", "ignored": ["f.x"]}, "ignored is an option of mode 'functional', not of 'strict'"),
+        ({"mode": "strict", "dates": True}, "dates is an option of mode 'functional', not of 'strict'"),
+        (
+            {"mode": "toolrl", "min_similarity": 0.7},
+            "min_similarity is an option of mode 'functional', not of 'toolrl'",
+        ),
+        ({"threshold": 0.3}, "threshold is an option of mode 'nemo_gym', not of 'functional'"),
+        ({"accepted": [{"f": {}}]}, "accepted is an option of mode 'accepted_values', not of 'functional'"),
         ({"switches": {}}, "switches is an option of mode 'nemo_gym', not of 'functional'"),
         ({"mode": "nemo_gym", "switches": {"surplus": 1}}, "switches.surplus: unknown key"),
         ({"mode": "accepted_values", "other_experts": [{"role": "assistant"}]}, "other_experts have no effect"),

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from verl_pivot.data.forged_turns import forged_marker
@@ -36,7 +37,7 @@ class TurnText:
     """Calls in the order of the text; one Malformed alone if the text around them makes the turn no action."""
 
 
-def read_turn(text: str) -> TurnText:
+def read_turn(text: str, parsed: Sequence[ToolCall | Malformed] = ()) -> TurnText:
     """Split a turn in the Hermes format: optional thinking, then text, then ``<tool_call>`` blocks.
 
     A turn is no action, and none of its calls counts, in three cases:
@@ -45,6 +46,10 @@ def read_turn(text: str) -> TurnText:
       user's next message.
     - Text follows a call, whose result the policy does not know yet.
     - It has no calls, and its text has no visible letter.
+
+    Args:
+        text: Text of the turn.
+        parsed: Calls that stand behind this text, and that a server has read already.
     """
     reasoning = None
     thinking, end, rest = text.partition("</think>")
@@ -52,7 +57,7 @@ def read_turn(text: str) -> TurnText:
         reasoning, text = thinking.strip().removeprefix("<think>").strip(), rest
     blocks = split_at_tags(text, "<tool_call>", "</tool_call>")
     content = "".join(blocks.outside)
-    calls = [_parse_call(block) for block in blocks.inside]
+    calls = [*map(_parse_call, blocks.inside), *parsed]
     if mistake := _mistake(
         content, has_text_after_call="".join(blocks.outside[1:]).strip() != "", has_calls=bool(calls)
     ):

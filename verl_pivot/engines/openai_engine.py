@@ -1,11 +1,11 @@
 """Engine of OpenAI-compatible servers: prompt token ids -> text, with token ids where the server returns them."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.engines.chat import decoded, openai_client
 from verl_pivot.engines.engine import Completion, Sampling
 from verl_pivot.engines.retries import Retries
@@ -50,7 +50,7 @@ class OpenAIEngine:
 
     async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
         prompt = msgspec.Raw(msgspec.json.encode(prompt_ids))
-        return tuple(await asyncio.gather(*(self._sample(prompt, sampling, k) for k in range(n))))
+        return tuple(await all_at_once(self._sample(prompt, sampling, k) for k in range(n)))
 
     async def close(self) -> None:
         await self._client.close()

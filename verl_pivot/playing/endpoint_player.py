@@ -207,14 +207,13 @@ def read_answer(answer: ChatAnswer, num_empty_answers: int = 0) -> PlayerTurn:
     except BadRowError as error:
         shown = excerpt(answer.message)
         raise EngineError(f"the endpoint's answer is not a chat message ({error}): {shown}") from error
-    turn = read_turn(text)
-    calls = (_read_call(call, function) for call, function in zip(given, functions, strict=True))
+    turn = read_turn(text, [_read_call(call, function) for call, function in zip(given, functions, strict=True)])
     spoken = text if turn.reasoning is None else text.partition("</think>")[2].strip()
     reasoning = answer.message.get("reasoning_content") or answer.message.get("reasoning") or turn.reasoning
     return PlayerTurn(
         content=turn.content,
         reasoning=reasoning if isinstance(reasoning, str) else None,
-        calls=(*turn.calls, *calls),
+        calls=turn.calls,
         raw_text="\n".join([*([spoken] if spoken else []), *map(_as_text, functions)]),
         ended=answer.finish_reason != "length",
         num_prompt_tokens=answer.num_prompt_tokens,

@@ -8,6 +8,7 @@ from hashlib import sha256
 from itertools import groupby
 from typing import Protocol
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.engines.engine import ActionText, Completion
 from verl_pivot.engines.pool import EnginePool
 from verl_pivot.errors import StateRefusedError
@@ -117,7 +118,7 @@ class Profiler:
         sampling = replace(self.settings.sampling, seed=turn_seed(self.seed, turn) + begin)
         completions = await self.pool.generate(turn.trajectory_id, prompt_ids, sampling, end - begin)
         self._count(completions, len(prompt_ids))
-        return await asyncio.gather(*(self._score(completion, turn) for completion in completions))
+        return await all_at_once(self._score(completion, turn) for completion in completions)
 
     async def _score(self, completion: Completion, turn: Turn) -> Sample:
         text, ended = completion.text, completion.ended

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.profiling.stored_samples import StoredTurn
 from verl_pivot.profiling.summary import TurnOutcome, outcome
 from verl_pivot.types import JsonObject, Sample, Turn, TurnProfile, Verdict
@@ -142,7 +143,7 @@ async def rescore_turn(stored: StoredTurn, choice: VerifierChoice | None) -> Res
     """Score all samples of one turn concurrently, and the expert's own action."""
     turn = stored.turn if choice is None else choice.at(stored.turn)
     asked = (score_completion(sample.text, ended, turn) for sample, ended in stored.samples)
-    expert, *verdicts = await asyncio.gather(score_message(turn.expert, turn), *asked)
+    expert, *verdicts = await all_at_once([score_message(turn.expert, turn), *asked])
     after = (
         Sample(text=sample.text, verdict=verdict, num_tokens=sample.num_tokens)
         for (sample, _), verdict in zip(stored.samples, verdicts, strict=True)

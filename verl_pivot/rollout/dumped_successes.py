@@ -1,11 +1,11 @@
 """Dumps of rollouts -> the rollouts that succeeded, with their goals, and the workflows that a model finds in them."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.files import read_rows
 from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.prompts import prompt_id
@@ -137,4 +137,4 @@ async def asked_workflows(
     if short := len(sources) - len(long_enough):
         left_out[f"fewer than {MIN_STEPS} calls"] += short
         on_source(short)
-    return [each for found in await asyncio.gather(*map(ask, long_enough)) for each in found]
+    return [each for found in await all_at_once(map(ask, long_enough)) for each in found]

@@ -59,6 +59,7 @@ class Budget:
             ConfigError: If the ledger cannot be read or written.
         """
         self._limits = limits
+        self._ledger = ledger
         self._spent = _read(ledger)
         self._set_aside = 0
         """Reserved tokens of the running calls."""
@@ -97,6 +98,7 @@ class Budget:
 
         Raises:
             OutOfBudgetError: If the limits do not cover the call, even if the running calls need no tokens.
+            ConfigError: If the ledger cannot be written.
         """
         while not self._covers(tokens):
             self._changed.clear()
@@ -109,13 +111,17 @@ class Budget:
         return reservation
 
     def settle(self, reservation: Reservation, tokens: int) -> None:
-        """Pay the tokens that a call used; the rest of its reservation is free again."""
+        """Pay the tokens that a call used; the rest of its reservation is free again.
+
+        Raises:
+            ConfigError: If the ledger cannot be written.
+        """
         self._set_aside -= reservation.tokens
         self._spent.tokens += tokens
+        self._changed.set()
         self._write(f"paid {reservation.number} {tokens}")
         if time.monotonic() - self._noted_at > _SECONDS_NOTED:
             self._note_time()
-        self._changed.set()
 
     def _covers(self, tokens: int) -> bool:
         """Whether the limits cover a call now; raises OutOfBudgetError if they cannot cover it later either."""
@@ -136,11 +142,27 @@ class Budget:
         self._noted_at = time.monotonic()
 
     def _write(self, line: str) -> None:
-        os.write(self._file, f"{line}\n".encode())
+        """Add a line; on a full disk no part of it stays, which would read as other numbers."""
+        rest = f"{line}\n".encode()
+        num_written = 0
+        try:
+            while rest:
+                num_new = os.write(self._file, rest)
+                rest, num_written = rest[num_new:], num_written + num_new
+        except OSError as error:
+            os.ftruncate(self._file, os.fstat(self._file).st_size - num_written)
+            raise unwritable(self._ledger, error) from error
 
     def close(self) -> None:
-        self._note_time()
-        os.close(self._file)
+        """Note the time and close the ledger.
+
+        Raises:
+            ConfigError: If the ledger cannot be written.
+        """
+        try:
+            self._note_time()
+        finally:
+            os.close(self._file)
 
 
 def _read(ledger: Path) -> _Spent:
@@ -156,7 +178,7 @@ def _read(ledger: Path) -> _Spent:
                     spent.calls += 1
                     unpaid[int(number)] = int(tokens)
                 case ["paid", number, tokens] if line.endswith("\n"):
-                    unpaid.pop(int(number))
+                    unpaid.pop(int(number), None)  # its own line may have been cut off
                     spent.tokens += int(tokens)
                 case ["time", seconds] if line.endswith("\n"):
                     spent.seconds = float(seconds)

@@ -1,6 +1,5 @@
 """Verifier `code`: a program, run in the sandbox, is right if its results, compared outside, pass the row's tests."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -9,6 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.errors import SandboxError, SandboxRequestError
 from verl_pivot.off_loop import run_off_loop
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
@@ -142,7 +142,7 @@ class CodeVerifier:
     async def _outcomes(self, tests: Sequence[IoTest], results: Sequence[Result]) -> list[Verdict]:
         pairs = zip(tests, results, strict=True)
         if self._options.checker:
-            return list(await asyncio.gather(*(self._checked(test, result) for test, result in pairs)))
+            return await all_at_once(self._checked(test, result) for test, result in pairs)
         return [_outcome(test, result, by_words=self._options.output == "words") for test, result in pairs]
 
     async def _checked(self, test: IoTest, result: Result) -> Verdict:

@@ -1,12 +1,12 @@
 """Verifiers `first_decided` (asks several verifiers in turn) and `weighted` (combines the scores of several)."""
 
-import asyncio
 import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.types import Message, Turn, Verdict
 from verl_pivot.validation import Options
 from verl_pivot.verifiers.registry import get_verifier, register
@@ -141,7 +141,7 @@ class WeightedVerifier:
         self._verifiers = [get_verifier(part.name, part.options) for part in self._parts]
 
     async def __call__(self, action: Message, turn: Turn) -> Verdict:
-        verdicts = await asyncio.gather(*(verifier(action, turn) for verifier in self._verifiers))
+        verdicts = await all_at_once(verifier(action, turn) for verifier in self._verifiers)
         parts = list(zip(self._parts, verdicts, strict=True))
         if (closed := next((each for part, each in parts if self._is_zero(each, part)), None)) is not None:
             return Verdict.refuse(closed.reason, closed.detail)

@@ -1,11 +1,11 @@
 """Verifier `judge`: a language model says whether an action does the same as the expert's, or how good it is."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.engines.chat import AnswerFormat
 from verl_pivot.errors import VerifierError
 from verl_pivot.types import Message, Turn, Verdict
@@ -148,8 +148,8 @@ class JudgeVerifier:
             prompts.equivalence(state, expert, sampled, options.criterion),
             prompts.equivalence(state, sampled, expert, options.criterion),
         )
-        first, second = await asyncio.gather(
-            *(ask(options.endpoint(), question, prompts.Equivalence) for question in questions)
+        first, second = await all_at_once(
+            ask(options.endpoint(), question, prompts.Equivalence) for question in questions
         )
         if first.same and second.same:
             return Verdict.accept(detail=first.reason[:300])

@@ -18,6 +18,8 @@ MAX_PAIRS = 64
 """Most pairs in one program."""
 _SHARED_SECONDS = 0.5
 """CPU seconds for one pair among others; a pair that takes longer is compared again alone, with its full time limit."""
+_FAULT = "error"
+"""How a pair ended where the program itself raised an error."""
 _LOAD_SECONDS = 20.0
 """Seconds that math-verify may take to load."""
 
@@ -54,15 +56,18 @@ async def _compare(key: None, pairs: Sequence[FormulaPair]) -> list[PairResult |
     machine delays a pair but does not shorten its time.
 
     Raises:
-        SandboxError: If the program fails with a single pair, as where math-verify is not installed.
+        SandboxError: If the program fails with a single pair, as where math-verify is not installed or the program
+            itself raises an error, which is no fault of the answer.
     """
     is_alone = len(pairs) == 1
     bounded = pairs if is_alone else [pair._replace(seconds=min(pair.seconds, _SHARED_SECONDS)) for pair in pairs]
     (result,) = await execute([batch_program(bounded)])
     if result.status is Status.OK and _VERDICTS in result.files:
         results: list[PairResult] = json.loads(result.files[_VERDICTS])
+        if is_alone and results[0].get("ended") == _FAULT:
+            raise SandboxError(f"two formulas cannot be compared: {result.stderr.strip()[-300:]}")
         return [
-            None if found.get("ended") == "time_limit" and pair.seconds > given.seconds else found
+            None if _is_open(found, pair, given) else found
             for found, pair, given in zip(results, pairs, bounded, strict=True)
         ]
     if not is_alone:
@@ -70,6 +75,12 @@ async def _compare(key: None, pairs: Sequence[FormulaPair]) -> list[PairResult |
     if result.status is Status.MEMORY_LIMIT:
         return [{"ended": Reason.MEMORY_LIMIT}]
     raise SandboxError(f"math-verify cannot be run: {result.status}: {result.stderr.strip()[-300:]}")
+
+
+def _is_open(found: PairResult, pair: FormulaPair, given: FormulaPair) -> bool:
+    """Whether a pair is to be compared again alone: it had not its full time, or the program has a fault."""
+    ended = found.get("ended")
+    return ended == _FAULT or (ended == "time_limit" and pair.seconds > given.seconds)
 
 
 def gather_pairs() -> Gathering[None, FormulaPair, PairResult]:

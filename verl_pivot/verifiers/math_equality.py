@@ -44,22 +44,31 @@ def _difference(answer: MathAnswer, expert: MathAnswer) -> str | None:
         "another unit": bool(answer.unit and expert.unit) and answer.unit != expert.unit,
         "words that are no single unit": not expert.unit and not answer.has_one_unit,
         "another base": answer.bases != expert.bases,
-        "other brackets": (answer.brackets or expert.brackets) != "" and _kind(answer) != _kind(expert),
+        "other brackets": _has_other_brackets(answer, expert),
         "an expression that is not evaluated": not answer.unevaluated <= expert.unevaluated,
         "letters in another case": not swapped.isdisjoint(answer.variables),
     }
     return next((what for what, is_found in found.items() if is_found), None)
 
 
-def _kind(answer: MathAnswer) -> str:
-    return answer.brackets or "{}"
+def _has_other_brackets(answer: MathAnswer, expert: MathAnswer) -> bool:
+    """Whether brackets differ; those in unions, differences and the like belong to sets that are calculated later."""
+    if answer.has_set_operation or expert.has_set_operation:
+        return False
+    return (answer.brackets or "{}") != (expert.brackets or "{}")
 
 
 def _sides(answer: MathAnswer, expert: MathAnswer) -> list[tuple[MathAnswer, MathAnswer]] | None:
-    """(side of the answer, side of the expert's answer) that must be equal; None if they cannot be compared."""
+    """(side of the answer, side of the expert's answer) that must be equal; None if they cannot be compared.
+
+    Empty if one is the other with its sides exchanged.
+    """
     if answer.is_list_of_equations != expert.is_list_of_equations:
-        return None
+        found, right = answer.solutions, expert.solutions
+        return None if found is None or right is None else [(found, right)]
     given, wanted = answer.sides, expert.sides
+    if given == wanted[::-1]:
+        return []
     if len(wanted) > 1 and wanted[0].is_name:
         if len(given) > 1 and given[0].is_name:
             if given[0].formula != wanted[0].formula:

@@ -25,6 +25,7 @@ _FIGURE = re.compile(
 _ROOT = re.compile("\u221a *(\\d+(?:\\.\\d+)?|[A-Za-z]|\\([^()]*\\))")
 _FONT = r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|textup|textnormal)"
 _TEXT = re.compile(_FONT + r"\{([^{}]*)\}")
+_AND_OR = re.compile(rf",?\s*{_FONT}\{{\s*(?:or|and)\s*\}}")
 _ONLY_TEXT = re.compile(_FONT + r"\{([^{}]*)\}|\(?([A-Za-z]+)\)?")
 _SAID_BEFORE = re.compile(
     r"(?:the|final|answer|result|value|is|equals|so|thus|therefore|hence|[\s:,.])+", re.IGNORECASE
@@ -34,7 +35,7 @@ _UNIT_PART = re.compile(
     _FONT + r"\{[^{}]*\}|\^ *(?:\{ *)?\\circ(?: *\})?"
     r"|\\degree|\^ *(?:\{ *)?-?\d+(?: *\})?|\\cdot|\\times|\\[,;:! ]|[\s~/.*]"
 )
-_PLAIN_UNIT = re.compile(r"(.*[\d})])[\s~]*([A-Za-z]{2,})( *\^ *(?:\{ *)?\d(?: *\})?)?", re.DOTALL)
+_PLAIN_UNIT = re.compile(r"(.*[\d})])([\s~]*)([A-Za-z]{2,})( *\^ *(?:\{ *)?\d(?: *\})?)?", re.DOTALL)
 _UNIT_WORD = re.compile(r"[A-Za-z\u00b5\u03bc\u2126\u03a9\u20ac\u00a3$%]+\.?")
 _FACTORS = {word: NUMBER_WORDS[word] for word in ("dozen", "hundred", "thousand", "million", "billion", "trillion")}
 """Words that multiply the number before them."""
@@ -72,6 +73,7 @@ _WORDS_OF_UNITS = frozenset(_SAME_UNIT.values()) | {
 _UNIT_FORM = re.compile(r"p?(?:w\^?|d)+(?:[/p](?:w\^?|d)+)*")
 """Form of a unit: w for a word, d for degrees, p for "per"; an exponent stands behind a word, a slash between units."""
 _TIMES = r" \cdot "
+_TIMES_SIGN = re.compile(r"\\(?:cdot|times)(?![A-Za-z])|\\[,;:! ]|[\s*~]")
 _SIMPLE_NUMBER = re.compile(r"-?(?:[\d.,{} ]|\\[,!;: ]|\\[dt]?frac)+")
 _PERCENT = re.compile(r"(?<!\\)%")
 _REPEATING = re.compile(r"(-?)(\d{0,500})\.(\d{0,500})(?:\\overline|\\dot|\\bar)\{(\d{1,500})\}")
@@ -82,6 +84,7 @@ _BASE = re.compile(r"\d_\{? *(\d+) *\}?")
 _LETTERS = re.compile(r"\\[A-Za-z]+|[A-Za-z]")
 _RELATION = re.compile(r"\\(?:approx|simeq|equiv|implies|iff|Rightarrow|Leftrightarrow|rightarrow|to)(?![A-Za-z])")
 _NAME = re.compile(r"(?:\\?[A-Za-z]+(?:_\{?\w+\}?)?'*)(?:\([A-Za-z, ]*\))?")
+_SET_OPERATION = re.compile(r"\\(?:cup|cap|setminus|in)(?![A-Za-z])")
 _UNEVALUATED = re.compile(
     r"\\(sum|prod|coprod|int|iint|iiint|oint|lim|limsup|liminf|bigcup|bigcap|det|gcd|lcm|max|min|sup|inf|arg|Pr|partial"
     r"|operatorname|bmod|pmod|mod|ldots|dots|cdots)(?![A-Za-z])|\b(gcd|lcm|mod|max|min|det)\b"
@@ -116,11 +119,15 @@ class MathAnswer:
 
     @property
     def brackets(self) -> str:
-        r"""The brackets around a list, such as "()", "[)" or "{}"; "" if there is no list, or it has no brackets."""
+        r"""The brackets around a list, such as "()", "[)" or "{}"; "" if there is no list, or no one pair around it."""
         text = re.sub(r"\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])", "", self.formula).strip()
         text = text.replace("{,}", "").replace("\\{", "{").replace("\\}", "}")
-        is_list = "," in text and text[:1] in ("(", "[", "{") and text[-1:] in (")", "]", "}")
-        return text[0] + text[-1] if is_list else ""
+        return text[0] + text[-1] if "," in text and _is_one_pair(text) else ""
+
+    @property
+    def has_set_operation(self) -> bool:
+        """Whether the answer is calculated from sets, or says in which set something is."""
+        return _SET_OPERATION.search(self.formula) is not None
 
     @property
     def unevaluated(self) -> frozenset[str]:
@@ -147,14 +154,39 @@ class MathAnswer:
         return "=" in text and (_TEXT.search(text) is not None or len(_split_at(text, ",")) > 1 or "\\\\" in text)
 
     @property
+    def solutions(self) -> "MathAnswer | None":
+        r"""The values of one name, such as 1,2 of x=1 \text{ or } x=2; None for equations of several names.
+
+        An answer that is no list of equations is returned unchanged.
+        """
+        if not self.is_list_of_equations:
+            return self
+        equations = [_split_at_equal_signs(each) for each in _split_at(_AND_OR.sub(",", self.formula), ",")]
+        names = {each[0].strip() for each in equations}
+        if len(names) > 1 or _NAME.fullmatch(min(names)) is None or any(len(each) != 2 for each in equations):
+            return None
+        return replace(self, formula=",".join(value.strip() for _, value in equations))
+
+    @property
     def is_name(self) -> bool:
         """Whether the formula only names something: x, f(x), A_1."""
         return _NAME.fullmatch(self.formula) is not None
 
+    @property
+    def product(self) -> str:
+        """Letters of a product such as m g or F = m g, without blanks, signs of multiplication and a name before it."""
+        if self.letters or self.unit or self.is_percent:
+            return self.letters
+        *names, value = self.sides
+        is_value = not names or (len(names) == 1 and names[0].is_name)
+        return _TIMES_SIGN.sub("", value.formula) if is_value else ""
+
     def has_letters_of(self, other: "MathAnswer") -> bool:
         """Whether both are the same letters; words may differ in case."""
-        is_same_word = (self.is_words or other.is_words) and len(self.letters) > 2
-        return self.letters == other.letters or (is_same_word and self.letters.casefold() == other.letters.casefold())
+        if not self.is_words and not other.is_words:
+            return self.product == other.product
+        is_long = len(self.letters) > 2
+        return self.letters == other.letters or (is_long and self.letters.casefold() == other.letters.casefold())
 
     def as_fraction(self) -> "MathAnswer":
         """The percentage as a fraction of 100, without percent sign."""
@@ -242,8 +274,8 @@ def _number(formula: str) -> str:
 
 def _without_unit(text: str) -> tuple[str, str]:
     """(formula, its tail from the first words or degree sign on); the tail is "" if it may not be a unit."""
-    if (plain := _PLAIN_UNIT.fullmatch(text)) and (len(plain[2]) > 3 or _singular(plain[2]) in _SAME_UNIT):
-        return plain[1], rf"\text{{{plain[2]}}}{plain[3] or ''}"
+    if (plain := _PLAIN_UNIT.fullmatch(text)) and _is_plain_unit(plain[3], is_apart=plain[2] != ""):
+        return plain[1], rf"\text{{{plain[3]}}}{plain[4] or ''}"
     begin = _UNIT_BEGINS.search(text)
     if begin is None or not text[: begin.start()].strip():
         return text, ""
@@ -252,6 +284,13 @@ def _without_unit(text: str) -> tuple[str, str]:
         position = part.end()
     is_letter = (first := _TEXT.match(tail)) is not None and first[1].strip() in _LETTERS_OF_FORMULAS
     return (text[: begin.start()], tail) if position == len(tail) and not is_letter else (text, "")
+
+
+def _is_plain_unit(letters: str, *, is_apart: bool) -> bool:
+    """Whether letters behind a formula, perhaps with a blank between, are a word and not a product of variables."""
+    word = _singular(letters)
+    is_known = word in _WORDS_OF_UNITS or word in _FACTORS or word == "percent"
+    return word in _SAME_UNIT or (len(letters) > 3 and (is_apart or is_known))
 
 
 class _Unit(NamedTuple):
@@ -309,6 +348,16 @@ def _one_spelling(word: str) -> str:
         return "/" if word == "per" else re.sub(r"[ {}]", "", word)
     singular = _singular(word)
     return _SAME_UNIT.get(singular, singular)
+
+
+def _is_one_pair(text: str) -> bool:
+    """Whether a text begins with a bracket that its last character closes."""
+    depth = 0
+    for index, each in enumerate(text):
+        depth += (each in "{([") - (each in "})]")
+        if depth <= 0:
+            return 0 < index == len(text) - 1
+    return False
 
 
 def _split_at_equal_signs(formula: str) -> list[str]:

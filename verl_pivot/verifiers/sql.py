@@ -19,7 +19,7 @@ from verl_pivot.verifiers.gathering import Gathering
 from verl_pivot.verifiers.registry import register
 from verl_pivot.verifiers.sandboxed import REASONS, execute, sandbox_failed, size_of_result
 from verl_pivot.verifiers.sql_order import SqlOrder, clock_in, order_of
-from verl_pivot.verifiers.sql_program import Answers, query_program, read_answers
+from verl_pivot.verifiers.sql_program import Answers, TieAtLimit, query_program, read_answers
 from verl_pivot.verifiers.sql_rows import Rows, SortedRows, fits, same_rows
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, refuse, undecided
 
@@ -30,6 +30,8 @@ with extra("sql"):
 _MAX_CACHED_QUERIES = 1024
 _MAX_TOGETHER = 8
 """Most queries that run in one program; making the databases takes most of its time."""
+_NO_TIES = "the rows among which the ORDER BY or LIMIT of the expert's query chooses cannot be read"
+_TOO_SLOW = "making the databases and running the expert's query once takes more than {:g} s; give more wall_seconds"
 _SHARED_SECONDS = 2.0
 """Time limit in seconds for queries that run together; if they take longer, each runs alone, with its full time."""
 
@@ -67,20 +69,20 @@ class _ExpertRows(NamedTuple):
 
     rows: Rows
     tied: SortedRows | None
-    """All rows with their sort keys; None if the query has no ORDER BY or LIMIT that can be read."""
-    is_ordered: bool
-    """Whether the order of the rows counts."""
+    """Rows that it may give, with their sort keys; None if the query has neither ORDER BY nor LIMIT."""
 
     def equal(self, rows: Rows) -> bool:
         """Whether another query's rows are right."""
         if self.tied is not None:
             return fits(rows, self.tied, len(self.rows))
-        return same_rows(rows, self.rows, is_ordered=self.is_ordered)
+        return same_rows(rows, self.rows, is_ordered=False)
 
 
 _ExpertAnswer: TypeAlias = "tuple[_ExpertRows | None, ...] | Verdict"
-"""[num_databases] rows of the expert's query, None for an altered copy on which it fails; or a verdict without them."""
+"""[num_databases] rows of the expert's query, None for an altered copy that does not count; or a verdict alone."""
 _expert_rows: AskedOnce[tuple[SqlOptions, str], _ExpertAnswer] = AskedOnce(_MAX_CACHED_QUERIES)
+_is_too_slow: AskedOnce[tuple[SqlOptions, str], bool] = AskedOnce(_MAX_CACHED_QUERIES)
+"""Whether the expert's query, too, takes longer than a query of the policy may."""
 
 
 @register("sql", options=SqlOptions)
@@ -106,6 +108,8 @@ class SqlVerifier:
             if isinstance(expert_rows, Verdict):
                 return expert_rows
             outcome = await self._run(query)
+            if outcome.is_too_slow and await _is_too_slow.get((self._options, expert), lambda: self._is_slow(expert)):
+                return undecided(Reason.EXPERT_TIME_LIMIT, _TOO_SLOW.format(self._options.wall_seconds))
         except SandboxRequestError as error:  # this query is too large: the expert's could be sent
             return refuse(Reason.TOO_LONG, str(error))
         except SandboxError as error:
@@ -119,6 +123,11 @@ class SqlVerifier:
         assert outcome is not None, "a query that runs alone has an outcome"
         return outcome
 
+    async def _is_slow(self, expert: str) -> bool:
+        """Whether the expert's query itself takes too long where it runs as a query of the policy does."""
+        (outcome,) = await _run_queries(self._options, [expert])
+        return outcome is not None and outcome.is_too_slow
+
     async def _run_expert(self, query: str) -> _ExpertAnswer:
         """Rows of the expert's query, or the verdict that there is nothing to compare with."""
         if problem := self._problem_of_databases():
@@ -130,15 +139,19 @@ class SqlVerifier:
         if clock := clock_in(parsed):
             return broken_expert(f"the expert's query depends on the current time: it has {clock}")
         order = order_of(parsed, self._options.dialect)
-        queries = [query] if order is None or order.query is None else [query, order.query]
+        if order is None and any(parsed.args.get(clause) for clause in ("order", "limit", "offset")):
+            return broken_expert(f"{_NO_TIES}: added columns cannot show what it is sorted by")
+        queries = [query]
+        if order is not None and order.query is not None:
+            queries.append(order.query)
+        tie = None if order is None else order.tie
         try:
-            (result,) = await execute([sql_program(self._options, queries, is_expert=True)])
+            (result,) = await execute([sql_program(self._options, queries, is_expert=True, tie=tie)])
         except SandboxRequestError as error:  # such as a row whose files are too large to send
             return broken_expert(str(error))
-        is_ordered = parsed.args.get("order") is not None
-        return await run_off_loop(size_of_result(result), self._read_expert, result, is_ordered, order)
+        return await run_off_loop(size_of_result(result), self._read_expert, result, order)
 
-    def _read_expert(self, result: Result, is_ordered: bool, order: SqlOrder | None) -> _ExpertAnswer:
+    def _read_expert(self, result: Result, order: SqlOrder | None) -> _ExpertAnswer:
         if result.status in (Status.TIMEOUT, Status.CPU_LIMIT):
             problem = f"the expert's query takes more than {self._options.wall_seconds:g} s"
             return undecided(Reason.EXPERT_TIME_LIMIT, problem)
@@ -149,10 +162,14 @@ class SqlVerifier:
         if problem := _problem_of_rows(answers[0], self._options.num_perturbed + 1):
             return broken_expert(problem)
         sorted_answers: Sequence[dict[str, Any]] = answers[1] if len(answers) > 1 else [{}] * len(answers[0])
-        return tuple(
-            None if "error" in plain else _expert_rows_of(plain["rows"], every.get("rows"), is_ordered, order)
+        found = tuple(
+            None if "error" in plain else _expert_rows_of(plain["rows"], every.get("rows"), order)
             for plain, every in zip(answers[0], sorted_answers, strict=True)
         )
+        for every, rows in list(zip(sorted_answers, found, strict=True))[:: self._options.num_perturbed + 1]:
+            if rows is None:
+                return broken_expert(f"{_NO_TIES}: {every.get('error', 'with its sort keys it gives other rows')}")
+        return found
 
     def _problem_of_databases(self) -> str:
         """Why the database files cannot be sent to the sandbox; empty if they can."""
@@ -163,7 +180,9 @@ class SqlVerifier:
         return f"the databases have {size} bytes; the limit is {MAX_FILE_BYTES} bytes" if size > MAX_FILE_BYTES else ""
 
 
-def sql_program(options: SqlOptions, queries: Sequence[str], *, is_expert: bool = False) -> Program:
+def sql_program(
+    options: SqlOptions, queries: Sequence[str], *, is_expert: bool = False, tie: TieAtLimit | None = None
+) -> Program:
     """Program that runs queries of the policy, or each query of the expert twice.
 
     Raises:
@@ -180,6 +199,7 @@ def sql_program(options: SqlOptions, queries: Sequence[str], *, is_expert: bool 
         wall_seconds=options.wall_seconds * 2 * len(queries) if is_expert else seconds,
         max_rows=options.max_rows,
         is_repeated=is_expert,
+        tie=tie,
     )
 
 
@@ -190,6 +210,11 @@ class _QueryOutcome(NamedTuple):
     """[num_databases] answers, or the verdict if there are none."""
     size: int
     """Characters and bytes that the program wrote, for this query and for those that ran with it."""
+
+    @property
+    def is_too_slow(self) -> bool:
+        """Whether making the databases and running the query took longer than allowed."""
+        return isinstance(self.answers, Verdict) and self.answers.reason == Reason.TIME_LIMIT
 
 
 async def _run_queries(options: SqlOptions, queries: Sequence[str]) -> list[_QueryOutcome | None]:
@@ -238,11 +263,12 @@ def _problem_of_rows(answers: Answers, num_variants: int) -> str:
     return ""
 
 
-def _expert_rows_of(rows: Rows, every: Rows | None, is_ordered: bool, order: SqlOrder | None) -> _ExpertRows:
-    tied = None if order is None else order.sorted_rows(rows, every)
-    if tied is not None and not fits(rows, tied, len(rows)):
-        tied = None  # the query with the key columns gives other rows than the expert's
-    return _ExpertRows(rows, tied, is_ordered)
+def _expert_rows_of(rows: Rows, every: Rows | None, order: SqlOrder | None) -> _ExpertRows | None:
+    """The expert's rows; None if the rows among which its order and LIMIT choose cannot be read."""
+    if order is None:
+        return _ExpertRows(rows, None)
+    tied = order.sorted_rows(rows, every)
+    return None if tied is None or not fits(rows, tied, len(rows)) else _ExpertRows(rows, tied)
 
 
 def _compare(answers: Answers | Verdict, expert: Sequence[_ExpertRows | None]) -> Verdict:

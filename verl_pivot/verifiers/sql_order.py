@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 from verl_pivot.extras import extra
+from verl_pivot.verifiers.sql_program import TieAtLimit
 from verl_pivot.verifiers.sql_rows import Rows, SortedRows
 
 with extra("sql"):
@@ -27,13 +28,17 @@ class SqlOrder(NamedTuple):
     columns: tuple[int, ...]
     """Indices of the query's own columns that it is sorted by."""
     num_skipped: int
+    """Rows that the query leaves out at the beginning."""
+    tie: TieAtLimit | None = None
+    """Where reading `query` ends; None if it has to be read to its end."""
 
     def sorted_rows(self, rows: Rows, every: Rows | None) -> SortedRows | None:
         """All rows that the query may give, with their keys.
 
         Args:
             rows: Rows of the query.
-            every: Rows of `query`; None if it failed or gives too many rows.
+            every: Rows of `query`, at least up to the end of the tie that LIMIT cuts through; None if it failed or
+                gives too many rows.
         """
         if self.query is None:
             return SortedRows(rows, [[row[column] for column in self.columns] for row in rows], 0)
@@ -69,7 +74,9 @@ def order_of(parsed: exp.Expr, dialect: str) -> SqlOrder | None:
         whole.set(clause, None)
     for number, term in enumerate(hidden):
         whole = whole.select(exp.alias_(term.copy(), f"{_KEY}{number}"))
-    return SqlOrder(whole.sql(dialect=dialect), len(hidden), columns, num_skipped)
+    num_rows = None if limit is None else _number(limit)
+    tie = None if num_rows is None else TieAtLimit(num_skipped + num_rows, columns, len(hidden))
+    return SqlOrder(whole.sql(dialect=dialect), len(hidden), columns, num_skipped, tie)
 
 
 def clock_in(parsed: exp.Expr) -> str:

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 
@@ -19,6 +19,17 @@ Answers: TypeAlias = list[dict[str, Any]]
 """[num_databases] {"rows": [...]}, with "is_stable" if the query was repeated, or {"error": text}."""
 
 
+class TieAtLimit(NamedTuple):
+    """The tie in which the LIMIT of a sorted query falls; a query without its LIMIT is read to the end of this tie."""
+
+    num_reached: int
+    """Rows up to the last one that the LIMIT lets through, those that OFFSET leaves out included."""
+    columns: tuple[int, ...]
+    """Indices of columns by which the rows are sorted."""
+    num_keys: int
+    """Number of columns at the end of each row by which the rows are sorted, too."""
+
+
 def query_program(
     *queries: str,
     dialect: Literal["sqlite", "duckdb"],
@@ -29,6 +40,7 @@ def query_program(
     wall_seconds: float,
     max_rows: int,
     is_repeated: bool = False,
+    tie: TieAtLimit | None = None,
 ) -> Program:
     """The program that runs queries on copies of the databases, so that nothing they write is kept.
 
@@ -42,6 +54,7 @@ def query_program(
         wall_seconds: Time limit in seconds for all queries on all databases together.
         max_rows: Most rows that a query may give on one database; more are an error.
         is_repeated: Whether each query runs twice, to see whether it gives the same rows.
+        tie: Where reading the last query ends; None to read all its rows.
 
     Raises:
         SandboxRequestError: If the files are too large to send.
@@ -54,6 +67,7 @@ def query_program(
         "seed": seed,
         "max_rows": max_rows,
         "is_repeated": is_repeated,
+        "ties": [*(None for _ in queries[1:]), None if tie is None else tie._asdict()],
         "no_database_code": _NO_DATABASE_CODE,
     }
     files = {f"{number}.db": path.read_bytes() for number, path in enumerate(databases)}

@@ -21,7 +21,7 @@ _MAX_EXACT_FLOAT = 2.0**53
 
 
 class SortedRows(NamedTuple):
-    """All rows that a query may give before its LIMIT, in its order."""
+    """Rows that a query may give, in its order: at least up to the end of the tie that its LIMIT cuts through."""
 
     rows: Rows
     keys: Rows

@@ -13,7 +13,7 @@ from verl_pivot.verifiers.registry import get_verifier, register
 from verl_pivot.verifiers.tool_call_arguments import ArgumentVerifiers
 from verl_pivot.verifiers.tool_call_functional import Difference, FindDifference, find_difference, match_all
 from verl_pivot.verifiers.tool_call_options import ToolCallOptions
-from verl_pivot.verifiers.tool_call_schemas import parameters_by_name, required_names
+from verl_pivot.verifiers.tool_call_schemas import has_at, is_known, parameters_by_name, required_names
 from verl_pivot.verifiers.verdicts import Reason, broken_expert, graded, refuse
 
 
@@ -28,6 +28,7 @@ class ToolCallVerifier:
     def __init__(self, options: ToolCallOptions) -> None:
         self._options = options
         self._rules = options.rules()
+        self._named = tuple(self._rules.named())
         compare: Mapping[str, Callable[[Message, Turn], Verdict]] = {
             "functional": self._functional,
             "strict": _strict,
@@ -76,9 +77,22 @@ class ToolCallVerifier:
         expert_calls = turn.expert.tool_calls
         if (broken := _broken(turn.expert)) is not None:
             return broken
+        if unknown := self._unknown_arguments(turn):
+            return broken_expert(f"the option {unknown}, which no tool of the row has")
         if (verdict := _call_against_message(action, expert_calls)) is not None:
             return verdict
         return _pair_up(action.tool_calls, expert_calls, self._find(turn))
+
+    def _unknown_arguments(self, turn: Turn) -> str:
+        """A rule for an argument of a tool that the expert calls, which no tool's schema has; "" if there is none."""
+        parameters = parameters_by_name(turn.tools) if self._named else {}
+        for call in turn.expert.tool_calls:
+            for option, argument in self._named if call.name in parameters else ():
+                path = argument.replace("[]", "")
+                is_given = has_at({call.name: call.arguments}, path)
+                if path.startswith(f"{call.name}.") and not is_given and not is_known(path, parameters):
+                    return f"{option} names {argument}"
+        return ""
 
     def _find(self, turn: Turn) -> FindDifference:
         parameters = parameters_by_name(turn.tools)

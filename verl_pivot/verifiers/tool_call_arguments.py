@@ -1,10 +1,10 @@
 """Arguments of calls -> verdicts of the verifiers that the row names for them, such as `shell` for a command."""
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+from verl_pivot.all_at_once import all_at_once
 from verl_pivot.errors import ConfigError
 from verl_pivot.types import Json, JsonObject, Message, Role, ToolCall, Turn, Verdict
 from verl_pivot.validation import ToolArgument
@@ -64,9 +64,7 @@ class ArgumentVerifiers:
             turn: Turn that the calls were made at.
             find: Finds the difference between two calls in all other arguments.
         """
-        verdicts = await asyncio.gather(
-            *(self._pair(call, expert, turn, find) for expert in expert_calls for call in calls)
-        )
+        verdicts = await all_at_once(self._pair(call, expert, turn, find) for expert in expert_calls for call in calls)
         rows = [verdicts[start : start + len(calls)] for start in range(0, len(verdicts), len(calls))]
         partners = best_partners([[1.0 if each.score is None else each.score for each in row] for row in rows])
         return lowest(row[partner] for row, partner in zip(rows, partners, strict=True) if partner is not None)

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -30,7 +30,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualityRules:
-    """Rules for equal values; arguments are written "tool.argument", and "tool.argument.key" within objects."""
+    """Rules for equal values; arguments are written "tool.argument", "tool.argument.key" within objects and arrays."""
 
     number_tolerance: float = 1e-13
     """Largest relative difference of equal numbers if one of them has a fraction; whole numbers must be equal."""
@@ -51,6 +51,13 @@ class EqualityRules:
     ignored: frozenset[str] = frozenset()
     """Arguments that are not compared, and that either call may leave out."""
 
+    def named(self) -> Iterator[tuple[str, str]]:
+        """(option, argument) for each argument that a rule lists."""
+        for option in ("dates", "paths", "enums", "free_text", "unordered", "ignored"):
+            arguments = getattr(self, option)
+            for argument in sorted(arguments) if isinstance(arguments, frozenset) else ():
+                yield option, argument
+
 
 def find_difference(
     call: ToolCall, expert: ToolCall, parameters: JsonObject, rules: EqualityRules
@@ -65,7 +72,9 @@ def find_difference(
     """
     if call.name != expert.name:
         return Difference(Reason.WRONG_TOOL, f"{call.name}, the expert calls {expert.name}")
-    return _Comparison(rules, parameters).objects(call.arguments, expert.arguments, parameters, call.name)
+    return _Comparison(rules, parameters).objects(
+        call.arguments, expert.arguments, parameters, _ValuePlace(call.name, call.name)
+    )
 
 
 FindDifference: TypeAlias = Callable[[ToolCall, ToolCall], Difference | None]
@@ -103,92 +112,108 @@ def best_partners(matrix: Sequence[Sequence[float]]) -> list[int | None]:
     return partners
 
 
+class _ValuePlace(NamedTuple):
+    """Place of a value in a call."""
+
+    name: str
+    """Name by which rules list the value, the same for all items of an array: "tool.argument.key"."""
+    shown: str
+    """The place in a detail: "tool.argument[0].key"."""
+
+    def key(self, key: str) -> "_ValuePlace":
+        return _ValuePlace(f"{self.name}.{key}", f"{self.shown}.{key}")
+
+    def item(self, index: int, item: Json) -> "_ValuePlace":
+        """The place of an item; an array within an array has another name, since rules for the outer one skip it."""
+        return _ValuePlace(f"{self.name}[]" if isinstance(item, list) else self.name, f"{self.shown}[{index}]")
+
+
 class _Comparison:
-    """Comparison of a call's values, by path: "tool.argument", "tool.argument.key", "tool.argument[0]"."""
+    """Comparison of a call's values, by their places."""
 
     def __init__(self, rules: EqualityRules, parameters: JsonObject) -> None:
         self._rules = rules
         self._parameters = parameters
 
     def objects(
-        self, actual: Mapping[str, Json], expert: Mapping[str, Json], schema: JsonObject, path: str
+        self, actual: Mapping[str, Json], expert: Mapping[str, Json], schema: JsonObject, place: _ValuePlace
     ) -> Difference | None:
         """The first difference; a value that is the default of its schema may be left out or written."""
         schema = resolved(schema, self._parameters)
         known = properties_of(schema, self._parameters)
         if self._rules.ignored:
-            actual, expert = self._compared(actual, path), self._compared(expert, path)
+            actual, expert = self._compared(actual, place), self._compared(expert, place)
         actual, expert = (
             _with_defaults(actual, known, required_names(schema) & expert.keys()),
             _with_defaults(expert, known, frozenset()),
         )
         if missing := expert.keys() - actual.keys():
-            return Difference(Reason.MISSING_ARGUMENT, f"{path}.{min(missing)}")
+            return Difference(Reason.MISSING_ARGUMENT, place.key(min(missing)).shown)
         if extra := actual.keys() - expert.keys():
             reason = Reason.EXTRA_ARGUMENT if extra <= known.keys() or not known else Reason.UNKNOWN_ARGUMENT
-            return Difference(reason, f"{path}.{min(extra)}")
+            return Difference(reason, place.key(min(extra)).shown)
         for name, value in expert.items():
-            found = self._values(actual[name], value, known.get(name, {}), f"{path}.{name}")
+            found = self._values(actual[name], value, known.get(name, {}), place.key(name))
             if found is not None:
                 return found
         return None
 
-    def _compared(self, arguments: Mapping[str, Json], path: str) -> Mapping[str, Json]:
+    def _compared(self, arguments: Mapping[str, Json], place: _ValuePlace) -> Mapping[str, Json]:
         """The arguments without those that are ignored."""
-        return {name: value for name, value in arguments.items() if f"{path}.{name}" not in self._rules.ignored}
+        return {name: value for name, value in arguments.items() if place.key(name).name not in self._rules.ignored}
 
-    def _values(self, actual: Json, expert: Json, schema: JsonObject, path: str) -> Difference | None:
+    def _values(self, actual: Json, expert: Json, schema: JsonObject, place: _ValuePlace) -> Difference | None:
         if json_type(actual) != json_type(expert):
-            return Difference(Reason.WRONG_TYPE, f"{path}: {_shown(actual)}, the expert gives {_shown(expert)}")
+            return Difference(Reason.WRONG_TYPE, f"{place.shown}: {_shown(actual)}, the expert gives {_shown(expert)}")
         if isinstance(actual, dict) and isinstance(expert, dict):
-            return self.objects(actual, expert, schema, path)
+            return self.objects(actual, expert, schema, place)
         if isinstance(actual, list) and isinstance(expert, list):
-            return self._arrays(actual, expert, schema, path)
-        if self._is_same(actual, expert, schema, path):
+            return self._arrays(actual, expert, schema, place)
+        if self._is_same(actual, expert, schema, place):
             return None
-        return Difference(Reason.WRONG_VALUE, f"{path}: {_shown(actual)}, the expert gives {_shown(expert)}")
+        return Difference(Reason.WRONG_VALUE, f"{place.shown}: {_shown(actual)}, the expert gives {_shown(expert)}")
 
-    def _arrays(self, actual: list[Json], expert: list[Json], schema: JsonObject, path: str) -> Difference | None:
+    def _arrays(
+        self, actual: list[Json], expert: list[Json], schema: JsonObject, place: _ValuePlace
+    ) -> Difference | None:
         if len(actual) != len(expert):
-            return Difference(Reason.WRONG_VALUE, f"{path}: {len(actual)} items, the expert gives {len(expert)}")
+            return Difference(Reason.WRONG_VALUE, f"{place.shown}: {len(actual)} items, the expert gives {len(expert)}")
         items = resolved(schema.get("items"), self._parameters)
         if not expert:
             return None
-        if schema.get("uniqueItems") is True or path in self._rules.unordered:
+        if schema.get("uniqueItems") is True or place.name in self._rules.unordered:
             if len(expert) > _MAX_MATCHED:
                 actual, expert = _without_shared(actual, expert)
             if len(expert) > _MAX_MATCHED:
-                return Difference(Reason.WRONG_VALUE, f"{path}: {len(expert)} items differ from the expert's")
-            partners = match_all(expert, actual, lambda one, other: not self._items(other, one, items, path))
+                return Difference(Reason.WRONG_VALUE, f"{place.shown}: {len(expert)} items differ from the expert's")
+            partners = match_all(
+                expert, actual, lambda one, other: not self._values(other, one, items, place.item(0, one))
+            )
             if None not in partners:
                 return None
-            return Difference(Reason.WRONG_VALUE, f"{path}: no item is {_shown(expert[partners.index(None)])}")
+            return Difference(Reason.WRONG_VALUE, f"{place.shown}: no item is {_shown(expert[partners.index(None)])}")
         pairs = enumerate(zip(actual, expert, strict=True))
-        found = (self._values(one, other, items, f"{path}[{index}]") for index, (one, other) in pairs)
+        found = (self._values(one, other, items, place.item(index, other)) for index, (one, other) in pairs)
         return next((each for each in found if each is not None), None)
 
-    def _items(self, actual: Json, expert: Json, schema: JsonObject, path: str) -> Difference | None:
-        """The first difference of two items of arrays without an order; arrays within the items have an order."""
-        return self._values(actual, expert, schema, f"{path}[]" if isinstance(expert, list) else path)
-
-    def _is_same(self, actual: Json, expert: Json, schema: JsonObject, path: str) -> bool:
+    def _is_same(self, actual: Json, expert: Json, schema: JsonObject, place: _ValuePlace) -> bool:
         if equal(actual, expert):
             return True
         if isinstance(actual, str) and isinstance(expert, str):
-            return self._is_same_text(actual, expert, schema, path)
+            return self._is_same_text(actual, expert, schema, place)
         if isinstance(actual, bool) or not isinstance(actual, int | float) or not isinstance(expert, int | float):
             return False
         return schema.get("type") != "integer" and _is_close(actual, expert, self._rules.number_tolerance)
 
-    def _is_same_text(self, actual: str, expert: str, schema: JsonObject, path: str) -> bool:
+    def _is_same_text(self, actual: str, expert: str, schema: JsonObject, place: _ValuePlace) -> bool:
         rules = self._rules
-        if path in rules.free_text:
+        if place.name in rules.free_text:
             return is_same_prose(actual, expert, rules.min_similarity)
-        if _applies(rules.enums, path) and isinstance(members := schema.get("enum"), list):
+        if _applies(rules.enums, place.name) and isinstance(members := schema.get("enum"), list):
             return is_same_member(actual, expert, members)
-        if _applies(rules.dates, path, schema.get("format") in ("date", "date-time")):
+        if _applies(rules.dates, place.name, schema.get("format") in ("date", "date-time")):
             return is_same_date(actual, expert)
-        return _applies(rules.paths, path, schema.get("format") in _PATH_FORMATS) and is_same_path(actual, expert)
+        return _applies(rules.paths, place.name, schema.get("format") in _PATH_FORMATS) and is_same_path(actual, expert)
 
 
 def _applies(arguments: bool | frozenset[str], path: str, is_default: bool = True) -> bool:

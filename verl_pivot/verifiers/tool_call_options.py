@@ -26,8 +26,9 @@ def _read_action(value: object) -> object:
 
 OtherExpert = Annotated[dict[str, Any], BeforeValidator(_read_action)]
 _OPTIONS_OF_MODE = {
-    "functional": ("ignored", "verifiers"),
-    "nemo_gym": ("switches",),
+    "functional": ("verifiers", *EqualityRules.__dataclass_fields__),
+    "nemo_gym": ("switches", "threshold"),
+    "accepted_values": ("accepted",),
 }
 """{mode: options that no other mode takes}"""
 
@@ -45,7 +46,7 @@ class ToolCallOptions(Options):
     """
     number_tolerance: Annotated[float, Field(ge=0.0, lt=0.1)] = 1e-13
     """Largest relative difference of equal numbers if one of them has a fraction, for mode `functional`. This option
-    and the next seven are described at EqualityRules in tool_call_functional.py."""
+    and the next seven are described at EqualityRules in tool_call_functional.py; no other mode takes them."""
     dates: bool | frozenset[ToolArgument] = False
     paths: bool | frozenset[ToolArgument] = False
     enums: bool | frozenset[ToolArgument] = False

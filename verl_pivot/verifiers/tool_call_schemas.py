@@ -63,13 +63,47 @@ def value_at(arguments: Mapping[str, Json], keys: Sequence[str], root: JsonObjec
     return GivenValue(value)
 
 
-def may_have(path: str, schema: JsonObject, root: JsonObject) -> bool:
-    """Whether a value of a schema may have one at a path such as "key.key"; True for an object without listed keys."""
+def is_known(path: str, tools: Mapping[str, JsonObject]) -> bool:
+    """Whether a tool may have an argument "tool.argument.key", within objects and items of arrays.
+
+    Args:
+        path: Name of the argument.
+        tools: JSON schema of each tool's arguments, by the tool's name.
+    """
+    return any(
+        path.startswith(f"{name}.") and may_have(path[len(name) + 1 :], schema, schema, in_arrays=True)
+        for name, schema in tools.items()
+    )
+
+
+def has_at(value: Json, path: str) -> bool:
+    """Whether a value has one at a path such as "key.key", within objects and items of arrays."""
+    if isinstance(value, list):
+        return any(has_at(item, path) for item in value)
+    return isinstance(value, dict) and any(
+        path == name or (path.startswith(f"{name}.") and has_at(inner, path[len(name) + 1 :]))
+        for name, inner in value.items()
+    )
+
+
+def may_have(path: str, schema: JsonObject, root: JsonObject, *, in_arrays: bool = False) -> bool:
+    """Whether a value of a schema may have one at a path such as "key.key"; True for an object without listed keys.
+
+    Args:
+        path: Keys within objects, and with `in_arrays` also within the items of arrays.
+        schema: Schema of the value.
+        root: Schema that holds what {"$ref": "#/..."} refers to.
+        in_arrays: Whether the path may lead through arrays.
+    """
+    if in_arrays and _is_array(found := resolved(schema, root)):
+        items = resolved(found.get("items"), root)
+        return not items or _is_array(items) or may_have(path, items, root, in_arrays=True)
     properties, kind = properties_of(schema, root), resolved(schema, root).get("type", "object")
     if not properties:
         return "object" in kind if isinstance(kind, list) else kind == "object"
     return any(
-        path == name or (path.startswith(f"{name}.") and may_have(path[len(name) + 1 :], inner, root))
+        path == name
+        or (path.startswith(f"{name}.") and may_have(path[len(name) + 1 :], inner, root, in_arrays=in_arrays))
         for name, inner in properties.items()
     )
 
@@ -88,6 +122,10 @@ def parameters_by_name(tools: Sequence[JsonObject]) -> Mapping[str, JsonObject]:
         if isinstance(function, dict) and isinstance(parameters := function.get("parameters"), dict):
             found[str(function.get("name"))] = parameters
     return found
+
+
+def _is_array(schema: JsonObject) -> bool:
+    return "items" in schema or schema.get("type") == "array"
 
 
 def _parts(schema: JsonObject, root: JsonObject) -> list[JsonObject]:

@@ -1,7 +1,8 @@
 """Runs in the sandbox: runs queries on several databases, as they are and in altered copies -> rows or errors.
 
 plan.json: {"dialect", "queries", "sources": [script | null], "num_perturbed", "seed", "max_rows", "is_repeated",
-"no_database_code"}. Where a source is null, the database is the file `<number>.db`.
+"ties", "no_database_code"}. Where a source is null, the database is the file `<number>.db`. "ties" has for each query
+null, or the TieAtLimit of sql_program.py with which reading the query ends.
 answers.json: for each query, per source the database as it is, then its altered copies:
 {"rows": [...], "is_stable"} | {"error": text}.
 Without a package of the dialect, or if no database can be made of a source, stderr says why and the program ends with
@@ -287,21 +288,26 @@ def quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def answer(database: Any, query: str) -> dict[str, Any]:
+def answers_to_all(database: Any) -> list[dict[str, Any]]:
+    """[num_queries] answers"""
+    return [answer(database, query, tie) for query, tie in zip(PLAN["queries"], PLAN["ties"], strict=True)]
+
+
+def answer(database: Any, query: str, tie: dict[str, Any] | None) -> dict[str, Any]:
     try:
-        found = run(database, query)
+        found = run(database, query, tie)
         if PLAN["is_repeated"] and "rows" in found:
-            again = run(database, query).get("rows")
+            again = run(database, query, tie).get("rows")
             found["is_stable"] = json.dumps(again) == json.dumps(found["rows"])
     except Exception as error:  # noqa: BLE001  each driver has errors of its own
         return {"error": f"{type(error).__name__}: {error}"}
     return found
 
 
-def run(database: Any, query: str) -> dict[str, Any]:
+def run(database: Any, query: str, tie: dict[str, Any] | None) -> dict[str, Any]:
     try:
         cursor = database.ask(query)
-        rows = None if cursor is None else cursor.fetchmany(PLAN["max_rows"] + 1)
+        rows = None if cursor is None else fetched(cursor, tie)
     finally:
         database.end_query()
     if rows is None:
@@ -309,6 +315,22 @@ def run(database: Any, query: str) -> dict[str, Any]:
     if len(rows) > PLAN["max_rows"]:
         return {"error": f"more than {PLAN['max_rows']} rows"}
     return {"rows": [[cell(value) for value in row] for row in rows]}
+
+
+def fetched(cursor: Any, tie: dict[str, Any] | None) -> list[Any]:
+    """Rows of a query, at most one more than are allowed; where a LIMIT was, those up to the end of the tie there."""
+    most = PLAN["max_rows"] + 1
+    if tie is None:
+        return list(cursor.fetchmany(most))
+    rows = list(cursor.fetchmany(min(tie["num_reached"], most)))
+    while rows and len(rows) < most and (row := cursor.fetchone()) and keys(row, tie) == keys(rows[-1], tie):
+        rows.append(row)
+    return rows
+
+
+def keys(row: Any, tie: dict[str, Any]) -> list[Any]:
+    """Values by which a row is sorted: those of its own columns, then those of the added ones at its end."""
+    return [*(row[column] for column in tie["columns"]), *row[len(row) - tie["num_keys"] :]]
 
 
 def cell(value: Any, depth: int = 0) -> Any:
@@ -366,7 +388,7 @@ def answers_of_sqlite() -> list[list[dict[str, Any]]]:
     SqliteVariant.error = SqliteVariant.driver.Error
     found = []
     for database in variants(SqliteVariant):
-        found.append([answer(database, query) for query in PLAN["queries"]])
+        found.append(answers_to_all(database))
         database.close()
     return found
 
@@ -376,7 +398,7 @@ def answers_of_duckdb() -> list[list[dict[str, Any]]]:
     DuckdbVariant.connect(package("duckdb"))
     databases = list(variants(DuckdbVariant))
     DuckdbVariant.connection.execute("SET enable_external_access = false")
-    return [[answer(database, query) for query in PLAN["queries"]] for database in databases]
+    return [answers_to_all(database) for database in databases]
 
 
 def main() -> None:
