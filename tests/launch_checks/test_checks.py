@@ -254,6 +254,25 @@ def test_a_resume_that_would_train_no_step_is_refused(folder: Path) -> None:
     check(here, "trainer.total_training_steps=2", "trainer.val_only=True")
 
 
+def test_more_steps_than_the_epochs_have_are_refused(folder: Path) -> None:
+    write_pivots(folder / "three.parquet", num=15)  # 3 steps of 4 rows in each epoch
+    write_checkpoint(folder / "run", 90)
+    here = ("data.train_files=three.parquet", "data.train_batch_size=4", "trainer.default_local_dir=run")
+
+    assert refusal(*here, "trainer.total_training_steps=125") == (
+        "trainer.total_training_steps=125 is more than the 90 steps of trainer.total_epochs=30 (3 in each epoch), after "
+        "which verl would end without its last checkpoint and validation: raise trainer.total_epochs to 42 or more"
+    )
+    check(*here, "trainer.total_training_steps=125", "trainer.total_epochs=42")
+
+
+def test_a_stage_has_its_steps_on_a_small_set_of_problems(folder: Path) -> None:
+    write_tasks(folder / "hard.parquet")
+    files = ("data.train_files=hard.parquet", "data.val_files=hard.parquet", "data.train_batch_size=64")
+
+    check(*files, "+stage=rstar2_3", method="grpo_roc")
+
+
 def test_a_resume_of_shards_of_another_number_of_gpus_is_refused(folder: Path) -> None:
     write_checkpoint(folder / "run", 2)
     (folder / "run" / "global_step_2" / "actor").mkdir()

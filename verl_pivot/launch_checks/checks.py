@@ -27,6 +27,7 @@ from verl_pivot.launch_checks.resuming import (
     check_critic,
     check_num_gpus,
     check_resume,
+    check_total_steps,
     noted_at,
     resumed_step,
 )
@@ -258,8 +259,9 @@ def _resumed_step(config: DictConfig) -> int:
 def _check_resume(config: DictConfig, step: int, steps_per_epoch: int | None) -> None:
     trainer = config.trainer
     total = trainer.total_training_steps
-    if total is None and steps_per_epoch is not None:
-        total = steps_per_epoch * trainer.total_epochs
+    if steps_per_epoch is not None:
+        check_total_steps(total, steps_per_epoch, trainer.total_epochs)
+        total = total or steps_per_epoch * trainer.total_epochs
     check_resume(step, total, str(trainer.default_local_dir))
     check_num_gpus(step, _resumed_folder(config, step), int(trainer.nnodes) * int(trainer.n_gpus_per_node))
     if needs_critic(config):

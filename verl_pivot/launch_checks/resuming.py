@@ -1,6 +1,7 @@
-"""Checkpoints that verl would resume from -> an error if the launch would then train no step."""
+"""Checkpoints that verl would resume from, and steps of a launch -> an error if some steps would not be trained."""
 
 import json
+from math import ceil
 from pathlib import Path
 
 from verl_pivot.errors import ConfigError
@@ -53,6 +54,28 @@ def check_resume(step: int, total_steps: int | None, local_dir: str) -> None:
             f"{local_dir} holds a checkpoint of step {step} and the launch ends at step {total_steps}, so that it "
             "would resume and train no step: raise trainer.total_training_steps (or trainer.total_epochs), begin anew "
             "with trainer.resume_mode=disable, or name another trainer.default_local_dir"
+        )
+
+
+def check_total_steps(total_steps: int | None, steps_per_epoch: int, num_epochs: int) -> None:
+    """Refuse more steps than the epochs have: verl would end after the epochs with exit code 0.
+
+    It would save no last checkpoint, and its learning rate would be that of the larger number of steps.
+
+    Args:
+        total_steps: `trainer.total_training_steps`; None for all steps of the epochs.
+        steps_per_epoch: Steps of one epoch.
+        num_epochs: `trainer.total_epochs`.
+
+    Raises:
+        ConfigError: With the number of epochs that suffices.
+    """
+    if total_steps is not None and total_steps > steps_per_epoch * num_epochs:
+        raise ConfigError(
+            f"trainer.total_training_steps={total_steps} is more than the {steps_per_epoch * num_epochs} steps of "
+            f"trainer.total_epochs={num_epochs} ({steps_per_epoch} in each epoch), after which verl would end without "
+            f"its last checkpoint and validation: raise trainer.total_epochs to {ceil(total_steps / steps_per_epoch)} "
+            "or more"
         )
 
 

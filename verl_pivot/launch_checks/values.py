@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_pivot.errors import ConfigError
 
 _COUNTS = (
+    "pivot.trial_steps",
     "data.train_batch_size",
     "data.max_prompt_length",
     "data.max_response_length",
@@ -17,7 +18,6 @@ _COUNTS = (
     "trainer.n_gpus_per_node",
     "trainer.total_epochs",
     "trainer.total_training_steps",
-    "pivot.trial_steps",
 )
 """Keys whose value must be at least 1."""
 _NUMBERS = (
