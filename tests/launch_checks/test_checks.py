@@ -260,8 +260,9 @@ def test_more_steps_than_the_epochs_have_are_refused(folder: Path) -> None:
     here = ("data.train_files=three.parquet", "data.train_batch_size=4", "trainer.default_local_dir=run")
 
     assert refusal(*here, "trainer.total_training_steps=125") == (
-        "trainer.total_training_steps=125 is more than the 90 steps of trainer.total_epochs=30 (3 in each epoch), after "
-        "which verl would end without its last checkpoint and validation: raise trainer.total_epochs to 42 or more"
+        "trainer.total_training_steps=125 is more than the 90 steps of trainer.total_epochs=30 (3 in each epoch), "
+        "after which verl would end without its last checkpoint and validation: raise trainer.total_epochs to 42 "
+        "or more"
     )
     check(*here, "trainer.total_training_steps=125", "trainer.total_epochs=42")
 

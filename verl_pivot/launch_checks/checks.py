@@ -48,7 +48,13 @@ from verl_pivot.launch_checks.training_files import (
     file_list,
     read_files,
 )
-from verl_pivot.launch_checks.values import check_loggers, check_mini_batch, check_values
+from verl_pivot.launch_checks.values import (
+    check_loggers,
+    check_mini_batch,
+    check_shared_mini_batches,
+    check_values,
+    sequence_parallel_size,
+)
 from verl_pivot.launch_checks.verl_names import check_verl_names
 from verl_pivot.local.environment import has_accelerator
 from verl_pivot.resampling.settings import check_batch, parse_resampling
@@ -74,6 +80,8 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     check_values(config)
     if "method" in chosen:
         check_mini_batch(config)
+        if "notebook" not in config.pivot:  # its replay buffer chooses the size in each step
+            check_shared_mini_batches(config, trains_critic=needs_critic(config))
     if "resampling" in config.pivot:
         check_batch(config, parse_resampling(config))
     check_verl_names(config)
@@ -239,10 +247,8 @@ def _check_reward_function(path: str | None, splits: Sequence[SplitSize]) -> Non
 
 
 def _check_sequence_parallel(config: DictConfig) -> None:
-    model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
-    engine = actor.get("fsdp_config", {})  # verl reads it if the actor's own key is left at 1
-    sizes = (each.get("ulysses_sequence_parallel_size", 1) for each in (actor, engine))
-    check_sequence_parallel(max(map(int, sizes)), model.get("override_config", {}).get("attn_implementation"))
+    size = sequence_parallel_size(config.actor_rollout_ref.actor)
+    check_sequence_parallel(size, config.actor_rollout_ref.model.get("override_config", {}).get("attn_implementation"))
 
 
 def _check_critic_attention(config: DictConfig) -> None:

@@ -17,7 +17,8 @@ _MODULES = {
 _SGLANG_WITHOUT_ADAPTERS = "0.5.12"
 """Version of SGLang whose `LoadLoRAAdapterFromTensorsReqInput` does not take the tensors of verl 0.9.1."""
 _UNSPLIT_ATTENTIONS = ("eager", "flex_attention", "sdpa")
-_FSDP = ("fsdp", "fsdp2")
+FSDP = ("fsdp", "fsdp2")
+"""Values of `strategy` with which verl trains by FSDP."""
 
 
 def check_engine(name: str) -> None:
@@ -155,7 +156,7 @@ def check_critic_attention(strategy: str, *, has_flash_attention: bool) -> None:
     Raises:
         ConfigError: Saying what to install.
     """
-    if strategy in _FSDP and not has_flash_attention:
+    if strategy in FSDP and not has_flash_attention:
         raise ConfigError(
             f"verl loads the critic of critic.strategy={strategy} with flash attention, which is not installed: pip "
             "install --no-build-isolation flash-attn==2.8.3, or choose an estimator without a critic, such as "

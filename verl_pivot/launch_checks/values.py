@@ -2,10 +2,12 @@
 
 import importlib.util
 from collections.abc import Sequence
+from math import gcd
 
 from omegaconf import DictConfig, OmegaConf
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch_checks.engine import FSDP
 
 _COUNTS = (
     "pivot.trial_steps",
@@ -98,6 +100,42 @@ def check_mini_batch(config: DictConfig) -> None:
             f"data.train_batch_size={batch} must be a multiple of actor_rollout_ref.actor.ppo_mini_batch_size="
             f"{mini_batch}, or else verl pads the update with rows that were not sampled"
         )
+
+
+def check_shared_mini_batches(config: DictConfig, *, trains_critic: bool) -> None:
+    """Refuse mini-batches that FSDP cannot share among the GPUs; verl would end in the first update.
+
+    Args:
+        config: verl's whole config.
+        trains_critic: Whether the launch trains a critic.
+
+    Raises:
+        ConfigError: Naming the sizes that are possible.
+    """
+    num_gpus, group_size = config.trainer.nnodes * config.trainer.n_gpus_per_node, config.actor_rollout_ref.rollout.n
+    sections = {"actor_rollout_ref.actor": config.actor_rollout_ref.actor}
+    for name, section in (sections | ({"critic": config.critic} if trains_critic else {})).items():
+        if section.strategy not in FSDP:
+            continue
+        num_parts = max(1, num_gpus // sequence_parallel_size(section))
+        multiple = num_parts // gcd(num_parts, group_size)
+        if section.ppo_mini_batch_size % multiple:
+            raise ConfigError(
+                f"{name}.ppo_mini_batch_size={section.ppo_mini_batch_size} prompts of actor_rollout_ref.rollout.n="
+                f"{group_size} rollouts cannot be shared equally among {num_parts} GPUs (trainer.nnodes x "
+                "trainer.n_gpus_per_node / ulysses_sequence_parallel_size), and verl would end in the first update: "
+                f"set it, and data.train_batch_size with it, to a multiple of {multiple}"
+            )
+
+
+def sequence_parallel_size(section: DictConfig) -> int:
+    """GPUs of FSDP over which each sequence is split.
+
+    Args:
+        section: `actor_rollout_ref.actor` or `critic`; verl reads the key of its engine if its own key is left at 1.
+    """
+    engine = section.get("fsdp_config") or section.get("fsdp") or {}
+    return max(int(each.get("ulysses_sequence_parallel_size", 1)) for each in (section, engine))
 
 
 def check_loggers(names: str | Sequence[str] | None) -> None:

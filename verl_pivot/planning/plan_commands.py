@@ -3,6 +3,7 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 from pathlib import Path
 
 from verl_pivot.data.json_values import encode_json
@@ -84,10 +85,13 @@ class TrainingShape:
 
 
 def shape_of(num_pivots: int, *, num_epochs: int, num_gpus: int, tensor_parallel_size: int) -> TrainingShape:
-    """Sizes for this number of training pivots: the method's batch, or the largest power of 2 that they fill."""
-    batch_size = _LARGEST_BATCH
-    while batch_size > max(1, num_pivots):
-        batch_size //= 2
+    """Sizes for this number of training pivots.
+
+    The batch is the method's, or less if they do not fill it, and the GPUs share its rollouts equally.
+    """
+    batch_size = num_gpus // gcd(num_gpus, _GROUP_SIZE)
+    while 2 * batch_size <= min(_LARGEST_BATCH, num_pivots):
+        batch_size *= 2
     return TrainingShape(
         num_pivots=num_pivots,
         batch_size=batch_size,
