@@ -475,6 +475,26 @@ def test_a_model_that_is_not_there_is_refused(
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize("key", ["path", "tokenizer_path"])
+def test_a_spelling_of_the_models_path_that_verl_does_not_know_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    key = f"actor_rollout_ref.model.{key}"
+    said = "verl opens no path that ends in a slash or begins with ~: write"
+
+    assert refusal(f"{key}=./model/") == f"{key}=./model/: {said} {key}=./model"
+    assert refusal(f"{key}=no-one/no-model//") == f"{key}=no-one/no-model//: {said} {key}=no-one/no-model"
+    assert refusal(f"{key}='~/model'") == f"{key}=~/model: {said} {key}={folder}/model"
+    check(f"{key}=./model")
+
+
+def test_a_model_below_a_home_that_does_not_have_it_is_refused() -> None:
+    for path in ("~/there-is-no-model-here", "~no-user-of-this-name/model"):
+        with pytest.raises(ConfigError, match=f"^actor_rollout_ref.model.path={path} is not a folder on this machine"):
+            check_model(path)
+
+
 def test_a_model_that_can_be_downloaded_passes() -> None:
     check_model("no-one/no-model", {})
     check_model("hdfs://cluster/a/model", {"HF_HUB_OFFLINE": "1"})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.engines.installed import ENGINES, installed_engine
-from verl_pivot.planning.overrides import override_value
+from verl_pivot.planning.overrides import model_for_verl, override_value
 
 if TYPE_CHECKING:
     from verl_pivot.profiling.profiles import ProfileSettings
@@ -65,7 +65,7 @@ def launch_command(pivots: Path, num_train: int, profile: "ProfileSettings", ver
         **kwargs,
         **sampling,
         **({"pivot.verifier_modules": list(verifier_modules)} if verifier_modules else {}),
-        "actor_rollout_ref.model.path": profile.model,
+        "actor_rollout_ref.model.path": model_for_verl(profile.model),
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
         "actor_rollout_ref.rollout.name": installed_engine() or ENGINES[0],
     }

@@ -16,6 +16,7 @@ from verl_pivot.launch_checks.engine import (
     check_critic_attention,
     check_engine,
     check_model,
+    check_model_path,
     check_sequence_parallel,
     check_served_adapter,
 )
@@ -93,6 +94,7 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     check_reward_function(config.reward.custom_reward_function.path)
     check_engine(str(config.actor_rollout_ref.rollout.name))
     check_engine_size(config)
+    _check_model_paths(config)
     check_model(config.actor_rollout_ref.model.path, _environment(config))
     check_adapter(config.actor_rollout_ref.model.get("lora_adapter_path"))
     model = config.actor_rollout_ref.model
@@ -246,6 +248,15 @@ def _check_reward_function(path: str | None, splits: Sequence[SplitSize]) -> Non
         )
 
 
+def _check_model_paths(config: DictConfig) -> None:
+    models = {"actor_rollout_ref.model": config.actor_rollout_ref.model}
+    if needs_critic(config):
+        models["critic.model"] = config.critic.model
+    for name, model in models.items():
+        for key in ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path"):
+            check_model_path(f"{name}.{key}", model.get(key))
+
+
 def _check_sequence_parallel(config: DictConfig) -> None:
     size = sequence_parallel_size(config.actor_rollout_ref.actor)
     check_sequence_parallel(size, config.actor_rollout_ref.model.get("override_config", {}).get("attn_implementation"))
@@ -290,7 +301,7 @@ def _context(config: DictConfig) -> int | None:
 
 def _model_context(config: DictConfig) -> int | None:
     """Tokens of the model's context; None if the model is not a folder here, or its config does not say."""
-    path = Path(str(config.actor_rollout_ref.model.path)).expanduser() / "config.json"
+    path = Path(str(config.actor_rollout_ref.model.path)) / "config.json"
     if not path.is_file():
         return None
     model = json.loads(path.read_text())

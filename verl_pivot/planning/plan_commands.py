@@ -9,7 +9,7 @@ from pathlib import Path
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.engines.installed import ENGINES, installed_engine
 from verl_pivot.planning.lengths import Lengths
-from verl_pivot.planning.overrides import override_value
+from verl_pivot.planning.overrides import model_for_verl, override_value
 from verl_pivot.types import JsonObject
 
 _GROUP_SIZE = 16
@@ -149,7 +149,7 @@ def launch_words(request: PlanRequest, lengths: Lengths, shape: TrainingShape) -
             for key, value in request.chat_template_kwargs.items()
         },
         **({"pivot.verifier_modules": f"[{modules}]"} if modules else {}),
-        "actor_rollout_ref.model.path": override_value(request.model),
+        "actor_rollout_ref.model.path": override_value(model_for_verl(request.model)),
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(_TOKENS_PER_GPU, longest),
         "actor_rollout_ref.rollout.name": installed_engine() or ENGINES[0],
