@@ -254,6 +254,16 @@ def test_a_resume_that_would_train_no_step_is_refused(folder: Path) -> None:
     check(here, "trainer.total_training_steps=2", "trainer.val_only=True")
 
 
+def test_a_validation_alone_that_would_train_is_refused(folder: Path) -> None:
+    alone, skipped = "trainer.val_only=True", "trainer.val_before_train=False"
+
+    assert refusal(alone, skipped) == (
+        f"{alone} does nothing beside {skipped}, so that verl would train: leave out {skipped}"
+    )
+    check(alone)
+    check(skipped)
+
+
 def test_more_steps_than_the_epochs_have_are_refused(folder: Path) -> None:
     write_pivots(folder / "three.parquet", num=15)  # 3 steps of 4 rows in each epoch
     write_checkpoint(folder / "run", 90)

@@ -51,12 +51,17 @@ _LOGGER_PACKAGES = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorb
 
 
 def check_values(config: DictConfig) -> None:
-    """Refuse numbers with which verl would train no step, or would learn nothing in a step.
+    """Refuse values with which verl would train no step, learn nothing in a step, or train instead of validating.
 
     Raises:
         ConfigError: Naming the key, its value and what is allowed.
     """
     _check_numbers(config)
+    if config.trainer.get("val_only") and not config.trainer.get("val_before_train", True):
+        raise ConfigError(
+            "trainer.val_only=True does nothing beside trainer.val_before_train=False, so that verl would train: leave "
+            "out trainer.val_before_train=False"
+        )
     temperature = OmegaConf.select(config, _TEMPERATURE)
     if not temperature > 0:
         raise ConfigError(

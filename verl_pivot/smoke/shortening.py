@@ -58,6 +58,7 @@ def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMa
         "critic.model.path": override_value(str(model)),
         "critic.ppo_mini_batch_size": batch_size,
         "trainer.total_epochs": str(NUM_STEPS),
+        "trainer.val_only": "False",
         **dict.fromkeys(PARALLEL_SIZES, "1"),
         **({} if machine.has_accelerator else {"actor_rollout_ref.rollout.name": machine.engine}),
     }
