@@ -344,6 +344,17 @@ def test_a_checkpoint_that_is_named_and_not_there_is_refused(folder: Path) -> No
     assert "must be auto, disable or resume_path" in refusal("trainer.resume_mode=never")
 
 
+def test_a_named_checkpoint_with_a_slash_at_its_end_is_refused(folder: Path) -> None:
+    write_checkpoint(folder / "run", 2)
+    key = "trainer.resume_from_path"
+
+    assert refusal("trainer.resume_mode=resume_path", f"{key}=run/global_step_2/") == (
+        f"{key}=run/global_step_2/ ends in a slash, behind which verl finds no number of a step: write "
+        f"{key}=run/global_step_2"
+    )
+    check("trainer.resume_mode=resume_path", f"{key}=run/global_step_2")
+
+
 def test_a_checkpoint_whose_folder_was_removed_does_not_count(folder: Path) -> None:
     write_checkpoint(folder / "run", 2)
     (folder / "run" / "global_step_2").rmdir()

@@ -19,7 +19,7 @@ def resumed_step(mode: str, local_dir: str, path: str | None) -> int:
         path: `trainer.resume_from_path`.
 
     Raises:
-        ConfigError: If the mode is unknown, or the named checkpoint does not exist.
+        ConfigError: If the mode is unknown, or the named checkpoint does not exist or is not named as verl reads it.
     """
     if mode == "disable":
         return 0
@@ -32,6 +32,11 @@ def resumed_step(mode: str, local_dir: str, path: str | None) -> int:
         raise ConfigError(
             f"trainer.resume_mode=resume_path needs trainer.resume_from_path to end in "
             f"{_STEP_FOLDER}<number>, got {path}"
+        )
+    if path.endswith("/"):
+        raise ConfigError(
+            f"trainer.resume_from_path={path} ends in a slash, behind which verl finds no number of a step: write "
+            f"trainer.resume_from_path={path.rstrip('/')}"
         )
     if "://" not in path and not Path(path).is_dir():
         raise ConfigError(f"trainer.resume_from_path={path} is not a folder: give the folder of a checkpoint")
