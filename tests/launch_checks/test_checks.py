@@ -23,6 +23,7 @@ from verl_pivot.launch_checks.groups import check_arguments
 from verl_pivot.launch_checks.owned_settings import check_owned_settings
 from verl_pivot.launch_checks.run_record import RunRecord
 from verl_pivot.launch_checks.training_files import read_files
+from verl_pivot.launch_checks.values import check_token_limits
 from verl_pivot.launch_checks.void_settings import check_void_settings
 
 
@@ -252,6 +253,50 @@ def test_a_resume_that_would_train_no_step_is_refused(folder: Path) -> None:
     check(here, "trainer.total_training_steps=3")
     check(here, "trainer.total_training_steps=2", "trainer.resume_mode=disable")
     check(here, "trainer.total_training_steps=2", "trainer.val_only=True")
+
+
+@pytest.mark.parametrize(
+    ("key", "overrides"),
+    [
+        ("actor_rollout_ref.actor.ppo", ("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=400",)),
+        ("actor_rollout_ref.rollout.log_prob", ()),
+        ("actor_rollout_ref.ref.log_prob", ("actor_rollout_ref.actor.use_kl_loss=True",)),
+        ("critic.ppo", ("algorithm.adv_estimator=gae", "critic.use_dynamic_bsz=True", "pivot.objective=verl")),
+    ],
+)
+def test_micro_batches_cut_by_tokens_that_cannot_hold_the_longest_row_are_refused(
+    folder: Path, key: str, overrides: tuple[str, ...]
+) -> None:
+    key = f"{key}_max_token_len_per_gpu"
+    lengths = ("data.max_prompt_length=300", "data.max_response_length=100", *overrides)
+    dynamic = "actor_rollout_ref.actor.use_dynamic_bsz=True"
+
+    assert refusal(*lengths, dynamic, f"{key}=399") == (
+        f"{key}=399 cannot hold a row of 400 tokens, as long as rows may be, and with use_dynamic_bsz=True verl would "
+        "end at the first such row: set it to 400 or more, or lower data.max_prompt_length + data.max_response_length"
+    )
+    check(*lengths, dynamic, f"{key}=400")
+
+
+def test_micro_batches_cut_by_tokens_hold_rows_that_are_split_or_as_long_as_the_context(folder: Path) -> None:
+    key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    dynamic = "actor_rollout_ref.actor.use_dynamic_bsz=True"
+
+    check(f"{key}=399")  # all micro-batches have the same number of rows
+    check(dynamic, f"{key}=256", "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2",
+          "data.max_prompt_length=400")  # fmt: skip
+    check(dynamic, f"{key}=512")  # prompt and response may have 6,144 tokens, and the model has 512
+    assert f"{key}=511 cannot hold a row of 512 tokens" in refusal(dynamic, f"{key}=511")
+
+
+def test_micro_batches_of_l0_hold_a_whole_context() -> None:
+    config = composed("actor_rollout_ref.actor.use_dynamic_bsz=True", method="l0")
+
+    with pytest.raises(
+        ConfigError, match=r"=16384 cannot hold a row of 19456 tokens.* or lower pivot\.notebook\.max_con"
+    ):
+        check_token_limits(config, None, trains_critic=False)
+    check_token_limits(config, 16_384, trains_critic=False)
 
 
 def test_a_validation_alone_that_would_train_is_refused(folder: Path) -> None:

@@ -53,6 +53,7 @@ from verl_pivot.launch_checks.values import (
     check_loggers,
     check_mini_batch,
     check_shared_mini_batches,
+    check_token_limits,
     check_values,
     sequence_parallel_size,
 )
@@ -109,6 +110,8 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     if not config.trainer.get("val_only"):
         _check_resume(config, step, steps_per_epoch)
         _check_critic_attention(config)
+        if "method" in chosen:
+            check_token_limits(config, _context(config), trains_critic=needs_critic(config))
     check_loggers(config.trainer.logger)
     check_folders({f"trainer.{key}": config.trainer.get(key) for key in _written(config)})
 

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Sequence
-from math import gcd
+from math import ceil, gcd
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -22,6 +22,13 @@ _COUNTS = (
     "trainer.total_training_steps",
 )
 """Keys whose value must be at least 1."""
+_TOKEN_LIMITS = (
+    "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+    "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
+    "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
+    "critic.ppo_max_token_len_per_gpu",
+)
+"""Keys of the tokens that a micro-batch may have on each GPU with dynamic sizes; verl allows null without them."""
 _NUMBERS = (
     "data.dataloader_num_workers",
     "actor_rollout_ref.model.lora_rank",
@@ -37,9 +44,15 @@ _NUMBERS = (
     "actor_rollout_ref.rollout.val_kwargs.temperature",
     "trainer.save_freq",
     "trainer.test_freq",
+    *_TOKEN_LIMITS,
 )
 """Keys with which verl and other checks compute."""
-_MAY_BE_NULL = ("trainer.total_training_steps", "pivot.trial_steps", "actor_rollout_ref.rollout.max_model_len")
+_MAY_BE_NULL = (
+    "trainer.total_training_steps",
+    "pivot.trial_steps",
+    "actor_rollout_ref.rollout.max_model_len",
+    *_TOKEN_LIMITS,
+)
 """Keys of numbers that may also be null."""
 _BY_GROUP = (
     "grpo", "grpo_vectorized", "grpo_passk", "gdpo", "opo", "reinforce_plus_plus_baseline", "rloo", "rloo_vectorized",
@@ -130,6 +143,41 @@ def check_shared_mini_batches(config: DictConfig, *, trains_critic: bool) -> Non
                 f"{group_size} rollouts cannot be shared equally among {num_parts} GPUs (trainer.nnodes x "
                 "trainer.n_gpus_per_node / ulysses_sequence_parallel_size), and verl would end in the first update: "
                 f"set it, and data.train_batch_size with it, to a multiple of {multiple}"
+            )
+
+
+def check_token_limits(config: DictConfig, context: int | None, *, trains_critic: bool) -> None:
+    """Refuse micro-batches cut by tokens that cannot hold the longest row; verl would end at the first longer row.
+
+    Args:
+        config: verl's whole config.
+        context: Tokens of the engine's context; None if it is not known.
+        trains_critic: Whether the launch trains a critic.
+
+    Raises:
+        ConfigError: With the number that suffices.
+    """
+    source = "data.max_prompt_length + data.max_response_length"
+    longest = int(config.data.max_prompt_length) + int(config.data.max_response_length)
+    if "notebook" in config.pivot:
+        source, longest = "pivot.notebook.max_context_tokens", int(config.pivot.notebook.max_context_tokens)
+    longest = min(longest, context or longest)
+    model, actor = config.actor_rollout_ref, config.actor_rollout_ref.actor
+    has_reference = actor.use_kl_loss or config.algorithm.use_kl_in_reward
+    used = {
+        "actor_rollout_ref.actor.ppo": actor if actor.use_dynamic_bsz else None,
+        "actor_rollout_ref.rollout.log_prob": actor if actor.use_dynamic_bsz else None,
+        "actor_rollout_ref.ref.log_prob": model.ref if has_reference and model.ref.log_prob_use_dynamic_bsz else None,
+        "critic.ppo": config.critic if trains_critic and config.critic.use_dynamic_bsz else None,
+    }
+    for name, section in used.items():
+        key = f"{name}_max_token_len_per_gpu"
+        limit = OmegaConf.select(config, key)
+        if section is not None and (limit or 0) * sequence_parallel_size(section) < longest:
+            raise ConfigError(
+                f"{key}={_written(limit)} cannot hold a row of {longest} tokens, as long as rows may be, and with "
+                "use_dynamic_bsz=True verl would end at the first such row: set it to "
+                f"{ceil(longest / sequence_parallel_size(section))} or more, or lower {source}"
             )
 
 
