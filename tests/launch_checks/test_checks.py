@@ -341,6 +341,20 @@ def test_a_resume_of_shards_of_another_number_of_gpus_is_refused(folder: Path) -
     check(*here, "trainer.n_gpus_per_node=2")
 
 
+def test_a_run_that_keeps_the_optimizer_and_has_taken_no_step_is_checked_as_any_checkpoint(folder: Path) -> None:
+    """`verl-pivot next-stage --keep-optimizer` writes it."""
+    write_checkpoint(folder / "run", 0)
+    (folder / "run" / "global_step_0" / "actor").mkdir()
+    (folder / "run" / "global_step_0" / "actor" / "fsdp_config.json").write_text('{"world_size": 4}')
+    here, four = "trainer.default_local_dir=run", "trainer.n_gpus_per_node=4"
+
+    assert refusal(here).startswith("run/global_step_0 was saved by 4 GPUs, and verl cannot resume it on the 8 GPUs of")
+    check(here, four)
+    assert refusal(here, four, "algorithm.adv_estimator=gae", "pivot.objective=verl").startswith(
+        "run/global_step_0 holds no critic, and the launch trains one"
+    )
+
+
 def test_a_resume_without_the_critic_that_the_launch_trains_is_refused(folder: Path) -> None:
     """PPO trains a critic, so its launch is refused; an estimator without values needs no critic."""
     write_checkpoint(folder / "run", 2)

@@ -30,7 +30,8 @@ from verl_pivot.launch_checks.resuming import (
     check_resume,
     check_total_steps,
     noted_at,
-    resumed_step,
+    resumed_folder,
+    step_of,
 )
 from verl_pivot.launch_checks.reward_functions import check_reward_function
 from verl_pivot.launch_checks.rubrics import keeps_criteria
@@ -104,11 +105,11 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     )
     check_context(config.actor_rollout_ref.rollout.get("max_model_len"), _model_context(config))
     steps_per_epoch = _check_data(config, chosen.get("method"))
-    step = _resumed_step(config)
+    folder = _resumed_folder(config)
     if config.trainer.resume_mode == "auto":
-        check_same_run(Path(config.trainer.default_local_dir), step, _run_record(config, chosen))
+        check_same_run(Path(config.trainer.default_local_dir), step_of(folder), _run_record(config, chosen))
     if not config.trainer.get("val_only"):
-        _check_resume(config, step, steps_per_epoch)
+        _check_resume(config, folder, steps_per_epoch)
         _check_critic_attention(config)
         if "method" in chosen:
             check_token_limits(config, _context(config), trains_critic=needs_critic(config))
@@ -122,7 +123,7 @@ def remember_run(config: DictConfig, chosen: Mapping[str, str]) -> None:
     Raises:
         ConfigError: If the folder of the checkpoints cannot be written.
     """
-    if not _is_remote(config) and _saves(config) and _resumed_step(config) == 0:
+    if not _is_remote(config) and _saves(config) and step_of(_resumed_folder(config)) == 0:
         write_record(Path(config.trainer.default_local_dir), _run_record(config, chosen))
 
 
@@ -139,9 +140,9 @@ def begin_states(config: DictConfig) -> None:
         rubric_rewards.STATE: keeps_criteria(config),
     }
     for name in (name for name, is_kept in states.items() if is_kept):
-        step = _resumed_step(config)
-        checkpoint = _resumed_folder(config, step) if step else None
-        begin_launch(Path(config.trainer.default_local_dir), name, step, checkpoint)
+        checkpoint = _resumed_folder(config)
+        step = step_of(checkpoint)
+        begin_launch(Path(config.trainer.default_local_dir), name, step, checkpoint if step else None)
 
 
 def _run_record(config: DictConfig, chosen: Mapping[str, str]) -> RunRecord:
@@ -271,29 +272,22 @@ def _check_critic_attention(config: DictConfig) -> None:
         check_critic_attention(str(config.critic.strategy), has_flash_attention=is_installed)
 
 
-def _resumed_step(config: DictConfig) -> int:
+def _resumed_folder(config: DictConfig) -> Path | None:
+    """Folder of the checkpoint that the launch goes on from; None if it begins anew."""
     trainer = config.trainer
-    return resumed_step(str(trainer.resume_mode), str(trainer.default_local_dir), trainer.resume_from_path)
+    return resumed_folder(str(trainer.resume_mode), str(trainer.default_local_dir), trainer.resume_from_path)
 
 
-def _check_resume(config: DictConfig, step: int, steps_per_epoch: int | None) -> None:
+def _check_resume(config: DictConfig, folder: Path | None, steps_per_epoch: int | None) -> None:
     trainer = config.trainer
     total = trainer.total_training_steps
     if steps_per_epoch is not None:
         check_total_steps(total, steps_per_epoch, trainer.total_epochs)
         total = total or steps_per_epoch * trainer.total_epochs
-    check_resume(step, total, str(trainer.default_local_dir))
-    check_num_gpus(step, _resumed_folder(config, step), int(trainer.nnodes) * int(trainer.n_gpus_per_node))
+    check_resume(step_of(folder), total, str(trainer.default_local_dir))
+    check_num_gpus(folder, int(trainer.nnodes) * int(trainer.n_gpus_per_node))
     if needs_critic(config):
-        check_critic(step, _resumed_folder(config, step))
-
-
-def _resumed_folder(config: DictConfig, step: int) -> Path:
-    """Folder of the checkpoint that the launch goes on from."""
-    trainer = config.trainer
-    if trainer.resume_mode == "resume_path":
-        return Path(str(trainer.resume_from_path))
-    return Path(str(trainer.default_local_dir)) / f"global_step_{step}"
+        check_critic(folder)
 
 
 def _context(config: DictConfig) -> int | None:

@@ -10,8 +10,8 @@ _TRACKER = "latest_checkpointed_iteration.txt"
 _STEP_FOLDER = "global_step_"
 
 
-def resumed_step(mode: str, local_dir: str, path: str | None) -> int:
-    """Step of the checkpoint that verl would resume from; 0 if it would begin anew.
+def resumed_folder(mode: str, local_dir: str, path: str | None) -> Path | None:
+    """Folder of the checkpoint that verl would resume from; None if it would begin anew.
 
     Args:
         mode: `trainer.resume_mode`.
@@ -22,9 +22,9 @@ def resumed_step(mode: str, local_dir: str, path: str | None) -> int:
         ConfigError: If the mode is unknown, or the named checkpoint does not exist or is not named as verl reads it.
     """
     if mode == "disable":
-        return 0
+        return None
     if mode == "auto":
-        return _latest(Path(local_dir))
+        return latest_folder(Path(local_dir))
     if mode != "resume_path":
         raise ConfigError(f"trainer.resume_mode={mode}: must be auto, disable or resume_path")
     step = (path or "").rstrip("/").rpartition(_STEP_FOLDER)[2]
@@ -40,7 +40,12 @@ def resumed_step(mode: str, local_dir: str, path: str | None) -> int:
         )
     if "://" not in path and not Path(path).is_dir():
         raise ConfigError(f"trainer.resume_from_path={path} is not a folder: give the folder of a checkpoint")
-    return int(step)
+    return Path(path)
+
+
+def step_of(folder: Path | None) -> int:
+    """Step of a checkpoint; 0 for that of a run that has taken no step yet, and without a checkpoint."""
+    return 0 if folder is None else int(folder.name.rpartition(_STEP_FOLDER)[2])
 
 
 def check_resume(step: int, total_steps: int | None, local_dir: str) -> None:
@@ -84,17 +89,16 @@ def check_total_steps(total_steps: int | None, steps_per_epoch: int, num_epochs:
         )
 
 
-def check_critic(step: int, folder: Path) -> None:
+def check_critic(folder: Path | None) -> None:
     """Refuse to resume from a checkpoint without a critic, which verl would only find out after all models are up.
 
     Args:
-        step: Step of the checkpoint; 0 if there is none.
-        folder: Folder of the checkpoint.
+        folder: Folder of the checkpoint; None if there is none.
 
     Raises:
         ConfigError: Naming the folder.
     """
-    if step and folder.is_dir() and not (folder / "critic").is_dir():
+    if folder is not None and folder.is_dir() and not (folder / "critic").is_dir():
         raise ConfigError(
             f"{folder} holds no critic, and the launch trains one: resume from a checkpoint that a launch with a "
             "critic saved, or begin anew with trainer.resume_mode=disable, and with its policy as "
@@ -102,19 +106,17 @@ def check_critic(step: int, folder: Path) -> None:
         )
 
 
-def check_num_gpus(step: int, folder: Path, num_gpus: int) -> None:
+def check_num_gpus(folder: Path | None, num_gpus: int) -> None:
     """Refuse to resume shards of FSDP with another number of GPUs: verl asks for files with that number in their names.
 
     Args:
-        step: Step of the checkpoint; 0 if there is none.
-        folder: Folder of the checkpoint.
+        folder: Folder of the checkpoint; None if there is none.
         num_gpus: GPUs that the launch trains on.
 
     Raises:
         ConfigError: Naming both numbers.
     """
-    facts = folder / "actor" / "fsdp_config.json"
-    if not step or not facts.is_file():
+    if folder is None or not (facts := folder / "actor" / "fsdp_config.json").is_file():
         return
     saved_by = json.loads(facts.read_text()).get("world_size")
     if saved_by not in (None, num_gpus):
@@ -131,9 +133,11 @@ def noted_at(local_dir: str) -> int | None:
     return tracker.stat().st_mtime_ns if tracker.is_file() else None
 
 
-def _latest(folder: Path) -> int:
-    tracker = folder / _TRACKER
+def latest_folder(local_dir: Path) -> Path | None:
+    """Folder of the checkpoint that verl noted as the latest one; None without a note, or without that folder."""
+    tracker = local_dir / _TRACKER
     if not tracker.is_file():
-        return 0
+        return None
     text = tracker.read_text().strip()
-    return int(text) if text.isdigit() and (folder / f"{_STEP_FOLDER}{text}").exists() else 0
+    folder = local_dir / f"{_STEP_FOLDER}{text}"
+    return folder if text.isdigit() and folder.exists() else None
