@@ -462,14 +462,58 @@ def test_checkpoints_of_a_run_that_a_later_one_replaced_are_not_taken_for_its_ow
     remember(*anew)
 
     assert refusal(*here) == (
-        "run holds step 2 of an earlier run, since the last run there began anew and ended before its first "
-        "checkpoint: begin anew again with trainer.resume_mode=disable, continue the earlier run with "
+        "run holds step 2 of an earlier run, since the last run there began anew, or from another checkpoint, and "
+        "ended before its first one: begin anew again with trainer.resume_mode=disable, continue the earlier run with "
         "trainer.resume_mode=resume_path, or name another trainer.default_local_dir"
     )
     check(*anew)
     check(*here, "trainer.resume_mode=resume_path", "trainer.resume_from_path=run/global_step_2")
     note = folder / "run" / "latest_checkpointed_iteration.txt"
     os.utime(note, ns=(0, note.stat().st_mtime_ns + 1))  # the new run has saved its own step 2
+    check(*here)
+
+
+def note_again(run: Path, step: int) -> None:
+    """Note a checkpoint of this step at a time of its own, as a later run does."""
+    note = run / "latest_checkpointed_iteration.txt"
+    before = note.stat().st_mtime_ns
+    (run / f"global_step_{step}").mkdir(exist_ok=True)
+    note.write_text(str(step))
+    os.utime(note, ns=(0, before + 1))
+
+
+def test_a_run_that_is_continued_by_name_is_the_run_of_its_folder_again(folder: Path) -> None:
+    here = ("trainer.default_local_dir=run", "trainer.save_freq=1", "trainer.total_training_steps=9")
+    named = (*here, "trainer.resume_mode=resume_path", "trainer.resume_from_path=run/global_step_2")
+    write_tasks(folder / "tasks.parquet")
+    other = (*here, "data.train_files=tasks.parquet", "data.val_files=tasks.parquet", "data.train_batch_size=64")
+    remember(*here)
+    write_checkpoint(folder / "run", 2)
+    remember(*other, "trainer.resume_mode=disable", method="tool_rollout")  # it ends before its first checkpoint
+
+    remember(*named)
+    check(*here)  # before its first checkpoint
+    note_again(folder / "run", 3)
+
+    check(*here)
+    assert refusal(*other, method="tool_rollout").startswith(
+        f"run holds step 3 of a run that began from {folder}/model with +method=pivotrl, and this launch begins from "
+    )
+
+
+def test_a_run_from_another_checkpoint_than_the_latest_of_its_folder_does_not_go_on_from_that_one(folder: Path) -> None:
+    here = ("trainer.default_local_dir=run", "trainer.save_freq=1", "trainer.total_training_steps=9")
+    by_name = (*here, "trainer.resume_mode=resume_path")
+    for run in ("run", "elsewhere"):
+        write_checkpoint(folder / run, 1)
+        write_checkpoint(folder / run, 2)
+
+    for checkpoint in ("run/global_step_1", "elsewhere/global_step_2"):
+        remember(*by_name, f"trainer.resume_from_path={checkpoint}")
+        assert refusal(*here).startswith(
+            "run holds step 2 of an earlier run, since the last run there began anew, or from"
+        )
+    note_again(folder / "run", 2)
     check(*here)
 
 

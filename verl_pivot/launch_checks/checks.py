@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -29,6 +30,7 @@ from verl_pivot.launch_checks.resuming import (
     check_num_gpus,
     check_resume,
     check_total_steps,
+    latest_folder,
     noted_at,
     resumed_folder,
     step_of,
@@ -118,13 +120,22 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
 
 
 def remember_run(config: DictConfig, chosen: Mapping[str, str]) -> None:
-    """Record what a launch begins from, if it saves checkpoints and resumes none; later `check_launch` reads it.
+    """Record what a launch begins from, if it saves checkpoints; later `check_launch` reads it.
+
+    A launch that goes on by itself (`trainer.resume_mode=auto`) keeps the record of its run.
 
     Raises:
         ConfigError: If the folder of the checkpoints cannot be written.
     """
-    if not _is_remote(config) and _saves(config) and step_of(_resumed_folder(config)) == 0:
-        write_record(Path(config.trainer.default_local_dir), _run_record(config, chosen))
+    if _is_remote(config) or not _saves(config):
+        return
+    resumed, folder = _resumed_folder(config), Path(config.trainer.default_local_dir)
+    if config.trainer.resume_mode == "auto" and step_of(resumed):
+        return
+    record, latest = _run_record(config, chosen), latest_folder(folder)
+    if resumed is not None and latest is not None and resumed.resolve() == latest.resolve():
+        record = replace(record, earlier_note=None)  # the folder's checkpoints are those of this run
+    write_record(folder, record)
 
 
 def begin_states(config: DictConfig) -> None:
