@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from traceback import print_exc
 from typing import Any
 
@@ -211,12 +212,13 @@ def _is_open(path: str) -> bool:
     return any(part.endswith(("_kwargs", "override_config")) for part in path.split("."))
 
 
-def check_groups(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> None:
+def check_groups(arguments: Sequence[str], groups: Mapping[str, Sequence[str]], folders: Sequence[Path] = ()) -> None:
     """Refuse a misspelt config group: Hydra takes `+methd=pivotrl` for a new key and trains with verl's defaults.
 
     Args:
         arguments: Words of the command line.
         groups: {config group of this package: its options}.
+        folders: Further folders in which Hydra looks for configs; a group of the user's own is a folder in one of them.
 
     Raises:
         ConfigError: Naming the group that was probably meant.
@@ -226,6 +228,8 @@ def check_groups(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) 
         key, _, value = argument.partition("=")
         group = key.lstrip("+")
         if not key.startswith("+") or group in groups or "." in group:
+            continue
+        if any((folder / group.partition("@")[0].lstrip("/")).is_dir() for folder in folders):
             continue
         meant = options.get(value) or _nearest(group, list(groups))
         if meant:
