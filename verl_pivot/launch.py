@@ -88,8 +88,8 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
     Raises:
         ConfigError: Naming the setting and the remedy.
     """
-    check_hooks(choices)
     chosen = chosen_groups(choices, config)
+    check_hooks(chosen)
     check_settings_of_groups(config, chosen)
     check_config(config, overrides)
     check_launch(config, chosen)
