@@ -124,12 +124,34 @@ def test_a_script_without_one_launch_is_refused(text: str, said: str, tmp_path: 
         launch(tmp_path, text)
 
 
-@pytest.mark.parametrize("word", ["data.seed=$(date +%s)", "data.seed=`date`", "data.seed=$SEED"])
-def test_what_only_a_shell_can_tell_is_refused_unless_it_is_replaced(word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "value",
+    ["$(date +%s)", "`date`", "$SEED", "${SEED:?set it}", "${SEED?}", "${SEED:+1}", "${SEED:=1}", "${SEED%/}",
+     "${SEED##*/}", "${#SEED}", "${!SEED}", "${SEED/a/b}", "${SEED:0:3}", "${SEED^^}", "${SEED,}"],
+)  # fmt: skip
+def test_what_only_a_shell_can_tell_is_refused_unless_it_is_replaced(value: str, tmp_path: Path) -> None:
+    word = f"data.seed={value}"
     with pytest.raises(ConfigError, match="whose value only a shell can compute: write the value into the file"):
         shortened((word,), tmp_path, tmp_path / "model", CPU)
 
     shortened((word.replace("data.seed", "trainer.default_local_dir"),), tmp_path, tmp_path / "model", CPU)
+
+
+def test_an_expansion_that_only_a_shell_knows_is_refused_with_its_word_also_behind_an_assignment(
+    tmp_path: Path,
+) -> None:
+    script = "ROOT=${DATA%/}\npython -m verl.trainer.main_ppo data.train_files=$ROOT/a.parquet\n"
+
+    with pytest.raises(
+        ConfigError, match=r"^the launch has 'data\.train_files=\$\{DATA%/\}/a\.parquet', whose value only"
+    ):
+        shortened(launch(tmp_path, script, DATA="/data/"), tmp_path, tmp_path / "model", CPU)
+
+
+def test_interpolations_of_hydra_stay(tmp_path: Path) -> None:
+    words = ("a=${data.seed}", "b=${now:%Y-%m-%d}", "c=${oc.env:HOME,x}", "d=${eval:1+2}", "e=${verl_pivot.config:a/b}")
+
+    assert shortened(words, tmp_path, tmp_path / "model", CPU).overrides[:5] == words
 
 
 def test_only_model_sizes_steps_and_what_is_saved_are_replaced(tmp_path: Path) -> None:
