@@ -140,12 +140,45 @@ def test_a_training_file_without_pivots_is_refused_by_pivotrl_alone(folder: Path
 
 def test_a_reward_function_is_refused_by_pivotrl_where_all_rows_are_pivots(folder: Path) -> None:
     function = "reward.custom_reward_function.path=mine.py"
+    (folder / "mine.py").write_text("def compute_score(**_): return 0.0\n")
     rows = [{"prompt": [{"role": "user", "content": "Hello."}], "data_source": "made_up"}] * 64
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "problems.parquet")
 
     assert refusal(function).startswith("reward.custom_reward_function.path=mine.py does nothing, since all rows of ")
     check(function, "data.val_files=problems.parquet")
     check(function, "data.train_files=problems.parquet", "data.train_batch_size=64", method="tool_rollout")
+
+
+def test_a_reward_function_that_is_not_there_is_refused_without_running_its_file(folder: Path) -> None:
+    write_tasks(folder / "tasks.parquet")
+    key = "reward.custom_reward_function"
+    files = ("data.train_files=tasks.parquet", "data.val_files=tasks.parquet", "data.train_batch_size=64")
+    mine = (*files, f"{key}.path=mine.py")
+
+    assert refusal(*mine, method="tool_rollout") == (
+        f"{key}.path=mine.py: there is no file mine.py in {folder}; name the file of the reward function"
+    )
+    (folder / "mine.py").write_text("raise SystemExit\nasync def score(**_): ...\nother = score\n")
+    assert refusal(*mine, method="tool_rollout") == (
+        f"{key}.path=mine.py has no compute_score: name its reward function with {key}.name"
+    )
+    check(*mine, f"{key}.name=score", method="tool_rollout")
+    check(*files, f"{key}.path=file://{folder}/mine.py", f"{key}.name=other", method="tool_rollout")
+    (folder / "mine.py").write_text("from others import *\n")
+    check(*mine, method="tool_rollout")
+    (folder / "mine.py").write_text("def compute_score(:\n")
+    assert refusal(*mine, method="tool_rollout").startswith(f"{key}.path=mine.py is not valid Python: ")
+
+
+def test_batches_of_prompts_that_do_not_divide_the_batch_of_a_step_are_refused(folder: Path) -> None:
+    size = "data.gen_batch_size=48"
+
+    assert refusal(size) == (
+        f"{size} must divide data.train_batch_size=64, since verl takes the prompts of a step in batches of that size: "
+        "leave it out, or choose a divisor"
+    )
+    check("data.gen_batch_size=16")
+    check(size, "trainer.v1.trainer_mode=colocate_async")
 
 
 def write_tasks(path: Path, **columns: object) -> None:
@@ -744,6 +777,7 @@ def test_a_value_with_which_nothing_can_be_trained_is_refused(folder: Path, over
         ("algorithm.adv_estimator", "gpro", "grpo"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode", "vanila", "vanilla"),
         ("actor_rollout_ref.rollout.name", "sglnag", "sglang"),
+        ("trainer.logger", "consoel", "console"),
     ],
 )
 def test_a_name_that_verl_does_not_know_is_refused_with_the_nearest(

@@ -35,7 +35,7 @@ from verl_pivot.launch_checks.resuming import (
     resumed_folder,
     step_of,
 )
-from verl_pivot.launch_checks.reward_functions import check_reward_function
+from verl_pivot.launch_checks.reward_functions import check_function_file, check_reward_function
 from verl_pivot.launch_checks.rubrics import keeps_criteria
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
 from verl_pivot.launch_checks.sampling import check_sampling
@@ -53,6 +53,7 @@ from verl_pivot.launch_checks.training_files import (
     read_files,
 )
 from verl_pivot.launch_checks.values import (
+    check_generation_batch,
     check_loggers,
     check_mini_batch,
     check_shared_mini_batches,
@@ -89,13 +90,17 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
             check_shared_mini_batches(config, trains_critic=needs_critic(config))
     if "resampling" in config.pivot:
         check_batch(config, parse_resampling(config))
+    else:
+        check_generation_batch(config)
     check_verl_names(config)
     _check_sequence_parallel(config)
     check_separate_trainer(config)
     if _is_remote(config):
         return
     load_verifier_modules(config.pivot.get("verifier_modules", ()))  # a launch of stock verl with a router has none
-    check_reward_function(config.reward.custom_reward_function.path)
+    function = config.reward.custom_reward_function
+    check_reward_function(function.path)
+    check_function_file(function.path, str(function.name))
     check_engine(str(config.actor_rollout_ref.rollout.name))
     check_engine_size(config)
     _check_model_paths(config)

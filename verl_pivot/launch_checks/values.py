@@ -120,6 +120,25 @@ def check_mini_batch(config: DictConfig) -> None:
         )
 
 
+def check_generation_batch(config: DictConfig) -> None:
+    """Refuse a size of the batches of prompts that does not divide a step's; verl would say so in the first step.
+
+    Raises:
+        ConfigError: Naming both keys.
+    """
+    size, batch = config.data.get("gen_batch_size"), config.data.train_batch_size
+    replaces = OmegaConf.select(config, "algorithm.filter_groups.enable") or OmegaConf.select(
+        config, "trainer.v1.sampler.sync_refill_failed_groups"
+    )
+    if not size or replaces or config.trainer.v1.trainer_mode != "sync":
+        return  # verl has a size of its own
+    if not isinstance(size, int) or batch % size:
+        raise ConfigError(
+            f"data.gen_batch_size={size} must divide data.train_batch_size={batch}, since verl takes the prompts of a "
+            "step in batches of that size: leave it out, or choose a divisor"
+        )
+
+
 def check_shared_mini_batches(config: DictConfig, *, trains_critic: bool) -> None:
     """Refuse mini-batches that FSDP cannot share among the GPUs; verl would end in the first update.
 
