@@ -14,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rapidfuzz.distance import OSA
 
 from verl_pivot.browser.settings import use_browser_of
+from verl_pivot.configuration import private_folder
 from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
 from verl_pivot.launch_checks.checks import begin_states, check_launch, remember_run
@@ -178,6 +179,7 @@ def _check_sampling_sections(config: DictConfig) -> None:
         check_tree_search(config)
     if "router" in config.pivot:
         parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
+        private_folder()  # for the file from which verl reads these settings
 
 
 def _check_judges(config: DictConfig) -> None:
