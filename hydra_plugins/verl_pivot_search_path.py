@@ -1,6 +1,7 @@
 """Hydra plugin that puts the configs of this package on the search path; this folder is where Hydra finds it."""
 
 import sys
+from pathlib import Path
 
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.plugins.search_path_plugin import SearchPathPlugin
@@ -13,9 +14,10 @@ class VerlPivotSearchPathPlugin(SearchPathPlugin):  # type: ignore[misc]  # hydr
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         register_resolvers()
+        paths = [str(element.path) for element in search_path.get_path()]
         search_path.append(provider="verl-pivot", path=f"file://{configs_dir()}")
-        if any(_is_verls_trainer(str(element.path)) for element in search_path.get_path()):
-            _check_command_line()
+        if any(map(_is_verls_trainer, paths)):
+            _check_command_line([Path(path.removeprefix("file://")) for path in paths if "pkg://" not in path])
 
 
 def _is_verls_trainer(path: str) -> bool:
@@ -23,13 +25,13 @@ def _is_verls_trainer(path: str) -> bool:
     return path.replace(".", "/").endswith("verl/trainer/config")
 
 
-def _check_command_line() -> None:
+def _check_command_line(folders: list[Path]) -> None:
     from verl_pivot.errors import ConfigError
     from verl_pivot.launch import check_groups
-    from verl_pivot.launch_checks.groups import check_arguments
+    from verl_pivot.launch_checks.groups import check_arguments, config_folders
 
     try:
-        check_groups(sys.argv[1:], config_groups())
+        check_groups(sys.argv[1:], config_groups(), [*folders, *config_folders(sys.argv[1:])])
         check_arguments(sys.argv[1:])
     except ConfigError as error:
         raise SystemExit(f"verl-pivot: {error}") from error

@@ -6,11 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from tests.support.launching import MINIMAL
 from tests.support.paths import ROOT
+from verl_pivot import hook_check
+from verl_pivot.errors import ConfigError
 from verl_pivot.hook_check import HookDifference, chosen_parts, describe, hook_differences, needed_differences
 from verl_pivot.hooks import HOOKS, Hook
+from verl_pivot.launch import check_all
 
 PACKAGE = ROOT / "verl_pivot"
 CLASSES = {
@@ -96,6 +100,20 @@ def test_a_launch_is_stopped_only_by_a_hook_that_it_needs(choices: dict[str, str
     differences = [HookDifference(hook=hook, what="is not there")]
 
     assert bool(needed_differences(differences, chosen_parts(choices))) is stopped
+
+
+def test_a_launch_is_stopped_by_a_hook_that_a_method_needs_which_a_config_of_ones_own_builds_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hook = next(hook for hook in HOOKS if "grpo_roc" in hook.needed_by)
+    monkeypatch.setattr(hook_check, "is_tested_release", lambda: False)
+    monkeypatch.setattr(hook_check, "hook_differences", lambda: (HookDifference(hook=hook, what="is not there"),))
+    config = OmegaConf.create({"pivot": {"resampling": {}}})
+
+    with pytest.raises(
+        ConfigError, match=r"is not there\. \+method=grpo_roc cannot run on it: pip install verl==0\.9\.1"
+    ):
+        check_all(config, {"method": "mine"}, [])
 
 
 @pytest.mark.parametrize("part", CLASSES)

@@ -1,13 +1,19 @@
 """A misspelt launch command stops with one sentence before anything starts."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from hydra import compose, initialize_config_module
+from hydra._internal.config_search_path_impl import ConfigSearchPathImpl
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
+from hydra_plugins.verl_pivot_search_path import VerlPivotSearchPathPlugin
 from verl_pivot.configuration import config_groups
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import LaunchCheck, check_config, check_groups
+from verl_pivot.launch_checks.groups import config_folders
 
 CONFIG = {
     "pivot": {"verifier_modules": [], "max_undecided_batches": 3},
@@ -28,6 +34,43 @@ def test_a_misspelt_group_is_refused_with_what_was_meant(argument: str, meant: s
 @pytest.mark.parametrize("argument", ["+method=pivotrl", "+local=cpu", "trainer.device=cpu", "+data.a=cpu", "+x=1"])
 def test_other_arguments_pass(argument: str) -> None:
     check_groups([argument], config_groups())
+
+
+@pytest.mark.parametrize("argument", ["+experiment=retool", "+experiment@_global_=pivotrl", "+lab/mine=cpu"])
+def test_a_group_of_ones_own_may_have_options_with_the_names_of_ours(argument: str, tmp_path: Path) -> None:
+    for group in ("experiment", "lab/mine"):
+        (tmp_path / group).mkdir(parents=True)
+
+    check_groups([argument], config_groups(), [tmp_path / "none", tmp_path])
+    with pytest.raises(ConfigError, match="names no config group"):
+        check_groups([argument], config_groups(), [tmp_path / "none"])
+    with pytest.raises(ConfigError, match=r"did you mean \+method=pivotrl\?"):
+        check_groups(["+methd=pivotrl"], config_groups(), [tmp_path])
+
+
+def test_folders_of_configs_are_those_that_the_command_line_names() -> None:
+    words = [
+        "--config-dir",
+        "a",
+        "-cd=b",
+        "--config-dir=c",
+        "hydra.searchpath=[file:///d/e,'file://f',pkg://mine]",
+        "-cd",
+    ]
+
+    assert config_folders(words) == [*map(Path, ("a", "b", "c", "/d/e", "f", "pkg://mine")), Path()]
+
+
+def test_a_group_in_a_folder_of_hydras_search_path_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "experiment").mkdir()
+    monkeypatch.setattr(sys, "argv", ["main_ppo", "+experiment=retool"])
+    search_path = ConfigSearchPathImpl()
+    search_path.append("main", "file:///packages/verl/trainer/config")
+
+    with pytest.raises(SystemExit, match="names no config group"):
+        VerlPivotSearchPathPlugin().manipulate_search_path(search_path)
+    search_path.append("schema", f"file://{tmp_path}")
+    VerlPivotSearchPathPlugin().manipulate_search_path(search_path)
 
 
 @pytest.mark.parametrize(

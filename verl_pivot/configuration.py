@@ -4,17 +4,21 @@ Every start of Hydra imports this module, so it must not import anything slow.
 """
 
 import os
+import stat
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from verl_pivot.errors import ConfigError
 from verl_pivot.objective.settings import OBJECTIVES
 
 _NO_GROUPS = frozenset({"tools", "chat_templates", "principles", "rewards", "synthesis"})
 """Folders of configs/ that Hydra does not read."""
+_WRITTEN_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def configs_dir() -> Path:
@@ -52,13 +56,29 @@ def _replay_buffer(trainer_mode: str, kind: str = "Pivot") -> str:
 def router_file(section: DictConfig) -> str:
     """Path of a YAML file with the section `pivot.router`, which verl reads; equal settings give the same path."""
     text = OmegaConf.to_yaml(section, resolve=True)
-    folder = Path(tempfile.gettempdir()) / f"verl-pivot-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / f"router-{sha256(text.encode()).hexdigest()[:16]}.yaml"
+    path = private_folder() / f"router-{sha256(text.encode()).hexdigest()[:16]}.yaml"
     unfinished = path.with_suffix(f".{os.getpid()}")
     unfinished.write_text(text)
     unfinished.replace(path)
     return str(path)
+
+
+def private_folder() -> Path:
+    """Folder below the temporary folder to which only this user writes; it is made if it is not there.
+
+    Raises:
+        ConfigError: If something else has its name, such as a folder that another user of the machine made.
+    """
+    folder = Path(tempfile.gettempdir()) / f"verl-pivot-{os.getuid()}"
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & _WRITTEN_BY_OTHERS:
+        raise ConfigError(
+            f"{folder} is not a folder to which only you can write, and verl would read the router's settings from it: "
+            "remove it, or set TMPDIR to a folder of your own"
+        )
+    return folder
 
 
 def _validation_file(train_files: object) -> object:

@@ -47,7 +47,7 @@ def check_hooks(choices: Mapping[str, object]) -> None:
     """Compare the hooks if verl is not the tested release; print what differs, and go on if this launch can.
 
     Args:
-        choices: {config group: option} of the launch, as Hydra composed it.
+        choices: {config group: option} of the launch; a method is named as this package names it.
 
     Raises:
         ConfigError: If the method, the router or `+local=cpu` of this launch needs a hook that differs.

@@ -3,6 +3,7 @@
 import re
 import sys
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from traceback import print_exc
 from typing import Any
 
@@ -13,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from rapidfuzz.distance import OSA
 
 from verl_pivot.browser.settings import use_browser_of
+from verl_pivot.configuration import private_folder
 from verl_pivot.errors import ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
 from verl_pivot.launch_checks.checks import begin_states, check_launch, remember_run
@@ -87,8 +89,8 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
     Raises:
         ConfigError: Naming the setting and the remedy.
     """
-    check_hooks(choices)
     chosen = chosen_groups(choices, config)
+    check_hooks(chosen)
     check_settings_of_groups(config, chosen)
     check_config(config, overrides)
     check_launch(config, chosen)
@@ -177,6 +179,7 @@ def _check_sampling_sections(config: DictConfig) -> None:
         check_tree_search(config)
     if "router" in config.pivot:
         parse_router(OmegaConf.to_container(config.pivot.router, resolve=True), "pivot.router")
+        private_folder()  # for the file from which verl reads these settings
 
 
 def _check_judges(config: DictConfig) -> None:
@@ -211,12 +214,13 @@ def _is_open(path: str) -> bool:
     return any(part.endswith(("_kwargs", "override_config")) for part in path.split("."))
 
 
-def check_groups(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) -> None:
+def check_groups(arguments: Sequence[str], groups: Mapping[str, Sequence[str]], folders: Sequence[Path] = ()) -> None:
     """Refuse a misspelt config group: Hydra takes `+methd=pivotrl` for a new key and trains with verl's defaults.
 
     Args:
         arguments: Words of the command line.
         groups: {config group of this package: its options}.
+        folders: Further folders in which Hydra looks for configs; a group of the user's own is a folder in one of them.
 
     Raises:
         ConfigError: Naming the group that was probably meant.
@@ -226,6 +230,8 @@ def check_groups(arguments: Sequence[str], groups: Mapping[str, Sequence[str]]) 
         key, _, value = argument.partition("=")
         group = key.lstrip("+")
         if not key.startswith("+") or group in groups or "." in group:
+            continue
+        if any((folder / group.partition("@")[0].lstrip("/")).is_dir() for folder in folders):
             continue
         meant = options.get(value) or _nearest(group, list(groups))
         if meant:

@@ -16,7 +16,7 @@ MODEL = "actor_rollout_ref.model"
 def test_an_adapter_of_lora_is_trained_in_batches_cut_by_tokens_which_accumulate_gradients(tmp_path: Path) -> None:
     steps = run_short_launch(
         tmp_path, "grpo_roc", f"{MODEL}.lora_rank=4", f"{MODEL}.lora.merge=True", f"{ACTOR}.use_dynamic_bsz=True",
-        f"{ACTOR}.ppo_max_token_len_per_gpu=2048", num_workers=2,
+        f"{ACTOR}.ppo_max_token_len_per_gpu=2560", num_workers=2,
     )  # fmt: skip
 
     assert sorted(steps) == [1, 2]

@@ -1,5 +1,9 @@
 """Every shipped config composes with the stock ppo_trainer and sets only known keys."""
 
+import os
+import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from copy import deepcopy
 from functools import cache
@@ -12,7 +16,7 @@ from hydra import compose, initialize_config_module
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 
-from verl_pivot.configuration import config_groups, configs_dir
+from verl_pivot.configuration import config_groups, configs_dir, router_file
 from verl_pivot.data.curriculum import CurriculumOptions, parse_options
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
@@ -218,6 +222,42 @@ def test_a_routers_settings_reach_verl_as_a_file_with_the_limits_of_the_launch(o
     settings = parse_router(written, "file")
     assert (settings.policy, settings.max_response_tokens, settings.kv_forecast.fill) == (option, 12_288, 0.7)
     assert set(written) == set(RouterSettings.model_fields)
+
+
+def test_a_folder_for_the_routers_settings_to_which_others_can_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    folder = tmp_path / f"verl-pivot-{os.getuid()}"
+    said = f"{folder} is not a folder to which only you can write, and verl would read the router's settings from it: "
+    section = OmegaConf.create({"policy": "kv_forecast", "max_response_tokens": 64})
+
+    path = Path(router_file(section))
+    assert (path.parent, folder.stat().st_mode & 0o777) == (folder, 0o700)
+    assert Path(router_file(section)) == path
+    for mode in (0o777, 0o720):
+        folder.chmod(mode)
+        with pytest.raises(ConfigError, match=f"^{re.escape(said)}remove it, or set TMPDIR to a folder of your own$"):
+            router_file(section)
+    shutil.rmtree(folder)
+    (tmp_path / "elsewhere").mkdir()
+    folder.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        router_file(section)
+    folder.unlink()
+    folder.write_text("")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        check_config(OmegaConf.create({"pivot": {"router": section}}), [])
+
+
+def test_a_folder_for_the_routers_settings_of_another_user_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+
+    with pytest.raises(ConfigError, match="is not a folder to which only you can write"):
+        router_file(OmegaConf.create({"policy": "kv_forecast"}))
 
 
 def test_the_defaults_of_a_router_are_those_of_its_config() -> None:

@@ -23,6 +23,7 @@ from verl_pivot.launch_checks.groups import check_arguments
 from verl_pivot.launch_checks.owned_settings import check_owned_settings
 from verl_pivot.launch_checks.run_record import RunRecord
 from verl_pivot.launch_checks.training_files import read_files
+from verl_pivot.launch_checks.values import check_token_limits
 from verl_pivot.launch_checks.void_settings import check_void_settings
 
 
@@ -139,12 +140,45 @@ def test_a_training_file_without_pivots_is_refused_by_pivotrl_alone(folder: Path
 
 def test_a_reward_function_is_refused_by_pivotrl_where_all_rows_are_pivots(folder: Path) -> None:
     function = "reward.custom_reward_function.path=mine.py"
+    (folder / "mine.py").write_text("def compute_score(**_): return 0.0\n")
     rows = [{"prompt": [{"role": "user", "content": "Hello."}], "data_source": "made_up"}] * 64
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), folder / "problems.parquet")
 
     assert refusal(function).startswith("reward.custom_reward_function.path=mine.py does nothing, since all rows of ")
     check(function, "data.val_files=problems.parquet")
     check(function, "data.train_files=problems.parquet", "data.train_batch_size=64", method="tool_rollout")
+
+
+def test_a_reward_function_that_is_not_there_is_refused_without_running_its_file(folder: Path) -> None:
+    write_tasks(folder / "tasks.parquet")
+    key = "reward.custom_reward_function"
+    files = ("data.train_files=tasks.parquet", "data.val_files=tasks.parquet", "data.train_batch_size=64")
+    mine = (*files, f"{key}.path=mine.py")
+
+    assert refusal(*mine, method="tool_rollout") == (
+        f"{key}.path=mine.py: there is no file mine.py in {folder}; name the file of the reward function"
+    )
+    (folder / "mine.py").write_text("raise SystemExit\nasync def score(**_): ...\nother = score\n")
+    assert refusal(*mine, method="tool_rollout") == (
+        f"{key}.path=mine.py has no compute_score: name its reward function with {key}.name"
+    )
+    check(*mine, f"{key}.name=score", method="tool_rollout")
+    check(*files, f"{key}.path=file://{folder}/mine.py", f"{key}.name=other", method="tool_rollout")
+    (folder / "mine.py").write_text("from others import *\n")
+    check(*mine, method="tool_rollout")
+    (folder / "mine.py").write_text("def compute_score(:\n")
+    assert refusal(*mine, method="tool_rollout").startswith(f"{key}.path=mine.py is not valid Python: ")
+
+
+def test_batches_of_prompts_that_do_not_divide_the_batch_of_a_step_are_refused(folder: Path) -> None:
+    size = "data.gen_batch_size=48"
+
+    assert refusal(size) == (
+        f"{size} must divide data.train_batch_size=64, since verl takes the prompts of a step in batches of that size: "
+        "leave it out, or choose a divisor"
+    )
+    check("data.gen_batch_size=16")
+    check(size, "trainer.v1.trainer_mode=colocate_async")
 
 
 def write_tasks(path: Path, **columns: object) -> None:
@@ -254,6 +288,80 @@ def test_a_resume_that_would_train_no_step_is_refused(folder: Path) -> None:
     check(here, "trainer.total_training_steps=2", "trainer.val_only=True")
 
 
+@pytest.mark.parametrize(
+    ("key", "overrides"),
+    [
+        ("actor_rollout_ref.actor.ppo", ("actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu=400",)),
+        ("actor_rollout_ref.rollout.log_prob", ()),
+        ("actor_rollout_ref.ref.log_prob", ("actor_rollout_ref.actor.use_kl_loss=True",)),
+        ("critic.ppo", ("algorithm.adv_estimator=gae", "critic.use_dynamic_bsz=True", "pivot.objective=verl")),
+    ],
+)
+def test_micro_batches_cut_by_tokens_that_cannot_hold_the_longest_row_are_refused(
+    folder: Path, key: str, overrides: tuple[str, ...]
+) -> None:
+    key = f"{key}_max_token_len_per_gpu"
+    lengths = ("data.max_prompt_length=300", "data.max_response_length=100", *overrides)
+    dynamic = "actor_rollout_ref.actor.use_dynamic_bsz=True"
+
+    assert refusal(*lengths, dynamic, f"{key}=399") == (
+        f"{key}=399 cannot hold a row of 400 tokens, as long as rows may be, and with use_dynamic_bsz=True verl would "
+        "end at the first such row: set it to 400 or more, or lower data.max_prompt_length + data.max_response_length"
+    )
+    check(*lengths, dynamic, f"{key}=400")
+
+
+def test_micro_batches_cut_by_tokens_hold_rows_that_are_split_or_as_long_as_the_context(folder: Path) -> None:
+    key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    dynamic = "actor_rollout_ref.actor.use_dynamic_bsz=True"
+
+    check(f"{key}=399")  # all micro-batches have the same number of rows
+    check(dynamic, f"{key}=256", "actor_rollout_ref.actor.ulysses_sequence_parallel_size=2",
+          "data.max_prompt_length=400")  # fmt: skip
+    check(dynamic, f"{key}=512")  # prompt and response may have 6,144 tokens, and the model has 512
+    assert f"{key}=511 cannot hold a row of 512 tokens" in refusal(dynamic, f"{key}=511")
+
+
+def test_micro_batches_of_l0_hold_a_whole_context() -> None:
+    config = composed("actor_rollout_ref.actor.use_dynamic_bsz=True", method="l0")
+
+    with pytest.raises(
+        ConfigError, match=r"=16384 cannot hold a row of 19456 tokens.* or lower pivot\.notebook\.max_con"
+    ):
+        check_token_limits(config, None, trains_critic=False)
+    check_token_limits(config, 16_384, trains_critic=False)
+
+
+def test_a_validation_alone_that_would_train_is_refused(folder: Path) -> None:
+    alone, skipped = "trainer.val_only=True", "trainer.val_before_train=False"
+
+    assert refusal(alone, skipped) == (
+        f"{alone} does nothing beside {skipped}, so that verl would train: leave out {skipped}"
+    )
+    check(alone)
+    check(skipped)
+
+
+def test_more_steps_than_the_epochs_have_are_refused(folder: Path) -> None:
+    write_pivots(folder / "three.parquet", num=15)  # 3 steps of 4 rows in each epoch
+    write_checkpoint(folder / "run", 90)
+    here = ("data.train_files=three.parquet", "data.train_batch_size=4", "trainer.default_local_dir=run")
+
+    assert refusal(*here, "trainer.total_training_steps=125") == (
+        "trainer.total_training_steps=125 is more than the 90 steps of trainer.total_epochs=30 (3 in each epoch), "
+        "after which verl would end without its last checkpoint and validation: raise trainer.total_epochs to 42 "
+        "or more"
+    )
+    check(*here, "trainer.total_training_steps=125", "trainer.total_epochs=42")
+
+
+def test_a_stage_has_its_steps_on_a_small_set_of_problems(folder: Path) -> None:
+    write_tasks(folder / "hard.parquet")
+    files = ("data.train_files=hard.parquet", "data.val_files=hard.parquet", "data.train_batch_size=64")
+
+    check(*files, "+stage=rstar2_3", method="grpo_roc")
+
+
 def test_a_resume_of_shards_of_another_number_of_gpus_is_refused(folder: Path) -> None:
     write_checkpoint(folder / "run", 2)
     (folder / "run" / "global_step_2" / "actor").mkdir()
@@ -264,6 +372,20 @@ def test_a_resume_of_shards_of_another_number_of_gpus_is_refused(folder: Path) -
         "run/global_step_2 was saved by 4 GPUs, and verl cannot resume it on the 8 GPUs of the launch"
     )
     check(*here, "trainer.n_gpus_per_node=2")
+
+
+def test_a_run_that_keeps_the_optimizer_and_has_taken_no_step_is_checked_as_any_checkpoint(folder: Path) -> None:
+    """`verl-pivot next-stage --keep-optimizer` writes it."""
+    write_checkpoint(folder / "run", 0)
+    (folder / "run" / "global_step_0" / "actor").mkdir()
+    (folder / "run" / "global_step_0" / "actor" / "fsdp_config.json").write_text('{"world_size": 4}')
+    here, four = "trainer.default_local_dir=run", "trainer.n_gpus_per_node=4"
+
+    assert refusal(here).startswith("run/global_step_0 was saved by 4 GPUs, and verl cannot resume it on the 8 GPUs of")
+    check(here, four)
+    assert refusal(here, four, "algorithm.adv_estimator=gae", "pivot.objective=verl").startswith(
+        "run/global_step_0 holds no critic, and the launch trains one"
+    )
 
 
 def test_a_resume_without_the_critic_that_the_launch_trains_is_refused(folder: Path) -> None:
@@ -314,6 +436,17 @@ def test_a_checkpoint_that_is_named_and_not_there_is_refused(folder: Path) -> No
     assert "must be auto, disable or resume_path" in refusal("trainer.resume_mode=never")
 
 
+def test_a_named_checkpoint_with_a_slash_at_its_end_is_refused(folder: Path) -> None:
+    write_checkpoint(folder / "run", 2)
+    key = "trainer.resume_from_path"
+
+    assert refusal("trainer.resume_mode=resume_path", f"{key}=run/global_step_2/") == (
+        f"{key}=run/global_step_2/ ends in a slash, behind which verl finds no number of a step: write "
+        f"{key}=run/global_step_2"
+    )
+    check("trainer.resume_mode=resume_path", f"{key}=run/global_step_2")
+
+
 def test_a_checkpoint_whose_folder_was_removed_does_not_count(folder: Path) -> None:
     write_checkpoint(folder / "run", 2)
     (folder / "run" / "global_step_2").rmdir()
@@ -362,14 +495,58 @@ def test_checkpoints_of_a_run_that_a_later_one_replaced_are_not_taken_for_its_ow
     remember(*anew)
 
     assert refusal(*here) == (
-        "run holds step 2 of an earlier run, since the last run there began anew and ended before its first "
-        "checkpoint: begin anew again with trainer.resume_mode=disable, continue the earlier run with "
+        "run holds step 2 of an earlier run, since the last run there began anew, or from another checkpoint, and "
+        "ended before its first one: begin anew again with trainer.resume_mode=disable, continue the earlier run with "
         "trainer.resume_mode=resume_path, or name another trainer.default_local_dir"
     )
     check(*anew)
     check(*here, "trainer.resume_mode=resume_path", "trainer.resume_from_path=run/global_step_2")
     note = folder / "run" / "latest_checkpointed_iteration.txt"
     os.utime(note, ns=(0, note.stat().st_mtime_ns + 1))  # the new run has saved its own step 2
+    check(*here)
+
+
+def note_again(run: Path, step: int) -> None:
+    """Note a checkpoint of this step at a time of its own, as a later run does."""
+    note = run / "latest_checkpointed_iteration.txt"
+    before = note.stat().st_mtime_ns
+    (run / f"global_step_{step}").mkdir(exist_ok=True)
+    note.write_text(str(step))
+    os.utime(note, ns=(0, before + 1))
+
+
+def test_a_run_that_is_continued_by_name_is_the_run_of_its_folder_again(folder: Path) -> None:
+    here = ("trainer.default_local_dir=run", "trainer.save_freq=1", "trainer.total_training_steps=9")
+    named = (*here, "trainer.resume_mode=resume_path", "trainer.resume_from_path=run/global_step_2")
+    write_tasks(folder / "tasks.parquet")
+    other = (*here, "data.train_files=tasks.parquet", "data.val_files=tasks.parquet", "data.train_batch_size=64")
+    remember(*here)
+    write_checkpoint(folder / "run", 2)
+    remember(*other, "trainer.resume_mode=disable", method="tool_rollout")  # it ends before its first checkpoint
+
+    remember(*named)
+    check(*here)  # before its first checkpoint
+    note_again(folder / "run", 3)
+
+    check(*here)
+    assert refusal(*other, method="tool_rollout").startswith(
+        f"run holds step 3 of a run that began from {folder}/model with +method=pivotrl, and this launch begins from "
+    )
+
+
+def test_a_run_from_another_checkpoint_than_the_latest_of_its_folder_does_not_go_on_from_that_one(folder: Path) -> None:
+    here = ("trainer.default_local_dir=run", "trainer.save_freq=1", "trainer.total_training_steps=9")
+    by_name = (*here, "trainer.resume_mode=resume_path")
+    for run in ("run", "elsewhere"):
+        write_checkpoint(folder / run, 1)
+        write_checkpoint(folder / run, 2)
+
+    for checkpoint in ("run/global_step_1", "elsewhere/global_step_2"):
+        remember(*by_name, f"trainer.resume_from_path={checkpoint}")
+        assert refusal(*here).startswith(
+            "run holds step 2 of an earlier run, since the last run there began anew, or from"
+        )
+    note_again(folder / "run", 2)
     check(*here)
 
 
@@ -453,6 +630,26 @@ def test_a_model_that_is_not_there_is_refused(
         check_model(path, {"HF_HUB_OFFLINE": "1"})
 
     assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["path", "tokenizer_path"])
+def test_a_spelling_of_the_models_path_that_verl_does_not_know_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    key = f"actor_rollout_ref.model.{key}"
+    said = "verl opens no path that ends in a slash or begins with ~: write"
+
+    assert refusal(f"{key}=./model/") == f"{key}=./model/: {said} {key}=./model"
+    assert refusal(f"{key}=no-one/no-model//") == f"{key}=no-one/no-model//: {said} {key}=no-one/no-model"
+    assert refusal(f"{key}='~/model'") == f"{key}=~/model: {said} {key}={folder}/model"
+    check(f"{key}=./model")
+
+
+def test_a_model_below_a_home_that_does_not_have_it_is_refused() -> None:
+    for path in ("~/there-is-no-model-here", "~no-user-of-this-name/model"):
+        with pytest.raises(ConfigError, match=f"^actor_rollout_ref.model.path={path} is not a folder on this machine"):
+            check_model(path)
 
 
 def test_a_model_that_can_be_downloaded_passes() -> None:
@@ -599,6 +796,7 @@ def test_a_value_with_which_nothing_can_be_trained_is_refused(folder: Path, over
         ("algorithm.adv_estimator", "gpro", "grpo"),
         ("actor_rollout_ref.actor.policy_loss.loss_mode", "vanila", "vanilla"),
         ("actor_rollout_ref.rollout.name", "sglnag", "sglang"),
+        ("trainer.logger", "consoel", "console"),
     ],
 )
 def test_a_name_that_verl_does_not_know_is_refused_with_the_nearest(

@@ -9,8 +9,10 @@ from omegaconf import DictConfig
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.engine import check_critic_attention, check_sequence_parallel, check_served_adapter
 from verl_pivot.launch_checks.gpus import check_engine_size, check_gpus
+from verl_pivot.launch_checks.process import needs_critic
 from verl_pivot.launch_checks.resuming import check_num_gpus
 from verl_pivot.launch_checks.separate_trainer import check_separate_trainer
+from verl_pivot.launch_checks.values import check_shared_mini_batches
 
 ROLLOUT = "actor_rollout_ref.rollout"
 
@@ -50,6 +52,58 @@ def test_an_engine_that_takes_more_gpus_than_there_are_is_refused(overrides: tup
     assert str(caught.value) == said
 
 
+def test_gpus_that_engines_cannot_share_without_a_rest_are_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_engine_size(composed("trainer.n_gpus_per_node=3"))
+
+    assert str(caught.value) == (
+        "3 GPUs (trainer: nnodes=1 x n_gpus_per_node=3) cannot be shared by engines of 2 GPUs each without a rest, "
+        f"which verl does not allow: change {ROLLOUT}.tensor_model_parallel_size or trainer.n_gpus_per_node"
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (
+            ("trainer.nnodes=3", "data.train_batch_size=64", f"{ROLLOUT}.n=16"),
+            "actor_rollout_ref.actor.ppo_mini_batch_size=64 prompts of actor_rollout_ref.rollout.n=16 rollouts cannot "
+            "be shared equally among 24 GPUs (trainer.nnodes x trainer.n_gpus_per_node / ulysses_sequence_parallel_size"
+            "), and verl would end in the first update: set it, and data.train_batch_size with it, to a multiple of 3",
+        ),
+        (
+            ("data.train_batch_size=64", f"{ROLLOUT}.n=1", "critic.ppo_mini_batch_size=4", "critic.enable=True"),
+            "critic.ppo_mini_batch_size=4 prompts of actor_rollout_ref.rollout.n=1 rollouts cannot be shared equally "
+            "among 8 GPUs (trainer.nnodes x trainer.n_gpus_per_node / ulysses_sequence_parallel_size), and verl would "
+            "end in the first update: set it, and data.train_batch_size with it, to a multiple of 8",
+        ),
+    ],
+)
+def test_mini_batches_that_the_gpus_cannot_share_are_refused(overrides: tuple[str, ...], said: str) -> None:
+    config = composed("actor_rollout_ref.actor.ppo_mini_batch_size=${data.train_batch_size}", *overrides)
+    with pytest.raises(ConfigError) as caught:
+        check_shared_mini_batches(config, trains_critic=needs_critic(config))
+
+    assert str(caught.value) == said
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("trainer.nnodes=3", "actor_rollout_ref.actor.ppo_mini_batch_size=48"),
+        ("trainer.nnodes=3", "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size=3"),
+        ("trainer.nnodes=3", "actor_rollout_ref.actor.strategy=megatron"),
+        ("critic.ppo_mini_batch_size=1", f"{ROLLOUT}.n=1"),  # no critic is trained
+        ("+local=cpu", "actor_rollout_ref.actor.ppo_mini_batch_size=1", f"{ROLLOUT}.n=1"),
+    ],
+)
+def test_mini_batches_that_the_gpus_share_pass(overrides: tuple[str, ...]) -> None:
+    sizes = ("actor_rollout_ref.actor.ppo_mini_batch_size=64", f"{ROLLOUT}.n=16")
+    config = composed(*sizes, *overrides)
+
+    check_shared_mini_batches(config, trains_critic=needs_critic(config))
+
+
 @pytest.mark.parametrize(
     "overrides",
     [
@@ -78,6 +132,15 @@ def test_a_launch_that_takes_more_gpus_than_the_machine_has_is_refused_with_the_
         "the launch takes 16 GPUs (trainer: nnodes=2 x n_gpus_per_node=8), this machine has 8, and no Ray cluster runs "
         "here: start the cluster first (ray start --head), or lower trainer.n_gpus_per_node"
     )
+    separate = ("trainer.v1.trainer_mode=separate_async", f"{ROLLOUT}.nnodes=1", f"{ROLLOUT}.n_gpus_per_node=4")
+    with pytest.raises(ConfigError) as caught:
+        check_gpus(composed("trainer.n_gpus_per_node=5", *separate), 8, alone)
+    assert str(caught.value) == (
+        f"the launch takes 9 GPUs (trainer: nnodes=1 x n_gpus_per_node=5, {ROLLOUT}: nnodes=1 x n_gpus_per_node=4), "
+        "this machine has 8, and no Ray cluster runs here: start the cluster first (ray start --head), or lower "
+        "trainer.n_gpus_per_node"
+    )
+    check_gpus(composed("trainer.n_gpus_per_node=4", *separate), 8, alone)
     with pytest.raises(ConfigError, match=r"this machine has 4, "):
         check_gpus(composed("+ray_kwargs.ray_init.address=local"), 4, {"RAY_ADDRESS": "head:6379"})
 
@@ -99,14 +162,14 @@ def test_a_checkpoint_of_fsdp_is_resumed_by_as_many_gpus_as_saved_it_and_one_wit
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "global_step_3"
-    check_num_gpus(3, folder, 2)
+    check_num_gpus(folder, 2)
     (folder / "actor").mkdir(parents=True)
     (folder / "actor" / "fsdp_config.json").write_text('{"FSDP_version": 2, "world_size": 2}')
 
-    check_num_gpus(3, folder, 2)
-    check_num_gpus(0, folder, 1)
+    check_num_gpus(folder, 2)
+    check_num_gpus(None, 1)
     with pytest.raises(ConfigError) as caught:
-        check_num_gpus(3, folder, 1)
+        check_num_gpus(folder, 1)
 
     assert str(caught.value) == (
         f"{folder} was saved by 2 GPUs, and verl cannot resume it on the 1 GPUs of the launch (trainer.nnodes x "

@@ -232,6 +232,26 @@ def test_the_launch_that_select_prints_samples_as_the_profile_did(folder: Path, 
     check(profile, model, *words[4:])
 
 
+def test_the_launch_that_select_prints_has_micro_batches_that_hold_the_longest_row(folder: Path, model: Path) -> None:
+    key = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    usual, long = (
+        launch_command(Path("pivots.parquet"), 64, replace(settings(model), max_prompt_tokens=tokens), [])
+        for tokens in (16_384 - 2048, 30_000)
+    )
+
+    assert key not in usual
+    assert f"{key}=32048" in long.split()
+
+
+def test_the_launch_of_a_model_with_a_slash_at_its_end_has_none(folder: Path) -> None:
+    shape = shape_of(64, num_epochs=1, num_gpus=1, tensor_parallel_size=1)
+    lengths = choose_lengths(measured(10), context_tokens=None)
+    of_select = launch_command(Path("pivots.parquet"), 64, replace(settings(Path("sft")), model="./sft/"), [])
+
+    assert "actor_rollout_ref.model.path=./sft" in of_select.split()
+    assert "actor_rollout_ref.model.path=./sft" in launch_words(request(model="./sft/"), lengths, shape)
+
+
 def test_the_launch_of_a_plan_samples_as_the_profile_of_the_plan_does() -> None:
     asked = request(chat_template_kwargs=KWARGS)
     lengths = choose_lengths(measured(10), context_tokens=None, max_new_tokens=192)

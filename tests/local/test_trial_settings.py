@@ -48,6 +48,13 @@ def test_what_the_command_says_as_a_trial_would_is_not_called_without_effect() -
     assert config.trainer.total_training_steps == 7
 
 
+def test_a_trial_of_one_epoch_takes_all_its_steps_on_rows_of_one_step() -> None:
+    config = composed("trainer.total_epochs=1")
+
+    assert make_trial(config, ["trainer.total_epochs=1"]) == ["trainer.total_epochs=1"]
+    assert (config.trainer.total_training_steps, config.trainer.total_epochs) == (2, 2)
+
+
 def test_without_trial_steps_the_launch_trains_as_the_command_says() -> None:
     config = composed("pivot.trial_steps=null", *OF_A_CLUSTER)
     before = config.copy()

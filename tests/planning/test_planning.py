@@ -165,6 +165,12 @@ def test_a_training_of_few_pivots_has_a_batch_that_they_fill() -> None:
     assert [(size.batch_size, size.num_steps) for size in sizes] == [(64, 30), (64, 2), (32, 2), (1, 2), (1, 0)]
 
 
+def test_a_training_has_a_batch_whose_rollouts_its_gpus_share_equally() -> None:
+    sizes = [shape_of(100, num_epochs=1, num_gpus=gpus, tensor_parallel_size=1) for gpus in (3, 5, 6, 7, 8, 12, 24)]
+
+    assert [size.batch_size for size in sizes] == [48, 40, 48, 56, 64, 48, 48]
+
+
 def request(folder: str = "plan", *, model: str = "policy", **kwargs: JsonObject) -> PlanRequest:
     return PlanRequest(
         files=(Path("runs.jsonl"),), folder=Path(folder), model=model, is_imported=False,

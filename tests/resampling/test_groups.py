@@ -160,6 +160,18 @@ def test_an_oversample_of_one_and_a_half_generates_twelve_rollouts_for_a_group_o
     assert parse_resampling(config(pivot__resampling__oversample=1.5)).num_generated == 12
 
 
+@pytest.mark.parametrize(
+    ("mode", "oversample", "goes_by_penalty"),
+    [("paper", 2, True), ("released", 1.5, True), ("paper", 1, False), ("released", 1, False), ("farthest", 2, False)],
+)
+def test_penalties_of_successes_matter_where_some_of_them_are_drawn(
+    mode: str, oversample: float, goes_by_penalty: bool
+) -> None:
+    made = config(pivot__resampling__mode=mode, pivot__resampling__oversample=oversample)
+
+    assert parse_resampling(made).goes_by_penalty is goes_by_penalty
+
+
 @given(st.integers(2, 512), st.data())
 def test_every_decimal_that_gives_a_whole_number_is_an_oversample(group_size: int, data: st.DataObject) -> None:
     hundredths = data.draw(st.integers(100, 1000))

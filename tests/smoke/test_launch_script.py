@@ -1,10 +1,18 @@
 """Launches of users in shell scripts, which are read and not run, and what is replaced in them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hydra import compose, initialize_config_module
 
+from tests.launch_checks.test_checks import write_pivots
+from tests.support.tiny_model import write_model
+from verl_pivot.data.sampling_record import SamplingRecord
 from verl_pivot.errors import ConfigError
+from verl_pivot.launch import check_config
+from verl_pivot.launch_checks.checks import check_launch
+from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.smoke.composing import SmokeMachine
 from verl_pivot.smoke.launch_script import launch_of
 from verl_pivot.smoke.shortening import shortened, with_method
@@ -116,12 +124,34 @@ def test_a_script_without_one_launch_is_refused(text: str, said: str, tmp_path: 
         launch(tmp_path, text)
 
 
-@pytest.mark.parametrize("word", ["data.seed=$(date +%s)", "data.seed=`date`", "data.seed=$SEED"])
-def test_what_only_a_shell_can_tell_is_refused_unless_it_is_replaced(word: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "value",
+    ["$(date +%s)", "`date`", "$SEED", "${SEED:?set it}", "${SEED?}", "${SEED:+1}", "${SEED:=1}", "${SEED%/}",
+     "${SEED##*/}", "${#SEED}", "${!SEED}", "${SEED/a/b}", "${SEED:0:3}", "${SEED^^}", "${SEED,}"],
+)  # fmt: skip
+def test_what_only_a_shell_can_tell_is_refused_unless_it_is_replaced(value: str, tmp_path: Path) -> None:
+    word = f"data.seed={value}"
     with pytest.raises(ConfigError, match="whose value only a shell can compute: write the value into the file"):
         shortened((word,), tmp_path, tmp_path / "model", CPU)
 
     shortened((word.replace("data.seed", "trainer.default_local_dir"),), tmp_path, tmp_path / "model", CPU)
+
+
+def test_an_expansion_that_only_a_shell_knows_is_refused_with_its_word_also_behind_an_assignment(
+    tmp_path: Path,
+) -> None:
+    script = "ROOT=${DATA%/}\npython -m verl.trainer.main_ppo data.train_files=$ROOT/a.parquet\n"
+
+    with pytest.raises(
+        ConfigError, match=r"^the launch has 'data\.train_files=\$\{DATA%/\}/a\.parquet', whose value only"
+    ):
+        shortened(launch(tmp_path, script, DATA="/data/"), tmp_path, tmp_path / "model", CPU)
+
+
+def test_interpolations_of_hydra_stay(tmp_path: Path) -> None:
+    words = ("a=${data.seed}", "b=${now:%Y-%m-%d}", "c=${oc.env:HOME,x}", "d=${eval:1+2}", "e=${verl_pivot.config:a/b}")
+
+    assert shortened(words, tmp_path, tmp_path / "model", CPU).overrides[:5] == words
 
 
 def test_only_model_sizes_steps_and_what_is_saved_are_replaced(tmp_path: Path) -> None:
@@ -164,6 +194,49 @@ def test_on_a_cpu_the_engine_is_the_one_that_runs_there(tmp_path: Path) -> None:
 
     assert "actor_rollout_ref.rollout.name=sglang" in short.overrides
     assert {"+local=cpu", "pivot.trial_steps=null", "ray_kwargs.ray_init.num_gpus=1"} <= set(short.overrides)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("pivot.max_turn_tokens=2048", "data.max_response_length=2048", "data.gen_batch_size=64"),
+        ("trainer.val_only=True", "trainer.total_epochs=1", "actor_rollout_ref.rollout.max_model_len=40960"),
+        (
+            "trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.rollout.nnodes=4", "trainer.nnodes=8",
+            "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+        ),
+    ],
+)  # fmt: skip
+def test_the_checks_of_a_launch_pass_its_short_one(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pivots were profiled with another model and other lengths."""
+    monkeypatch.chdir(tmp_path)
+    write_model(tmp_path / "model")
+    profiled = SamplingRecord(
+        model="big", model_digest="of the big model", max_new_tokens=2048, temperature=1.0, top_p=1.0, top_k=-1,
+        chat_template_kwargs={}, template_digest=None,
+    )  # fmt: skip
+    for file in ("pivots.parquet", "pivots.validation.parquet"):
+        write_pivots(tmp_path / file, sampling=profiled.encoded())
+    launch = ("+method=pivotrl", "data.train_files=pivots.parquet", "data.train_batch_size=64",
+              "actor_rollout_ref.model.path=big", "actor_rollout_ref.rollout.name=sglang", *words)  # fmt: skip
+
+    short = shortened(launch, tmp_path, tmp_path / "model", replace(GPUS, num_workers=1)).overrides
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = compose("ppo_trainer", overrides=[*short, "actor_rollout_ref.rollout.tensor_model_parallel_size=1"])
+    check_config(config, short)
+    check_launch(config, {"method": "pivotrl"})
+    check_gpus(config, 2, {})
+
+
+def test_a_limit_of_one_turn_stays_where_the_short_response_holds_it(tmp_path: Path) -> None:
+    key = "pivot.rollout.max_turn_tokens"
+
+    for before, after in (("512", "512"), ("4096", "1024"), ("$LIMIT", "1024"), ("null", "null")):
+        assert f"{key}={after}" in shortened((f"{key}={before}",), tmp_path, tmp_path / "model", CPU).overrides
+    assert not any(key in word for word in shortened((), tmp_path, tmp_path / "model", CPU).overrides)
 
 
 def test_a_method_beside_another_one_of_the_launch_is_refused() -> None:

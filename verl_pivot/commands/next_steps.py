@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.engines.installed import ENGINES, installed_engine
-from verl_pivot.planning.overrides import override_value
+from verl_pivot.planning.overrides import model_for_verl, override_value
 
 if TYPE_CHECKING:
     from verl_pivot.profiling.profiles import ProfileSettings
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 _LARGEST_BATCH = 64
 """Pivots per step of `+method=pivotrl`."""
+_TOKENS_PER_GPU = 16_384
+"""Tokens of a micro-batch in verl's default."""
 
 
 def next_command(words: Sequence[str], program: Sequence[str] = ("verl-pivot",)) -> str:
@@ -57,6 +59,8 @@ def launch_command(pivots: Path, num_train: int, profile: "ProfileSettings", ver
         for name in ("temperature", "top_p", "top_k")
         if getattr(chosen, name) != getattr(usual, name)
     }
+    longest = profile.max_prompt_tokens + chosen.max_new_tokens
+    limit: JsonObject = {"actor_rollout_ref.actor.ppo_max_token_len_per_gpu": longest}
     overrides: JsonObject = {
         "data.train_files": str(pivots),
         "data.train_batch_size": batch_size,
@@ -65,8 +69,9 @@ def launch_command(pivots: Path, num_train: int, profile: "ProfileSettings", ver
         **kwargs,
         **sampling,
         **({"pivot.verifier_modules": list(verifier_modules)} if verifier_modules else {}),
-        "actor_rollout_ref.model.path": profile.model,
+        "actor_rollout_ref.model.path": model_for_verl(profile.model),
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
+        **(limit if longest > _TOKENS_PER_GPU else {}),
         "actor_rollout_ref.rollout.name": installed_engine() or ENGINES[0],
     }
     words = ["+method=pivotrl", *(f"{key}={override_value(value)}" for key, value in overrides.items())]

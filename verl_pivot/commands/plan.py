@@ -1,6 +1,7 @@
 """`verl-pivot plan`: recorded trajectories and a model -> the commands to type, and what they will cost and give."""
 
 import json
+from math import gcd
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -112,7 +113,7 @@ def plan_command(
         seed=seed,
         num_gpus=gpus,
         num_epochs=epochs,
-        tensor_parallel_size=parallel,
+        tensor_parallel_size=gcd(parallel, gpus),  # verl's engines share the GPUs without a rest
     )
     options = TrialOptions(
         num_profiled=num_profiled,

@@ -253,11 +253,11 @@ def _run(job: "SynthesisJob", total: int | None, *, is_plan: bool) -> None:
 
 
 def _print_training(training: "TrainingBetween") -> None:
-    from verl_pivot.planning.overrides import override_value
+    from verl_pivot.planning.overrides import model_for_verl, override_value
 
     settings = {
         "data.train_files": str(training.pivots),
-        "actor_rollout_ref.model.path": training.model,
+        "actor_rollout_ref.model.path": model_for_verl(training.model),
         "trainer.default_local_dir": str(training.checkpoints),
     }
     words = ["+method=pivotrl", *(f"{key}={override_value(value)}" for key, value in settings.items())]

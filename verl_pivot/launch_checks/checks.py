@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from omegaconf import DictConfig
@@ -16,6 +17,7 @@ from verl_pivot.launch_checks.engine import (
     check_critic_attention,
     check_engine,
     check_model,
+    check_model_path,
     check_sequence_parallel,
     check_served_adapter,
 )
@@ -27,10 +29,13 @@ from verl_pivot.launch_checks.resuming import (
     check_critic,
     check_num_gpus,
     check_resume,
+    check_total_steps,
+    latest_folder,
     noted_at,
-    resumed_step,
+    resumed_folder,
+    step_of,
 )
-from verl_pivot.launch_checks.reward_functions import check_reward_function
+from verl_pivot.launch_checks.reward_functions import check_function_file, check_reward_function
 from verl_pivot.launch_checks.rubrics import keeps_criteria
 from verl_pivot.launch_checks.run_record import RunRecord, check_same_run, write_record
 from verl_pivot.launch_checks.sampling import check_sampling
@@ -47,7 +52,15 @@ from verl_pivot.launch_checks.training_files import (
     file_list,
     read_files,
 )
-from verl_pivot.launch_checks.values import check_loggers, check_mini_batch, check_values
+from verl_pivot.launch_checks.values import (
+    check_generation_batch,
+    check_loggers,
+    check_mini_batch,
+    check_shared_mini_batches,
+    check_token_limits,
+    check_values,
+    sequence_parallel_size,
+)
 from verl_pivot.launch_checks.verl_names import check_verl_names
 from verl_pivot.local.environment import has_accelerator
 from verl_pivot.resampling.settings import check_batch, parse_resampling
@@ -73,17 +86,24 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     check_values(config)
     if "method" in chosen:
         check_mini_batch(config)
+        if "notebook" not in config.pivot:  # its replay buffer chooses the size in each step
+            check_shared_mini_batches(config, trains_critic=needs_critic(config))
     if "resampling" in config.pivot:
         check_batch(config, parse_resampling(config), trains_critic=needs_critic(config))
+    else:
+        check_generation_batch(config)
     check_verl_names(config)
     _check_sequence_parallel(config)
     check_separate_trainer(config)
     if _is_remote(config):
         return
     load_verifier_modules(config.pivot.get("verifier_modules", ()))  # a launch of stock verl with a router has none
-    check_reward_function(config.reward.custom_reward_function.path)
+    function = config.reward.custom_reward_function
+    check_reward_function(function.path)
+    check_function_file(function.path, str(function.name))
     check_engine(str(config.actor_rollout_ref.rollout.name))
     check_engine_size(config)
+    _check_model_paths(config)
     check_model(config.actor_rollout_ref.model.path, _environment(config))
     check_adapter(config.actor_rollout_ref.model.get("lora_adapter_path"))
     model = config.actor_rollout_ref.model
@@ -92,24 +112,35 @@ def check_launch(config: DictConfig, chosen: Mapping[str, str]) -> None:
     )
     check_context(config.actor_rollout_ref.rollout.get("max_model_len"), _model_context(config))
     steps_per_epoch = _check_data(config, chosen.get("method"))
-    step = _resumed_step(config)
+    folder = _resumed_folder(config)
     if config.trainer.resume_mode == "auto":
-        check_same_run(Path(config.trainer.default_local_dir), step, _run_record(config, chosen))
+        check_same_run(Path(config.trainer.default_local_dir), step_of(folder), _run_record(config, chosen))
     if not config.trainer.get("val_only"):
-        _check_resume(config, step, steps_per_epoch)
+        _check_resume(config, folder, steps_per_epoch)
         _check_critic_attention(config)
+        if "method" in chosen:
+            check_token_limits(config, _context(config), trains_critic=needs_critic(config))
     check_loggers(config.trainer.logger)
     check_folders({f"trainer.{key}": config.trainer.get(key) for key in _written(config)})
 
 
 def remember_run(config: DictConfig, chosen: Mapping[str, str]) -> None:
-    """Record what a launch begins from, if it saves checkpoints and resumes none; later `check_launch` reads it.
+    """Record what a launch begins from, if it saves checkpoints; later `check_launch` reads it.
+
+    A launch that goes on by itself (`trainer.resume_mode=auto`) keeps the record of its run.
 
     Raises:
         ConfigError: If the folder of the checkpoints cannot be written.
     """
-    if not _is_remote(config) and _saves(config) and _resumed_step(config) == 0:
-        write_record(Path(config.trainer.default_local_dir), _run_record(config, chosen))
+    if _is_remote(config) or not _saves(config):
+        return
+    resumed, folder = _resumed_folder(config), Path(config.trainer.default_local_dir)
+    if config.trainer.resume_mode == "auto" and step_of(resumed):
+        return
+    record, latest = _run_record(config, chosen), latest_folder(folder)
+    if resumed is not None and latest is not None and resumed.resolve() == latest.resolve():
+        record = replace(record, earlier_note=None)  # the folder's checkpoints are those of this run
+    write_record(folder, record)
 
 
 def begin_states(config: DictConfig) -> None:
@@ -125,9 +156,9 @@ def begin_states(config: DictConfig) -> None:
         rubric_rewards.STATE: keeps_criteria(config),
     }
     for name in (name for name, is_kept in states.items() if is_kept):
-        step = _resumed_step(config)
-        checkpoint = _resumed_folder(config, step) if step else None
-        begin_launch(Path(config.trainer.default_local_dir), name, step, checkpoint)
+        checkpoint = _resumed_folder(config)
+        step = step_of(checkpoint)
+        begin_launch(Path(config.trainer.default_local_dir), name, step, checkpoint if step else None)
 
 
 def _run_record(config: DictConfig, chosen: Mapping[str, str]) -> RunRecord:
@@ -237,11 +268,18 @@ def _check_reward_function(path: str | None, splits: Sequence[SplitSize]) -> Non
         )
 
 
+def _check_model_paths(config: DictConfig) -> None:
+    models = {"actor_rollout_ref.model": config.actor_rollout_ref.model}
+    if needs_critic(config):
+        models["critic.model"] = config.critic.model
+    for name, model in models.items():
+        for key in ("path", "tokenizer_path", "hf_config_path", "lora_adapter_path"):
+            check_model_path(f"{name}.{key}", model.get(key))
+
+
 def _check_sequence_parallel(config: DictConfig) -> None:
-    model, actor = config.actor_rollout_ref.model, config.actor_rollout_ref.actor
-    engine = actor.get("fsdp_config", {})  # verl reads it if the actor's own key is left at 1
-    sizes = (each.get("ulysses_sequence_parallel_size", 1) for each in (actor, engine))
-    check_sequence_parallel(max(map(int, sizes)), model.get("override_config", {}).get("attn_implementation"))
+    size = sequence_parallel_size(config.actor_rollout_ref.actor)
+    check_sequence_parallel(size, config.actor_rollout_ref.model.get("override_config", {}).get("attn_implementation"))
 
 
 def _check_critic_attention(config: DictConfig) -> None:
@@ -250,28 +288,22 @@ def _check_critic_attention(config: DictConfig) -> None:
         check_critic_attention(str(config.critic.strategy), has_flash_attention=is_installed)
 
 
-def _resumed_step(config: DictConfig) -> int:
+def _resumed_folder(config: DictConfig) -> Path | None:
+    """Folder of the checkpoint that the launch goes on from; None if it begins anew."""
     trainer = config.trainer
-    return resumed_step(str(trainer.resume_mode), str(trainer.default_local_dir), trainer.resume_from_path)
+    return resumed_folder(str(trainer.resume_mode), str(trainer.default_local_dir), trainer.resume_from_path)
 
 
-def _check_resume(config: DictConfig, step: int, steps_per_epoch: int | None) -> None:
+def _check_resume(config: DictConfig, folder: Path | None, steps_per_epoch: int | None) -> None:
     trainer = config.trainer
     total = trainer.total_training_steps
-    if total is None and steps_per_epoch is not None:
-        total = steps_per_epoch * trainer.total_epochs
-    check_resume(step, total, str(trainer.default_local_dir))
-    check_num_gpus(step, _resumed_folder(config, step), int(trainer.nnodes) * int(trainer.n_gpus_per_node))
+    if steps_per_epoch is not None:
+        check_total_steps(total, steps_per_epoch, trainer.total_epochs)
+        total = total or steps_per_epoch * trainer.total_epochs
+    check_resume(step_of(folder), total, str(trainer.default_local_dir))
+    check_num_gpus(folder, int(trainer.nnodes) * int(trainer.n_gpus_per_node))
     if needs_critic(config):
-        check_critic(step, _resumed_folder(config, step))
-
-
-def _resumed_folder(config: DictConfig, step: int) -> Path:
-    """Folder of the checkpoint that the launch goes on from."""
-    trainer = config.trainer
-    if trainer.resume_mode == "resume_path":
-        return Path(str(trainer.resume_from_path))
-    return Path(str(trainer.default_local_dir)) / f"global_step_{step}"
+        check_critic(folder)
 
 
 def _context(config: DictConfig) -> int | None:
@@ -282,7 +314,7 @@ def _context(config: DictConfig) -> int | None:
 
 def _model_context(config: DictConfig) -> int | None:
     """Tokens of the model's context; None if the model is not a folder here, or its config does not say."""
-    path = Path(str(config.actor_rollout_ref.model.path)).expanduser() / "config.json"
+    path = Path(str(config.actor_rollout_ref.model.path)) / "config.json"
     if not path.is_file():
         return None
     model = json.loads(path.read_text())

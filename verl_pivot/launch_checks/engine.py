@@ -17,7 +17,8 @@ _MODULES = {
 _SGLANG_WITHOUT_ADAPTERS = "0.5.12"
 """Version of SGLang whose `LoadLoRAAdapterFromTensorsReqInput` does not take the tensors of verl 0.9.1."""
 _UNSPLIT_ATTENTIONS = ("eager", "flex_attention", "sdpa")
-_FSDP = ("fsdp", "fsdp2")
+FSDP = ("fsdp", "fsdp2")
+"""Values of `strategy` with which verl trains by FSDP."""
 
 
 def check_engine(name: str) -> None:
@@ -36,6 +37,26 @@ def check_engine(name: str) -> None:
     raise ConfigError(f"actor_rollout_ref.rollout.name={name}, but {module} is not installed: {remedy}{other}")
 
 
+def check_model_path(key: str, path: str | None) -> None:
+    """Refuse a spelling of a path that commands and shells know and verl does not.
+
+    Args:
+        key: Key of the command line.
+        path: Its value; None if it names nothing.
+
+    Raises:
+        ConfigError: With the spelling that works.
+    """
+    if not path:
+        return
+    known = Path.home() / path[2:] if path.startswith("~/") else None
+    if path.endswith("/") or (known is not None and known.exists()):
+        raise ConfigError(
+            f"{key}={path}: verl opens no path that ends in a slash or begins with ~: write "
+            f"{key}={known or path.rstrip('/')}"
+        )
+
+
 def check_model(path: str | None, environment: Mapping[str, str] = os.environ) -> None:
     """Refuse a model folder that does not exist, and, in an offline launch, a model that was not downloaded.
 
@@ -48,7 +69,7 @@ def check_model(path: str | None, environment: Mapping[str, str] = os.environ) -
     """
     if not path:
         raise ConfigError("actor_rollout_ref.model.path names no model: give a folder or a Hugging Face name")
-    folder = Path(path).expanduser()
+    folder = Path(path)
     if folder.is_file():
         raise ConfigError(f"actor_rollout_ref.model.path={path} is a file: name the folder with the checkpoint")
     if folder.is_dir():
@@ -155,7 +176,7 @@ def check_critic_attention(strategy: str, *, has_flash_attention: bool) -> None:
     Raises:
         ConfigError: Saying what to install.
     """
-    if strategy in _FSDP and not has_flash_attention:
+    if strategy in FSDP and not has_flash_attention:
         raise ConfigError(
             f"verl loads the critic of critic.strategy={strategy} with flash attention, which is not installed: pip "
             "install --no-build-isolation flash-attn==2.8.3, or choose an estimator without a critic, such as "

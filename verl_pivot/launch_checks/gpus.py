@@ -18,7 +18,7 @@ _CLUSTER_FILE = "ray/ray_current_cluster"
 
 
 def check_engine_size(config: DictConfig) -> None:
-    """Refuse an engine that takes more GPUs than there are, since verl would then start none.
+    """Refuse an engine that takes more GPUs than there are, or that leaves some of the training's GPUs without one.
 
     Raises:
         ConfigError: Naming the sizes.
@@ -33,13 +33,27 @@ def check_engine_size(config: DictConfig) -> None:
             f"one engine takes {num_engine_gpus} GPUs ({_ROLLOUT}: {written}), but all engines together have "
             f"{num_gpus} ({place}), so verl would start none: lower {_ROLLOUT}.{max(sizes, key=sizes.__getitem__)}"
         )
+    if not _is_separate(config) and num_gpus % num_engine_gpus:
+        raise ConfigError(
+            f"{num_gpus} GPUs ({place}) cannot be shared by engines of {num_engine_gpus} GPUs each without a rest, "
+            f"which verl does not allow: change {_ROLLOUT}.{max(sizes, key=sizes.__getitem__)} or "
+            "trainer.n_gpus_per_node"
+        )
 
 
 def _engine_gpus(config: DictConfig) -> tuple[str, int]:
     """The settings that give engines their GPUs, and the number of these GPUs."""
-    is_separate = config.trainer.v1.trainer_mode == "separate_async"
-    key, section = (_ROLLOUT, config.actor_rollout_ref.rollout) if is_separate else ("trainer", config.trainer)
-    return f"{key}: nnodes={section.nnodes} x n_gpus_per_node={section.n_gpus_per_node}", _product(section)
+    key, section = (_ROLLOUT, config.actor_rollout_ref.rollout) if _is_separate(config) else ("trainer", config.trainer)
+    return _written(key, section), _product(section)
+
+
+def _is_separate(config: DictConfig) -> bool:
+    """Whether engines have GPUs of their own beside those of the training."""
+    return bool(config.trainer.v1.trainer_mode == "separate_async")
+
+
+def _written(key: str, section: Any) -> str:
+    return f"{key}: nnodes={section.nnodes} x n_gpus_per_node={section.n_gpus_per_node}"
 
 
 def _product(section: Any) -> int:
@@ -57,10 +71,13 @@ def check_gpus(config: DictConfig, num_gpus: int, environment: Mapping[str, str]
     Raises:
         ConfigError: With the remedies.
     """
-    taken = _product(config.trainer)
+    sections = {"trainer": config.trainer}
+    if _is_separate(config):
+        sections[_ROLLOUT] = config.actor_rollout_ref.rollout
+    taken = sum(map(_product, sections.values()))
     if config.trainer.device == "cpu" or taken <= num_gpus or _joins_cluster(config, environment):
         return
-    shape = f"trainer: nnodes={config.trainer.nnodes} x n_gpus_per_node={config.trainer.n_gpus_per_node}"
+    shape = ", ".join(_written(key, section) for key, section in sections.items())
     start = "start the cluster first (ray start --head)"
     if not num_gpus:
         raise ConfigError(

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -100,6 +102,23 @@ def check_arguments(words: Sequence[str]) -> None:
     arguments = dict(word.lstrip("+").split("=", 1) for word in words if "=" in word)
     if "method" not in arguments and not any(map(_names_own_config, words)):
         check_choices({group: arguments[group] for group in _APPLY_TO if group in arguments})
+
+
+def config_folders(words: Sequence[str]) -> list[Path]:
+    """Folders that a command line adds to those in which Hydra looks for configs.
+
+    Example:
+        config_folders(["--config-dir", "conf", "hydra.searchpath=[file:///shared/conf]"])
+        # [Path("conf"), Path("/shared/conf")]
+    """
+    named: list[str] = []
+    for word, following in pairwise([*words, ""]):
+        option, equals, value = word.partition("=")
+        if option in ("--config-dir", "-cd"):
+            named.append(value if equals else following)
+        elif option.lstrip("+") == "hydra.searchpath":
+            named += [each.strip(" '\"") for each in value.strip("[]").split(",")]
+    return [Path(each.removeprefix("file://")) for each in named]
 
 
 def _names_own_config(word: str) -> bool:

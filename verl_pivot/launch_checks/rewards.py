@@ -88,7 +88,7 @@ def _check_process(process: DictConfig, given: str) -> None:
 
 def _check_resampling(settings: ResamplingSettings, given: str, best_failure: float) -> None:
     """Refuse rewards above 0 for failures where resampling takes such rewards for successes."""
-    if settings.goes_by_penalty and settings.oversample > 1 and best_failure > 0:
+    if settings.goes_by_penalty and best_failure > 0:
         raise ConfigError(
             f"{KEY}={given} pays a rollout whose outcome is 0 up to {_amount(best_failure)}, but "
             f"pivot.resampling.mode={settings.mode} takes each reward above 0 for a success: set paid_on to success "

@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from verl_pivot.data.files import replacing
 from verl_pivot.errors import ConfigError
 
 _NAME = "verl_pivot_run.json"
@@ -66,9 +67,9 @@ def check_same_run(folder: Path, step: int, record: RunRecord) -> None:
         )
     if earlier.earlier_note is not None and earlier.earlier_note == record.earlier_note:
         raise ConfigError(
-            f"{folder} holds step {step} of an earlier run, since the last run there began anew and ended before its "
-            "first checkpoint: begin anew again with trainer.resume_mode=disable, continue the earlier run with "
-            "trainer.resume_mode=resume_path, or name another trainer.default_local_dir"
+            f"{folder} holds step {step} of an earlier run, since the last run there began anew, or from another "
+            "checkpoint, and ended before its first one: begin anew again with trainer.resume_mode=disable, continue "
+            "the earlier run with trainer.resume_mode=resume_path, or name another trainer.default_local_dir"
         )
 
 
@@ -78,11 +79,8 @@ def write_record(folder: Path, record: RunRecord) -> None:
     Raises:
         ConfigError: If the folder cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / _NAME).write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"trainer.default_local_dir={folder} cannot be written: {error}") from error
+    with replacing(folder / _NAME, "or choose another trainer.default_local_dir") as file:
+        file.write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")
 
 
 def _read(path: Path) -> RunRecord | None:

@@ -14,7 +14,7 @@ from verl_pivot.objective.settings import ACTION_LOSS
 
 
 def check_verl_names(config: DictConfig) -> None:
-    """Refuse a trainer mode, advantage estimator, policy loss or rollout engine that verl does not know.
+    """Refuse a trainer mode, logger, advantage estimator, policy loss or rollout engine that verl does not know.
 
     verl itself says so when it first needs them: after the engines are up, or after the first rollouts. A library that
     `actor_rollout_ref.model.external_lib` names may register its own estimators and losses. If the launch has such a
@@ -29,9 +29,12 @@ def check_verl_names(config: DictConfig) -> None:
         simplefilter("ignore")  # verl warns of each engine that is not installed
         from verl.trainer.ppo.core_algos import ADV_ESTIMATOR_REGISTRY, POLICY_LOSS_REGISTRY
         from verl.trainer.ppo.v1.trainer_base import TRAINER_REGISTRY
+        from verl.utils.tracking import Tracking
         from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     _check(config, "trainer.v1.trainer_mode", TRAINER_REGISTRY)
+    for name in _listed(config.trainer.logger):
+        _check_name("trainer.logger", str(name), (*Tracking.supported_backend, "tracking"))
     if OmegaConf.is_missing(config.actor_rollout_ref.rollout, "name"):
         raise ConfigError("add the rollout engine to the command: actor_rollout_ref.rollout.name=sglang, or vllm")
     _check(config, "actor_rollout_ref.rollout.name", RolloutReplicaRegistry._registry)
@@ -42,7 +45,10 @@ def check_verl_names(config: DictConfig) -> None:
 
 
 def _check(config: DictConfig, key: str, known: Collection[str]) -> None:
-    name = str(OmegaConf.select(config, key))
+    _check_name(key, str(OmegaConf.select(config, key)), known)
+
+
+def _check_name(key: str, name: str, known: Collection[str]) -> None:
     names = sorted(str(getattr(each, "value", each)) for each in known)
     if name in names:
         return
@@ -51,5 +57,11 @@ def _check(config: DictConfig, key: str, known: Collection[str]) -> None:
 
 
 def _has_other_library(named: object) -> bool:
-    libraries = [named] if named is None or isinstance(named, str) else list(named)  # type: ignore[call-overload]
-    return any(library not in (None, LOSS_MODULE) for library in libraries)
+    return any(library not in (None, LOSS_MODULE) for library in _listed(named))
+
+
+def _listed(named: object) -> list[object]:
+    """The value of a key that takes a name or a list of names."""
+    if named is None:
+        return []
+    return [named] if isinstance(named, str) else list(named)  # type: ignore[call-overload]

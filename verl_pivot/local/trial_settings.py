@@ -42,7 +42,7 @@ def make_trial(config: DictConfig, overrides: Sequence[str]) -> list[str]:
     steps = config.pivot.trial_steps
     if steps is None:
         return []
-    settings = {"trainer.total_training_steps": steps, **_SETTINGS}
+    settings = {"trainer.total_training_steps": steps, "trainer.total_epochs": steps, **_SETTINGS}
     before = {key: str(OmegaConf.select(config, key)) for key in settings}
     for key, value in settings.items():
         if before[key] != "None" or key == "trainer.total_training_steps":

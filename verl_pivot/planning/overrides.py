@@ -27,5 +27,10 @@ def override_value(value: Json) -> str:
     return str(value)
 
 
+def model_for_verl(model: str) -> str:
+    """A model as verl takes it: a folder without slashes at its end, as completion in a shell writes them."""
+    return model.rstrip("/")
+
+
 def _escaped(found: re.Match[str]) -> str:
     return 2 * found[1] + ("\\'" if found[2] else "")

@@ -3,12 +3,13 @@
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 from pathlib import Path
 
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.engines.installed import ENGINES, installed_engine
 from verl_pivot.planning.lengths import Lengths
-from verl_pivot.planning.overrides import override_value
+from verl_pivot.planning.overrides import model_for_verl, override_value
 from verl_pivot.types import JsonObject
 
 _GROUP_SIZE = 16
@@ -84,10 +85,13 @@ class TrainingShape:
 
 
 def shape_of(num_pivots: int, *, num_epochs: int, num_gpus: int, tensor_parallel_size: int) -> TrainingShape:
-    """Sizes for this number of training pivots: the method's batch, or the largest power of 2 that they fill."""
-    batch_size = _LARGEST_BATCH
-    while batch_size > max(1, num_pivots):
-        batch_size //= 2
+    """Sizes for this number of training pivots.
+
+    The batch is the method's, or less if they do not fill it, and the GPUs share its rollouts equally.
+    """
+    batch_size = num_gpus // gcd(num_gpus, _GROUP_SIZE)
+    while 2 * batch_size <= min(_LARGEST_BATCH, num_pivots):
+        batch_size *= 2
     return TrainingShape(
         num_pivots=num_pivots,
         batch_size=batch_size,
@@ -145,7 +149,7 @@ def launch_words(request: PlanRequest, lengths: Lengths, shape: TrainingShape) -
             for key, value in request.chat_template_kwargs.items()
         },
         **({"pivot.verifier_modules": f"[{modules}]"} if modules else {}),
-        "actor_rollout_ref.model.path": override_value(request.model),
+        "actor_rollout_ref.model.path": override_value(model_for_verl(request.model)),
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
         "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(_TOKENS_PER_GPU, longest),
         "actor_rollout_ref.rollout.name": installed_engine() or ENGINES[0],

@@ -48,8 +48,8 @@ class ResamplingSettings(Options):
 
     @property
     def goes_by_penalty(self) -> bool:
-        """Whether the penalty of a success influences whether it stays."""
-        return self.mode in ("paper", "released")
+        """Whether the penalty of a success influences whether it stays; where nothing is drawn, all of them stay."""
+        return self.mode in ("paper", "released") and self.oversample > 1
 
     @property
     def num_generated(self) -> int:

@@ -13,7 +13,8 @@ from verl_pivot.smoke.trial_launch import MODULE
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL | re.ASCII)
 _ARRAY = re.compile(r"^[ \t]*(?:declare -a )?([A-Za-z_]\w*)(\+?)=\(((?:[^()'\"]|'[^']*'|\"[^\"]*\")*)\)", re.MULTILINE)
 _VARIABLE = re.compile(r"\$(?:(\w+|[@*])|\{(\w+)(?:\[[@*]\])?(?::?-([^{}]*))?\})", re.ASCII)
-_UNKNOWN = re.compile(r"\$\(|`")
+_UNKNOWN = re.compile(r"\$\(|`|\$\{[!#]|\$\{\w+(?::?[?+=]|:\d+:-?\d|[%#/^,@])", re.ASCII)
+"""Commands and expansions that only a shell computes; Hydra's `${now:%Y}` and `${data.seed}` are none of them."""
 _QUOTED_OR_COMMENT = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|(?<![^\s;])#[^\n]*", re.DOTALL)
 _BLOCK = re.compile(r"(?:^|[;\n])[ \t]*(?:(if|case|for|while|until)|fi|esac|done)\b")
 _OPERATORS = ";&|<>"

@@ -14,6 +14,8 @@ from verl_pivot.smoke.trial_launch import NUM_STEPS, nothing_saved
 MODEL = "actor_rollout_ref.model.path"
 _GROUP_SIZE = 4
 _MAX_RESPONSE_TOKENS = 1024
+_LONGEST_TURN = str(_MAX_RESPONSE_TOKENS)
+_TRAINER_MODE = "trainer.v1.trainer_mode"
 _RESAMPLED = ("grpo_roc", "l0")
 """Methods that leave out groups with equal rewards; a policy with random weights has only such groups."""
 
@@ -57,6 +59,11 @@ def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMa
     where_named = {
         "critic.model.path": override_value(str(model)),
         "critic.ppo_mini_batch_size": batch_size,
+        "trainer.total_epochs": str(NUM_STEPS),
+        "trainer.val_only": "False",
+        "data.gen_batch_size": "1",
+        "actor_rollout_ref.rollout.max_model_len": "null",  # the tiny model's own context
+        **({} if method == "l0" else _turn_limits(launch)),
         **dict.fromkeys(PARALLEL_SIZES, "1"),
         **({} if machine.has_accelerator else {"actor_rollout_ref.rollout.name": machine.engine}),
     }
@@ -69,13 +76,33 @@ def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMa
         "actor_rollout_ref.actor.ppo_mini_batch_size": batch_size,
         "actor_rollout_ref.rollout.n": str(group_size),
         **({"pivot.resampling.equal_rewards": "keep"} if method in _RESAMPLED else {}),
+        **({"pivot.allow_other_sampling": "True"} if method == "pivotrl" and machine.has_accelerator else {}),
         "trainer.total_training_steps": str(NUM_STEPS),
         **nothing_saved(folder),
         "trainer.nnodes": "1",
         "trainer.n_gpus_per_node": str(machine.num_workers),
+        **(_with_separate_engines(machine) if value_of(launch, _TRAINER_MODE) == "separate_async" else {}),
         **({} if machine.has_accelerator else _on_a_cpu(machine)),
     }
     return replaced(launch, values)
+
+
+def _turn_limits(launch: Sequence[str]) -> dict[str, str]:
+    """{key: value} of the limits of one turn, which may not be above the short response."""
+    given = {key: value_of(launch, key) or "" for key in ("pivot.max_turn_tokens", "pivot.rollout.max_turn_tokens")}
+    return {
+        key: value if value == "null" or (value.isdecimal() and int(value) <= _MAX_RESPONSE_TOKENS) else _LONGEST_TURN
+        for key, value in given.items()
+    }
+
+
+def _with_separate_engines(machine: SmokeMachine) -> dict[str, str]:
+    """{key: value} of a launch whose engines have GPUs of their own; its batch is one mini-batch."""
+    return {
+        "trainer.v1.separate_async.parameter_sync_step": "1",
+        "actor_rollout_ref.rollout.nnodes": "1",
+        "actor_rollout_ref.rollout.n_gpus_per_node": str(machine.num_workers),
+    }
 
 
 def _on_a_cpu(machine: SmokeMachine) -> dict[str, str]:
