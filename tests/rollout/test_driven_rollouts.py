@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.rollout.test_tool_loop import SAMPLING, tools_file
+from tests.rollout.test_tool_loop import SAMPLING, STRICT, tools_file
 from tests.support.paths import ROOT
 from tests.support.processes import descendants
 from tests.support.scripted_engine import Said, call, make_loop, row
@@ -55,6 +55,16 @@ async def test_tokens_masks_and_logprobs_are_those_of_the_tool_loop(tmp_path: Pa
     assert got.extra_fields["verdict"]["score"] == 1.0
     assert got.extra_fields["scores"] == {"environment/messages": 4}
     assert got.extra_fields["rollout"]["stop_reason"] == "answered"
+
+
+async def test_a_chat_template_that_refuses_the_messages_is_recorded_and_ends_no_rollout() -> None:
+    loop = driven_loop("tools", [call("add", a=2, b=3), "It is 5."])
+    loop.tokenizer.chat_template = STRICT + loop.tokenizer.chat_template
+
+    (got,) = await rows_of(loop)
+
+    assert got.extra_fields["rollout"]["text_differs"] is True
+    assert got.extra_fields["verdict"]["score"] == 1.0
 
 
 async def test_programs_reach_the_policy_where_a_proxy_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

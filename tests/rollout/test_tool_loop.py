@@ -713,6 +713,23 @@ async def test_a_template_that_renders_other_text_than_the_tokens_is_recorded(tm
     assert record(await play(loop))["text_differs"] is True
 
 
+STRICT = (
+    "{%- set last = namespace(calls=false) %}{%- for message in messages %}{%- if message.role == 'assistant' %}"
+    "{%- set last.calls = message.tool_calls is defined %}{%- elif message.role == 'tool' and not last.calls %}"
+    "{{- raise_exception('a tool message without a call before it') }}{%- endif %}{%- endfor %}"
+)
+"""Beginning of a chat template that refuses a tool's message behind a turn without `tool_calls`, as MiniMax-M2's does."""
+
+
+async def test_a_chat_template_that_refuses_the_messages_is_recorded_and_ends_no_rollout(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=2), "It is 3."], tools_file(tmp_path, "add"))
+    loop.tokenizer.chat_template = STRICT + loop.tokenizer.chat_template
+
+    found = record(await play(loop))
+
+    assert (found["text_differs"], found["stop_reason"], found["num_calls"]) == (True, "answered", 1)
+
+
 class EngineWithWeightUpdate:
     """An engine whose first completion a weight update cuts off; verl's asynchronous client goes on from there."""
 
