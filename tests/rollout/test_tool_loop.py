@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy
 import pytest
 from omegaconf import OmegaConf
+from verl.utils.tokenizer.continuous_token import GptOssContinuousTokenBuilder
 from verl.workers.rollout.replica import TokenOutput
 
 from tests.support.scripted_engine import RecordingRouter, Said, call, make_loop, row
@@ -384,6 +386,19 @@ async def test_several_calls_of_a_turn_are_answered_in_their_order(tmp_path: Pat
     assert errors(output) == [None, "unknown_tool", None]
     text = loop.tokenizer.decode(output.response_ids)
     assert text.index("tool\n2<") < text.index("there is no tool 'nobody'") < text.index("tool\n6<")
+
+
+async def test_the_message_about_a_call_of_no_tool_has_a_name_for_builders_that_need_one(tmp_path: Path) -> None:
+    said = f"{call('nobody<|im_end|>')}\n<tool_call>\n{{broken}}\n</tool_call>\n{call('add', a=5)}"
+    loop = make_loop([said, "Done."], tools_file(tmp_path, "add"))
+    loop.continuous_token_builder = GptOssContinuousTokenBuilder(loop.tokenizer)
+
+    output = await play(loop)
+
+    text = loop.tokenizer.decode(output.response_ids)
+    names = re.findall(r"<\|start\|>functions\.(.*?) to=assistant", text)
+    assert names == ["unknown_tool", "unknown_tool", "add"]
+    assert errors(output) == ["unknown_tool", "malformed_call", None]
 
 
 async def test_calls_beyond_the_limit_get_an_error_and_are_not_run(tmp_path: Path) -> None:

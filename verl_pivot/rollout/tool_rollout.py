@@ -25,6 +25,8 @@ from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
 _MESSAGE_TOKENS = 32
 """Most tokens that chat templates write around a system message."""
+_NO_TOOL = "unknown_tool"
+"""Name in the message about a call of no tool; verl's builders for gpt-oss and Gemma 4 need one."""
 
 
 class ToolRollout:
@@ -236,6 +238,6 @@ class ToolRollout:
 
 
 def _tool_message(text: str, call: ToolCall | Malformed, known: Collection[str]) -> JsonObject:
-    """Message of role "tool"; its name is left out if no such tool exists, since it may hold lone surrogates."""
-    message: JsonObject = {"role": "tool", "content": text}
-    return {**message, "name": call.name} if isinstance(call, ToolCall) and call.name in known else message
+    """Message of role "tool"; its name is never that of a tool that does not exist, which may hold anything."""
+    name = call.name if isinstance(call, ToolCall) and call.name in known else _NO_TOOL
+    return {"role": "tool", "content": text, "name": name}
