@@ -1,15 +1,20 @@
 """rollout.turn_parsers: verl's parsers, which read long turns outside the event loop, and the parser of tags."""
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from tests.support.loop_steps import MeasuredSteps
+from verl_pivot.data.json_values import encode_json
+from verl_pivot.data.tool_schemas import schemas_by_name
 from verl_pivot.off_loop import SIZE_ON_LOOP
 from verl_pivot.rollout.turn_parsers import TagPair, TagParser, VerlParser
+from verl_pivot.tools.signatures import read_signature
 from verl_pivot.types import Malformed, ToolCall
 
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>'
@@ -51,6 +56,56 @@ async def test_a_call_with_a_name_that_no_file_holds_is_malformed(name: str) -> 
 
     assert isinstance(found, Malformed)
     assert found.reason == "malformed_call"
+
+
+class Size(StrEnum):
+    SMALL = "small"
+
+
+class Place(BaseModel):
+    city: str
+    parent: "Place | None" = None
+
+
+def refund(
+    order_id: str,
+    amount: float | None = None,
+    note: str | None = None,
+    size: Size = Size.SMALL,
+    place: Place | None = None,
+    ids: list[int] | int = 0,
+) -> str:
+    """Refund an order."""
+    return order_id
+
+
+@pytest.mark.parametrize(
+    ("name", "written", "value"),
+    [
+        ("amount", "9.5", 9.5),
+        ("amount", "9", 9),
+        ("amount", "null", None),
+        ("amount", "much", "much"),
+        ("note", "12", "12"),
+        ("note", "null", None),
+        ("size", "small", "small"),
+        ("place", '{"city": "Bonn", "parent": null}', {"city": "Bonn", "parent": None}),
+        ("ids", "[1, 2]", [1, 2]),
+        ("ids", "7", 7),
+    ],
+)
+async def test_an_argument_of_several_types_is_read_by_them(name: str, written: str, value: Any) -> None:
+    schema = read_signature(refund).schema
+    text = (
+        "<tool_call>\n<function=refund>\n<parameter=order_id>\n17\n</parameter>\n"
+        f"<parameter={name}>\n{written}\n</parameter>\n</function>\n</tool_call>"
+    )
+
+    (found,) = await verls("qwen3_coder").calls(text, [*map(ord, text)], [schema])
+
+    assert found == ToolCall(name="refund", arguments={"order_id": "17", name: value})
+    problem = schemas_by_name(encode_json([schema]))["refund"].problem(found.arguments)
+    assert (problem is None) == (value != "much")
 
 
 @pytest.mark.parametrize("opening", OPENINGS)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from verl_pivot.data.actions import read_turn, written_call
-from verl_pivot.data.json_values import as_object
+from verl_pivot.data.json_values import as_list, as_object
 from verl_pivot.data.tagged_text import split_at_tags
 from verl_pivot.off_loop import SIZE_ON_LOOP, run_off_loop
 from verl_pivot.types import Json, JsonObject, Malformed, ToolCall
@@ -149,7 +149,7 @@ def _flat_schema(tool: JsonObject) -> JsonObject:
     function = as_object(tool["function"], "a function")
     parameters = as_object(function.get("parameters") or {}, "parameters")
     named = as_object(parameters.get("properties") or {}, "properties")
-    flat: JsonObject = {name: _flat_property(value) for name, value in named.items()}
+    flat: JsonObject = {name: _flat_property(value, parameters) for name, value in named.items()}
     required = parameters.get("required") or []
     return {
         "type": "function",
@@ -161,9 +161,40 @@ def _flat_schema(tool: JsonObject) -> JsonObject:
     }
 
 
-def _flat_property(value: Json) -> JsonObject:
+def _flat_property(value: Json, parameters: JsonObject) -> JsonObject:
+    """One argument. Its types are given without null, which verl's parser of Qwen3-Coder reads whatever the type is."""
     schema = value if isinstance(value, dict) else {}
-    return {"type": schema.get("type", "string"), "description": schema.get("description")}
+    types: list[Json] = [name for name in _types(schema, parameters) if name != "null"]
+    kind: Json = types if len(types) > 1 else next(iter(types), "string")
+    return {"type": kind, "description": schema.get("description")}
+
+
+def _types(schema: Json, parameters: JsonObject, passed: frozenset[str] = frozenset()) -> list[str]:
+    """Types that a schema allows, also by its alternatives and by references; empty if it names none.
+
+    Args:
+        schema: Schema of an argument, or a part of it.
+        parameters: Schema of all arguments, within which references are resolved.
+        passed: References that led here, which are not followed again.
+    """
+    if not isinstance(schema, dict):
+        return []
+    if "type" in schema:
+        named = schema["type"]
+        return [str(name) for name in (named if isinstance(named, list) else [named])]
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference not in passed:
+        return _types(_referenced(reference, parameters), parameters, passed | {reference})
+    parts = [part for key in ("anyOf", "oneOf", "allOf") for part in as_list(schema.get(key) or [], key)]
+    return list(dict.fromkeys(name for part in parts for name in _types(part, parameters, passed)))
+
+
+def _referenced(reference: str, parameters: JsonObject) -> Json:
+    """The part of the schema of all arguments that a reference such as "#/$defs/Size" names; None if there is none."""
+    part: Json = parameters
+    for key in reference.removeprefix("#").split("/")[1:]:
+        part = part.get(key.replace("~1", "/").replace("~0", "~")) if isinstance(part, dict) else None
+    return part
 
 
 def _decoded(name: str, arguments: str) -> ToolCall | Malformed:
