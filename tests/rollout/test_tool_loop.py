@@ -733,7 +733,7 @@ STRICT = (
     "{%- set last.calls = message.tool_calls is defined %}{%- elif message.role == 'tool' and not last.calls %}"
     "{{- raise_exception('a tool message without a call before it') }}{%- endif %}{%- endfor %}"
 )
-"""Beginning of a chat template that refuses a tool's message behind a turn without `tool_calls`, as MiniMax-M2's does."""
+"""Beginning of a chat template that refuses a tool's message behind a turn without `tool_calls`, as MiniMax-M2's."""
 
 
 async def test_a_chat_template_that_refuses_the_messages_is_recorded_and_ends_no_rollout(tmp_path: Path) -> None:
