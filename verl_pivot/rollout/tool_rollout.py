@@ -188,7 +188,8 @@ class ToolRollout:
             calls = await self._parts.parser.calls(text, sampled.token_ids, self._schemas)
             reason = self._stop_after(text, calls, index + 1, is_late=time.monotonic() > deadline)
         else:
-            reason = self._limits.stop_after_cut(len(sampled.token_ids))
+            is_late = time.monotonic() > deadline
+            reason = self._limits.stop_after_cut(len(sampled.token_ids), index + 1, is_late=is_late)
         return PolicyTurn(
             index=index, text=text, message={"role": "assistant", "content": full_text},
             num_tokens=len(sampled.token_ids), seconds=sampled.report.seconds, calls=calls, ended=ended,
