@@ -648,6 +648,27 @@ def test_the_message_about_a_document_without_text_names_its_line(tmp_path: Path
     assert 'line 2: a document needs "text"' in done.stdout
 
 
+class SlowBasket(list[str]):
+    """A basket that takes a moment to make."""
+
+    def __init__(self) -> None:
+        time.sleep(0.05)
+
+
+def fill(item: str, workspace: Workspace) -> None:
+    """Put something into the basket."""
+    workspace.state(SlowBasket).append(item)
+
+
+async def test_calls_at_once_share_a_state_that_takes_a_moment_to_make(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, "- function: tests.tools.test_toolset:fill\n")
+
+    async with tools.open({}, parallel_calls=True) as opened:
+        await opened.toolbox.run([ToolCall(name="fill", arguments={"item": item}) for item in "abc"])
+
+        assert sorted(opened.toolbox.workspace.state(SlowBasket)) == ["a", "b", "c"]
+
+
 async def test_state_is_made_once_per_trajectory() -> None:
     first, second = Workspace(), Workspace()
 
