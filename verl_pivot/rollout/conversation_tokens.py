@@ -83,6 +83,9 @@ async def with_messages(
 ) -> TokenRecord:
     """A record followed by messages that the policy reads.
 
+    Some of verl's builders, such as that of GLM, take away a last token that also begins the next message. Of a turn
+    that is nothing else the token stays, so that every turn has a sampled token.
+
     Args:
         parts: The agent loop.
         tokens: Record of `messages`, the last of which is the policy's.
@@ -98,4 +101,7 @@ async def with_messages(
         tokens.logprobs,
         tools=list(schemas) or None,
     )
+    removed = merged.removed_prefix_token_count
+    if removed and tokens.turn_starts and len(tokens.mask) - removed <= tokens.turn_starts[-1]:
+        return tokens.with_text(merged.token_ids[len(tokens.token_ids) - removed :])
     return tokens.with_merged(merged.token_ids, mask, logprobs)
