@@ -560,6 +560,14 @@ async def test_the_rows_own_system_prompt_stands_behind_that_of_the_scaffold(tmp
     assert text.endswith(f"\n\nAnswer in one word.{END}<|im_start|>user\nWell?{END}{BEGIN}")
 
 
+@pytest.mark.parametrize("role", ["system", "user"])
+async def test_a_message_that_is_no_text_is_refused(tmp_path: Path, role: str) -> None:
+    messages = [{"role": role, "content": [{"type": "text", "text": "Be brief."}]}, {"role": "user", "content": "Well?"}]
+
+    with pytest.raises(DataError, match="^a prompt has content that is not text, such as images"):
+        await play(make_loop([], tmp_path), raw_prompt=messages)
+
+
 async def test_a_template_that_begins_turns_with_a_think_tag_has_it_in_the_form(tmp_path: Path) -> None:
     template = make_loop([], tmp_path).tokenizer.chat_template.replace("assistant\\n' }}", "assistant\\n<think>\\n' }}")
     answer = Said(f"{THOUGHT}</think><code>submit_final_answer('5')</code>", ended=False)

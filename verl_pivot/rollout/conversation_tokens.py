@@ -23,14 +23,19 @@ async def prompt_tokens(
     Raises:
         DataError: If the prompt is too long, or holds anything but text.
     """
-    if any(not isinstance(message.get("content"), str | None) for message in messages):
-        raise DataError(
-            "a prompt has content that is not text, such as images, which the agent loop cannot read: remove the row"
-        )
+    check_texts(messages)
     tokens = await rendered(parts, messages, schemas, prefix)
     if problem := prompt_problem(parts, tokens.num_prompt_tokens):
         raise DataError(problem)
     return tokens
+
+
+def check_texts(messages: Sequence[JsonObject]) -> None:
+    """Raises DataError if a message holds anything but text."""
+    if any(not isinstance(message.get("content"), str | None) for message in messages):
+        raise DataError(
+            "a prompt has content that is not text, such as images, which the agent loop cannot read: remove the row"
+        )
 
 
 def prompt_problem(parts: LoopParts, num_tokens: int) -> str:
