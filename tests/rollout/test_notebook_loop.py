@@ -562,9 +562,12 @@ async def test_the_rows_own_system_prompt_stands_behind_that_of_the_scaffold(tmp
 
 @pytest.mark.parametrize("role", ["system", "user"])
 async def test_a_message_that_is_no_text_is_refused(tmp_path: Path, role: str) -> None:
-    messages = [{"role": role, "content": [{"type": "text", "text": "Be brief."}]}, {"role": "user", "content": "Well?"}]
+    messages = [
+        {"role": role, "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": "Well?"},
+    ]
 
-    with pytest.raises(DataError, match="^a prompt has content that is not text, such as images"):
+    with pytest.raises(DataError, match=r"^a prompt has content that is not text"):
         await play(make_loop([], tmp_path), raw_prompt=messages)
 
 

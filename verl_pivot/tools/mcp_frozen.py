@@ -60,7 +60,8 @@ def check_frozen(tools_file: str, index: int, label: str, tools: Sequence[Offere
         return
     remedy = f"run `verl-pivot mcp freeze {tools_file}` again"
     try:
-        servers = [as_object(each, "a frozen server") for each in as_list(decode_json(path.read_text(encoding="utf-8")), "the file")]
+        listed = as_list(decode_json(path.read_text(encoding="utf-8")), "the file")
+        servers = [as_object(each, "a frozen server") for each in listed]
     except (DataError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} holds no frozen tools ({error}); {remedy}") from error
     if index >= len(servers) or servers[index].get("server") != label:
