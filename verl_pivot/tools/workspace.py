@@ -33,7 +33,7 @@ class Workspace:
         return not self._states and not self._held and self._session is None
 
     def state(self, kind: Callable[[], StateT]) -> StateT:
-        """This trajectory's own instance of a class, made at the first call, also where calls run at once.
+        """This trajectory's own instance of a class, made at the first call.
 
         Example:
             basket = workspace.state(Basket)
