@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verl.workers.rollout.replica import TokenOutput
 
-from tests.rollout.test_tool_loop import SAMPLING, tools_file
+from tests.rollout.test_tool_loop import SAMPLING, STRICT, tools_file
 from tests.support.paths import ROOT
 from tests.support.processes import descendants
 from tests.support.scripted_engine import Said, call, make_loop, row
@@ -57,6 +58,16 @@ async def test_tokens_masks_and_logprobs_are_those_of_the_tool_loop(tmp_path: Pa
     assert got.extra_fields["rollout"]["stop_reason"] == "answered"
 
 
+async def test_a_chat_template_that_refuses_the_messages_is_recorded_and_ends_no_rollout() -> None:
+    loop = driven_loop("tools", [call("add", a=2, b=3), "It is 5."])
+    loop.tokenizer.chat_template = STRICT + loop.tokenizer.chat_template
+
+    (got,) = await rows_of(loop)
+
+    assert got.extra_fields["rollout"]["text_differs"] is True
+    assert got.extra_fields["verdict"]["score"] == 1.0
+
+
 async def test_programs_reach_the_policy_where_a_proxy_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
@@ -78,6 +89,23 @@ async def test_a_conversation_goes_on_in_its_row_and_another_gets_a_row_of_its_o
     assert "verdict" not in first.extra_fields
     assert second.extra_fields["verdict"]["score"] == 1.0
     assert second.extra_fields["rollout"]["turn_tokens"] == [5, 5, 7]
+
+
+async def test_each_row_has_the_experts_of_its_own_conversation() -> None:
+    loop = driven_loop("two", ["One.", "Two.", "Three."])
+    generate = loop.server_manager.generate
+
+    async def with_experts(*args: Any, **request: Any) -> TokenOutput:
+        completion: TokenOutput = await generate(*args, **request)
+        completion.routed_experts = [*request["prompt_ids"], *completion.token_ids]  # stands for the experts of each
+        return completion
+
+    loop.server_manager.generate = with_experts
+
+    outputs = await rows_of(loop)
+
+    assert [each.routed_experts for each in outputs] == [[*each.prompt_ids, *each.response_ids] for each in outputs]
+    assert [len(each.turn_ends) for each in outputs] == [2, 1]
 
 
 async def test_the_dump_has_the_prompt_that_the_program_sent(tmp_path: Path) -> None:

@@ -1,12 +1,14 @@
 """The agent loop `pivot_notebook` over a scripted engine: tokens, masks, logprobs, rows and texts, branch by branch."""
 
 import asyncio
+import dataclasses
 import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from verl.utils.tokenizer.continuous_token import GLMContinuousTokenBuilder
 
 from tests.rollout.test_tool_loop import RecordingRouter
 from tests.support.fake_notebook import FakeNotebook, open_fake_notebook
@@ -92,6 +94,25 @@ async def test_each_step_may_be_a_row_with_what_it_read_as_its_prompt(tmp_path: 
     assert [value for each in rows for value in each.step_returns] == whole.step_returns
     assert [*whole.prompt_ids, *whole.response_ids] == [*rows[-1].prompt_ids, *rows[-1].response_ids]
     assert [("rollout" in each.extra_fields) for each in rows] == [False, False, True]
+
+
+@pytest.mark.parametrize("layout", ["context", "step"])
+async def test_a_turn_of_nothing_but_the_token_that_begins_the_next_message_keeps_it(
+    tmp_path: Path, layout: str
+) -> None:
+    script = [Said("<|user|>", ended=False), step("submit_final_answer('5')")]
+    loop = make_loop(script, tmp_path, f"rows={layout}")
+    loop.tokenizer.add_special_tokens({"additional_special_tokens": ["<|user|>", "<|observation|>"]})
+    loop.continuous_token_builder = GLMContinuousTokenBuilder(loop.tokenizer)
+    begins = loop.tokenizer.convert_tokens_to_ids("<|user|>")
+    loop._parts = dataclasses.replace(loop._parts, end_token_ids=loop._parts.end_token_ids | {begins})
+
+    outputs = await play(loop)
+
+    texts = [text for each in outputs for mask, text in runs(loop, each) if mask]
+    assert texts == ["<|user|>", script[1].text]
+    assert [len(each.turn_ends) for each in outputs] == ([2] if layout == "context" else [1, 1])
+    assert [len(each.step_returns) for each in outputs] == [len(each.turn_ends) for each in outputs]
 
 
 async def test_returns_follow_from_form_execution_and_answer(tmp_path: Path) -> None:
@@ -537,6 +558,17 @@ async def test_the_rows_own_system_prompt_stands_behind_that_of_the_scaffold(tmp
     text = loop.tokenizer.decode(output.prompt_ids)
     assert text.count("<|im_start|>system") == 1
     assert text.endswith(f"\n\nAnswer in one word.{END}<|im_start|>user\nWell?{END}{BEGIN}")
+
+
+@pytest.mark.parametrize("role", ["system", "user"])
+async def test_a_message_that_is_no_text_is_refused(tmp_path: Path, role: str) -> None:
+    messages = [
+        {"role": role, "content": [{"type": "text", "text": "Be brief."}]},
+        {"role": "user", "content": "Well?"},
+    ]
+
+    with pytest.raises(DataError, match=r"^a prompt has content that is not text"):
+        await play(make_loop([], tmp_path), raw_prompt=messages)
 
 
 async def test_a_template_that_begins_turns_with_a_think_tag_has_it_in_the_form(tmp_path: Path) -> None:

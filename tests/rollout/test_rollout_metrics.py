@@ -34,3 +34,8 @@ def test_rollouts_whose_agent_loop_raised_an_error_count_as_masked() -> None:
 
     assert rollout_metrics(records, num_failed=2)["rollout/masked_rate"] == 0.75
     assert rollout_metrics(records)["rollout/masked_rate"] == 0.5
+
+
+def test_the_masked_rate_is_there_also_where_every_agent_loop_raised_an_error() -> None:
+    assert rollout_metrics([], num_failed=2) == {"rollout/masked_rate": 1.0}
+    assert rollout_metrics([]) == {}

@@ -56,6 +56,20 @@ async def test_search_r1_is_paid_for_an_answer_that_it_found(tmp_path: Path, ind
             assert search_r1_format("nq", text, {"target": ["paris"]}, fields) == pytest.approx(reward)
 
 
+async def test_search_r1_goes_on_after_a_turn_that_has_500_tokens_and_no_end(tmp_path: Path) -> None:
+    cut, answers = Said("Hm. " * 600, ended=False), Said("<answer>Paris</answer>", ended=False)
+    tools = tools_file("search_r1", tmp_path, "http://127.0.0.1:9")
+
+    text, again = await played("search_r1", tools, cut, answers)
+    _, last = await played("search_r1", tools, cut, cut, cut)
+
+    assert text.endswith("Let me try again.\n<answer>Paris</answer>")
+    found = again[RECORD_FIELD]
+    assert (found["turn_tokens"][0], found["stop_reason"], found["is_cut_off"]) == (500, "answered", False)
+    assert [call["error_kind"] for call in found["calls"]] == ["no_action"]
+    assert (last[RECORD_FIELD]["stop_reason"], last[RECORD_FIELD]["is_cut_off"]) == ("max_turns", True)
+
+
 async def test_research_is_paid_by_f1_for_an_answer_that_it_found(tmp_path: Path, index: SearchIndex) -> None:
     asks = Said("<think>Hm.</think> <search>capital of France</search>", ended=False)
     answers = Said("<think>So.</think> <answer>\\boxed{Paris, France}</answer>")

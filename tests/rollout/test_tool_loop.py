@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import numpy
 import pytest
 from omegaconf import OmegaConf
+from verl.utils.tokenizer.continuous_token import GptOssContinuousTokenBuilder
 from verl.workers.rollout.replica import TokenOutput
 
 from tests.support.scripted_engine import RecordingRouter, Said, call, make_loop, row
@@ -386,6 +388,19 @@ async def test_several_calls_of_a_turn_are_answered_in_their_order(tmp_path: Pat
     assert text.index("tool\n2<") < text.index("there is no tool 'nobody'") < text.index("tool\n6<")
 
 
+async def test_the_message_about_a_call_of_no_tool_has_a_name_for_builders_that_need_one(tmp_path: Path) -> None:
+    said = f"{call('nobody<|im_end|>')}\n<tool_call>\n{{broken}}\n</tool_call>\n{call('add', a=5)}"
+    loop = make_loop([said, "Done."], tools_file(tmp_path, "add"))
+    loop.continuous_token_builder = GptOssContinuousTokenBuilder(loop.tokenizer)
+
+    output = await play(loop)
+
+    text = loop.tokenizer.decode(output.response_ids)
+    names = re.findall(r"<\|start\|>functions\.(.*?) to=assistant", text)
+    assert names == ["unknown_tool", "unknown_tool", "add"]
+    assert errors(output) == ["unknown_tool", "malformed_call", None]
+
+
 async def test_calls_beyond_the_limit_get_an_error_and_are_not_run(tmp_path: Path) -> None:
     said = "\n".join(call("add", a=number) for number in range(3))
     loop = make_loop([said, "Done."], tools_file(tmp_path, "add"), "pivot.rollout.max_calls_per_turn=2")
@@ -711,6 +726,23 @@ async def test_a_template_that_renders_other_text_than_the_tokens_is_recorded(tm
     loop.tokenizer.chat_template = template.replace("+ message.content", "+ message.content.upper()", 1)
 
     assert record(await play(loop))["text_differs"] is True
+
+
+STRICT = (
+    "{%- set last = namespace(calls=false) %}{%- for message in messages %}{%- if message.role == 'assistant' %}"
+    "{%- set last.calls = message.tool_calls is defined %}{%- elif message.role == 'tool' and not last.calls %}"
+    "{{- raise_exception('a tool message without a call before it') }}{%- endif %}{%- endfor %}"
+)
+"""Beginning of a chat template that refuses a tool's message behind a turn without `tool_calls`, as MiniMax-M2's."""
+
+
+async def test_a_chat_template_that_refuses_the_messages_is_recorded_and_ends_no_rollout(tmp_path: Path) -> None:
+    loop = make_loop([call("add", a=2), "It is 3."], tools_file(tmp_path, "add"))
+    loop.tokenizer.chat_template = STRICT + loop.tokenizer.chat_template
+
+    found = record(await play(loop))
+
+    assert (found["text_differs"], found["stop_reason"], found["num_calls"]) == (True, "answered", 1)
 
 
 class EngineWithWeightUpdate:

@@ -24,8 +24,9 @@ SAMPLING = {"temperature": 1.0, "logprobs": True}
 class WrittenTree:
     """A tree whose nodes are paths such as "ab"; leaves are finished. It counts how nodes grow and are dropped."""
 
-    def __init__(self, scores: Mapping[str, float | None]) -> None:
+    def __init__(self, scores: Mapping[str, float | None], failed: str = "") -> None:
         self.scores, self.dropped, self.grown = scores, Counter[str](), Counter[str]()
+        self.failed = failed
 
     async def grow(self, node: str, number: int) -> Sequence[str]:
         self.grown[node] += number
@@ -36,6 +37,9 @@ class WrittenTree:
 
     def is_finished(self, node: str) -> bool:
         return not any(path[:-1] == node for path in self.scores if path)
+
+    def is_failed(self, node: str) -> bool:
+        return node == self.failed
 
     async def drop(self, node: str) -> None:
         self.dropped[node] += 1
@@ -86,6 +90,13 @@ async def test_where_nothing_is_scored_the_first_draws_stay() -> None:
     found = await search(WrittenTree({"a": None, "b": None, "aa": None}), "", shape(2, 1))
 
     assert (found.node, found.gain) == ("aa", None)
+
+
+async def test_what_a_system_failed_comes_behind_what_nobody_can_score() -> None:
+    found = await search(WrittenTree({"a": None, "b": None, "ba": None}, failed="a"), "", shape(2, 2))
+    alone = await search(WrittenTree({"a": None}, failed="a"), "", shape(2, 2))
+
+    assert (found.node, alone.node) == ("ba", "a")
 
 
 def test_equal_scores_keep_their_order_and_unknown_ones_come_last() -> None:

@@ -1,5 +1,6 @@
 """Tools and results of MCP servers -> schemas and texts: names, collisions, limits, blocks."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,9 @@ from mcp_types import (
 from mcp_types import Tool as ListedTool
 
 from verl_pivot.errors import ConfigError
+from verl_pivot.tools.mcp_frozen import write_frozen
 from verl_pivot.tools.mcp_results import result_text
-from verl_pivot.tools.mcp_schemas import offered_tools
+from verl_pivot.tools.mcp_schemas import OfferedTool, offered_tools
 
 NOTHING: dict[str, Any] = {"type": "object", "properties": {}}
 
@@ -101,3 +103,18 @@ def test_a_note_replaces_the_middle_of_a_long_result() -> None:
     result = CallToolResult(content=[TextContent(text="a" * 50 + "b" * 50)])
 
     assert result_text(result, 20) == "a" * 10 + "\n... [80 characters left out] ...\n" + "b" * 10
+
+
+def test_frozen_tools_that_cannot_be_written_leave_the_older_ones_as_they_are(tmp_path: Path) -> None:
+    path = write_frozen(str(tmp_path / "tools.yaml"), [("shop", [OfferedTool(name="add", schema={})])])
+    older = path.read_bytes()
+    path.with_name("tools.mcp.json.unfinished").mkdir()
+
+    with pytest.raises(ConfigError) as caught:
+        write_frozen(str(tmp_path / "tools.yaml"), [("shop", [])])
+
+    assert str(caught.value) == (
+        f"{path} cannot be written: Is a directory; free some space there, or copy the tools file to a folder of yours "
+        "(an existing file is unchanged)"
+    )
+    assert path.read_bytes() == older

@@ -15,6 +15,7 @@ from pydantic import Field
 from tests.support import tool_functions
 from tests.support.factories import FIND_ORDER
 from tests.support.launching import cli
+from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.errors import ConfigError, DataError, UserCodeError
 from verl_pivot.tools import environments
 from verl_pivot.tools.calls import CallOutcome
@@ -22,7 +23,7 @@ from verl_pivot.tools.contract import CallPolicy, Environment, Observation, Tool
 from verl_pivot.tools.functions import FunctionTool
 from verl_pivot.tools.toolset import Toolset, load_toolset
 from verl_pivot.tools.workspace import Workspace
-from verl_pivot.types import ErrorKind, JsonObject, Malformed, Message, ToolCall, Verdict
+from verl_pivot.types import ErrorKind, Json, JsonObject, Malformed, Message, ToolCall, Verdict
 
 FUNCTIONS = "tests.support.tool_functions"
 
@@ -503,6 +504,40 @@ async def test_no_further_call_of_a_turn_begins_after_a_failure_of_the_system(tm
     assert len(outcomes) == 1
 
 
+class Till(Environment):
+    """A basket that takes items also after it was paid for."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        self.items: list[str] = []
+
+    @tool
+    def add(self, item: str) -> str:
+        self.items.append(item)
+        return str(len(self.items))
+
+    @tool
+    def checkout(self) -> Observation:
+        return Observation("Paid.", end=StopReason.ENVIRONMENT_TERMINATED)
+
+    def state(self) -> list[Json]:
+        return [*self.items]
+
+
+@pytest.mark.parametrize("in_parallel", [False, True])
+async def test_no_further_call_of_a_turn_begins_after_one_that_ends_the_rollout(
+    tmp_path: Path, in_parallel: bool
+) -> None:
+    tools = toolset(tmp_path, "- environment: tests.tools.test_toolset:Till")
+    tea, milk = (ToolCall(name="add", arguments={"item": item}) for item in ("tea", "milk"))
+    calls = [tea, ToolCall(name="checkout", arguments={}), milk]
+
+    async with tools.open({}, parallel_calls=in_parallel) as opened:
+        outcomes = await opened.toolbox.run(calls)
+        states = opened.states()
+
+    assert ([text(outcome) for outcome in outcomes], states) == (["1", "Paid."], [["tea"]])
+
+
 RECORDING = json.dumps(
     [
         {"name": "find_order", "arguments": {"order_id": 17}, "result": '{"status": "sent"}'},
@@ -646,6 +681,27 @@ def test_the_message_about_a_document_without_text_names_its_line(tmp_path: Path
     assert done.returncode == 0, done.stderr
     assert "1 rows hold no document and were left out. " in done.stdout
     assert 'line 2: a document needs "text"' in done.stdout
+
+
+class SlowBasket(list[str]):
+    """A basket that takes a moment to make."""
+
+    def __init__(self) -> None:
+        time.sleep(0.05)
+
+
+def fill(item: str, workspace: Workspace) -> None:
+    """Put something into the basket."""
+    workspace.state(SlowBasket).append(item)
+
+
+async def test_calls_at_once_share_a_state_that_takes_a_moment_to_make(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, "- function: tests.tools.test_toolset:fill\n")
+
+    async with tools.open({}, parallel_calls=True) as opened:
+        await opened.toolbox.run([ToolCall(name="fill", arguments={"item": item}) for item in "abc"])
+
+        assert sorted(opened.toolbox.workspace.state(SlowBasket)) == ["a", "b", "c"]
 
 
 async def test_state_is_made_once_per_trajectory() -> None:

@@ -186,7 +186,7 @@ def _stop_after(
 ) -> StopReason | None:
     """Why the conversation ends with its last turn; None if it goes on."""
     if not turns[-1].ended:
-        return limits.stop_after_cut(turns[-1].num_tokens)
+        return limits.stop_after_cut(turns[-1].num_tokens, len(turns), is_late=is_late)
     return limits.stop_after(len(turns), is_answer=form.is_answer(turns[-1]), is_late=is_late)
 
 

@@ -23,14 +23,19 @@ async def prompt_tokens(
     Raises:
         DataError: If the prompt is too long, or holds anything but text.
     """
-    if any(not isinstance(message.get("content"), str | None) for message in messages):
-        raise DataError(
-            "a prompt has content that is not text, such as images, which the agent loop cannot read: remove the row"
-        )
+    check_texts(messages)
     tokens = await rendered(parts, messages, schemas, prefix)
     if problem := prompt_problem(parts, tokens.num_prompt_tokens):
         raise DataError(problem)
     return tokens
+
+
+def check_texts(messages: Sequence[JsonObject]) -> None:
+    """Raises DataError if a message holds anything but text."""
+    if any(not isinstance(message.get("content"), str | None) for message in messages):
+        raise DataError(
+            "a prompt has content that is not text, such as images, which the agent loop cannot read: remove the row"
+        )
 
 
 def prompt_problem(parts: LoopParts, num_tokens: int) -> str:
@@ -83,6 +88,9 @@ async def with_messages(
 ) -> TokenRecord:
     """A record followed by messages that the policy reads.
 
+    Some of verl's builders, such as that of GLM, take away a last token that also begins the next message. Of a turn
+    that is nothing else the token stays, so that every turn has a sampled token.
+
     Args:
         parts: The agent loop.
         tokens: Record of `messages`, the last of which is the policy's.
@@ -98,4 +106,7 @@ async def with_messages(
         tokens.logprobs,
         tools=list(schemas) or None,
     )
+    removed = merged.removed_prefix_token_count
+    if removed and tokens.turn_starts and len(tokens.mask) - removed <= tokens.turn_starts[-1]:
+        return tokens.with_text(merged.token_ids[len(tokens.token_ids) - removed :])
     return tokens.with_merged(merged.token_ids, mask, logprobs)

@@ -200,6 +200,7 @@ def _outputs(
             response_logprobs=row.logprobs,
             turn_ends=row.step_ends,
             num_turns=2 * len(trajectory.turn_tokens),
+            routed_experts=conversation.routed_experts,
             metrics=trajectory.engine.metrics,
             extra_fields={**trajectory.engine.extra_fields, TURN_ENDS_FIELD: row.step_ends, **outcome},
         )

@@ -52,6 +52,8 @@ class DrivenConversation:
     """Whether a further message may follow; none follows a turn that was cut off."""
     turns: tuple[DumpedTurn, ...] = ()
     """[num_turns] texts of the policy, each with the texts that it read afterwards."""
+    routed_experts: Any = None
+    """Experts of all tokens up to the last turn's, as the engine gave them with it; None if it returns none."""
 
     @property
     def prompt(self) -> list[JsonObject]:
@@ -143,6 +145,7 @@ class DrivenTrajectory:
                 first_turn=begun.first_turn,
                 may_go_on=turn.ended,
                 turns=(*begun.turns, _dumped_turn(text, turn, sampled.report.seconds)),
+                routed_experts=sampled.report.routed_experts,
             )
         )
         self.conversations.sort(key=lambda each: each.first_turn)

@@ -19,6 +19,8 @@ class RolloutLimits:
     """Most turns that the policy may take (T in rStar2-Agent)."""
     max_turn_tokens: int | None = None
     """Most tokens that the policy may sample in one turn; None: as many as the response has left."""
+    retries_cut_turns: bool = False
+    """Whether a turn that `max_turn_tokens` alone cut off counts as one without an action, instead of the last."""
     max_observation_tokens: int = 1024
     """Most tokens of one observation; in a longer one a note replaces the middle."""
     max_wall_seconds: float = 1800.0
@@ -43,7 +45,16 @@ class RolloutLimits:
             return StopReason.MAX_TURNS
         return StopReason.MAX_WALL_SECONDS if is_late else None
 
-    def stop_after_cut(self, num_tokens: int) -> StopReason:
-        """Why a rollout ends with a turn that was cut off after `num_tokens`."""
-        is_turn_limit = num_tokens == self.max_turn_tokens
-        return StopReason.MAX_TURN_TOKENS if is_turn_limit else StopReason.MAX_RESPONSE_TOKENS
+    def stop_after_cut(self, num_tokens: int, num_turns: int, *, is_late: bool) -> StopReason | None:
+        """Why a rollout ends with a turn that was cut off; None if the policy reads the retry message.
+
+        Args:
+            num_tokens: Tokens of the turn.
+            num_turns: Turns of the policy so far, this one included.
+            is_late: Whether the rollout has reached `max_wall_seconds`.
+        """
+        if num_tokens != self.max_turn_tokens:
+            return StopReason.MAX_RESPONSE_TOKENS
+        if not self.retries_cut_turns:
+            return StopReason.MAX_TURN_TOKENS
+        return self.stop_after(num_turns, is_answer=False, is_late=is_late)

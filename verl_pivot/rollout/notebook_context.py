@@ -7,7 +7,7 @@ from typing import NamedTuple
 from verl_pivot.engines.text_cut import cut_to_tokens
 from verl_pivot.errors import DataError
 from verl_pivot.rollout.context import ContextWindow, Trim
-from verl_pivot.rollout.conversation_tokens import prompt_tokens, rendered, with_messages
+from verl_pivot.rollout.conversation_tokens import check_texts, prompt_tokens, rendered, with_messages
 from verl_pivot.rollout.loop_parts import LoopParts
 from verl_pivot.rollout.notebook_prompt import Left, after_step, restarted, trimmed_task
 from verl_pivot.rollout.notepad import NotepadReading, Notes
@@ -97,10 +97,14 @@ class ContextBuilder:
             parts: The agent loop.
             system: System prompt of the scaffold, which is put before that of the row.
             prompt: Messages of the row, of which the last one is the task.
+
+        Raises:
+            DataError: If a message holds anything but text.
         """
+        check_texts(prompt)
         self._parts = parts
         self._window = parts.window
-        systems = [system, *(str(each["content"]) for each in prompt if each["role"] == "system")]
+        systems = [system, *(str(each.get("content") or "") for each in prompt if each["role"] == "system")]
         others = [dict(each) for each in prompt if each["role"] != "system"]
         self._head: list[JsonObject] = [{"role": "system", "content": "\n\n".join(systems)}, *others]
 

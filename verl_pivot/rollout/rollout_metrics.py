@@ -18,7 +18,7 @@ def rollout_metrics(records: Sequence[RolloutRecord], *, num_failed: int = 0) ->
         num_failed: Rollouts without a record, because the agent loop raised an error.
     """
     if not records:
-        return {}
+        return {"rollout/masked_rate": 1.0} if num_failed else {}
     num_rollouts = len(records)
     stops = Counter(record.stop_reason for record in records)
     metrics = {

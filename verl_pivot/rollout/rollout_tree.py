@@ -127,6 +127,9 @@ class RolloutTree:
     def is_finished(self, node: Branch) -> bool:
         return node.rollout.stop is not None
 
+    def is_failed(self, node: Branch) -> bool:
+        return _is_masked(node)
+
     async def drop(self, node: Branch) -> None:
         await node.held.aclose()
 

@@ -174,6 +174,7 @@ class RolloutSettings(Options):
             max_response_tokens=max_response_tokens,
             max_turns=self.max_turns,
             max_turn_tokens=self.max_turn_tokens,
+            retries_cut_turns=self.parser == "tags" and self.retry_message is not None,
             max_observation_tokens=self.max_observation_tokens,
             max_wall_seconds=self.max_wall_seconds,
         )

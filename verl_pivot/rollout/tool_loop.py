@@ -144,4 +144,4 @@ def make_parser(settings: RolloutSettings, tokenizer: Any) -> TurnParser:
     except ValueError as error:
         known = ", ".join(f"verl/{each}" for each in sorted(ToolParser._registry))
         raise ConfigError(f"pivot.rollout.parser: verl has no parser {name!r}; known: {known}") from error
-    return VerlParser(parser, OpenAIFunctionToolSchema)
+    return VerlParser(name, parser, OpenAIFunctionToolSchema)

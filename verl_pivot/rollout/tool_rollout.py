@@ -25,6 +25,8 @@ from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
 _MESSAGE_TOKENS = 32
 """Most tokens that chat templates write around a system message."""
+_NO_TOOL = "unknown_tool"
+"""Name in the message about a call of no tool; verl's builders for gpt-oss and Gemma 4 need one."""
 
 
 class ToolRollout:
@@ -186,7 +188,8 @@ class ToolRollout:
             calls = await self._parts.parser.calls(text, sampled.token_ids, self._schemas)
             reason = self._stop_after(text, calls, index + 1, is_late=time.monotonic() > deadline)
         else:
-            reason = self._limits.stop_after_cut(len(sampled.token_ids))
+            is_late = time.monotonic() > deadline
+            reason = self._limits.stop_after_cut(len(sampled.token_ids), index + 1, is_late=is_late)
         return PolicyTurn(
             index=index, text=text, message={"role": "assistant", "content": full_text},
             num_tokens=len(sampled.token_ids), seconds=sampled.report.seconds, calls=calls, ended=ended,
@@ -236,6 +239,6 @@ class ToolRollout:
 
 
 def _tool_message(text: str, call: ToolCall | Malformed, known: Collection[str]) -> JsonObject:
-    """Message of role "tool"; its name is left out if no such tool exists, since it may hold lone surrogates."""
-    message: JsonObject = {"role": "tool", "content": text}
-    return {**message, "name": call.name} if isinstance(call, ToolCall) and call.name in known else message
+    """Message of role "tool"; its name is never that of a tool that does not exist, which may hold anything."""
+    name = call.name if isinstance(call, ToolCall) and call.name in known else _NO_TOOL
+    return {"role": "tool", "content": text, "name": name}

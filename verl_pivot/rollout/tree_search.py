@@ -31,6 +31,10 @@ class SearchTree(Protocol[NodeT]):
 
     def is_finished(self, node: NodeT) -> bool: ...
 
+    def is_failed(self, node: NodeT) -> bool:
+        """Whether a system failed, so that the node is kept only where there are too few others."""
+        ...
+
     async def drop(self, node: NodeT) -> None:
         """Release the resources of an open node that the search does not need any more."""
         ...
@@ -76,6 +80,7 @@ async def search(tree: SearchTree[NodeT], root: NodeT, shape: SearchShape) -> Se
         scores = await all_at_once(_value(tree, child, shape.lookahead) for child in children)
         candidates = [*finished, *map(_Scored, children, scores)]
         order = ranking([each.score for each in candidates])
+        order.sort(key=lambda number: tree.is_failed(candidates[number].node))  # of the others, the order stays
         beam = [candidates[number] for number in order[: shape.beam]]
         if (gain := kept_gain([each.score for each in candidates], order[: shape.beam])) is not None:
             gains.append(gain)

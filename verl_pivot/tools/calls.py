@@ -45,6 +45,11 @@ class CallOutcome:
     is_bug: bool = False
     """Whether the tool's own code failed, which its author can fix, and not a system that the tool needs."""
 
+    @property
+    def is_last(self) -> bool:
+        """Whether no further call may begin: the system failed, or the call ends the rollout."""
+        return self.observation is None or self.observation.end is not None
+
     def observed(self) -> Observation:
         """The observation, for callers outside of a rollout.
 
@@ -76,8 +81,8 @@ class Toolbox:
     async def run(self, calls: Sequence[ToolCall | Malformed], deadline: float = math.inf) -> list[CallOutcome]:
         """Run the calls of one turn and return their outcomes in order.
 
-        Of calls in order, none begins after a failure of the system. No call begins after the deadline. So there may be
-        fewer outcomes than calls.
+        Of calls in order, none begins after a failure of the system, or after one that ends the rollout. No call begins
+        after the deadline. So there may be fewer outcomes than calls.
 
         Args:
             calls: The calls in their order.
@@ -98,14 +103,14 @@ class Toolbox:
     async def _one_after_the_other(
         self, calls: Sequence[tuple[int, ToolCall | Malformed]], deadline: float
     ) -> list[tuple[int, CallOutcome]]:
-        """(number, outcome) of each call until the system fails, or the deadline is over."""
+        """(number, outcome) of each call until the system fails, one ends the rollout, or the deadline is over."""
         outcomes: list[tuple[int, CallOutcome]] = []
         for number, call in calls:
             if time.monotonic() > deadline:
                 break
             outcome = await self.run_one(call, number)
             outcomes.append((number, outcome))
-            if outcome.failure:
+            if outcome.is_last:
                 break
         return outcomes
 

@@ -25,10 +25,21 @@ def write_frozen(tools_file: str, servers: Sequence[tuple[str, Sequence[OfferedT
 
     Returns:
         Path of the written file.
+
+    Raises:
+        ConfigError: If the file cannot be written; an older one stays as it is.
     """
     path = frozen_path(tools_file)
     frozen = [{"server": label, "tools": [asdict(tool) for tool in tools]} for label, tools in servers]
-    path.write_text(json.dumps(frozen, indent=1, ensure_ascii=False) + "\n")
+    unfinished = path.with_name(f"{path.name}.unfinished")
+    try:
+        unfinished.write_text(json.dumps(frozen, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        unfinished.replace(path)
+    except OSError as error:
+        raise ConfigError(
+            f"{path} cannot be written: {error.strerror}; free some space there, or copy the tools file to a folder of "
+            "yours (an existing file is unchanged)"
+        ) from error
     return path
 
 
@@ -49,7 +60,8 @@ def check_frozen(tools_file: str, index: int, label: str, tools: Sequence[Offere
         return
     remedy = f"run `verl-pivot mcp freeze {tools_file}` again"
     try:
-        servers = [as_object(each, "a frozen server") for each in as_list(decode_json(path.read_text()), "the file")]
+        listed = as_list(decode_json(path.read_text(encoding="utf-8")), "the file")
+        servers = [as_object(each, "a frozen server") for each in listed]
     except (DataError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} holds no frozen tools ({error}); {remedy}") from error
     if index >= len(servers) or servers[index].get("server") != label:

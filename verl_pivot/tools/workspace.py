@@ -1,6 +1,7 @@
 """Workspace: metadata, state and one sandbox session that the calls of one trajectory share."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ class Workspace:
         self.metadata: JsonObject = metadata or {}
         """Decoded column `metadata` of the trajectory's row."""
         self._states: dict[type, object] = {}
+        self._states_lock = threading.RLock()  # held by a class whose constructor asks for other states
         self._held: dict[object, object] = {}
         self._session: Session | None = None
         self._session_lock = asyncio.Lock()
@@ -36,9 +38,10 @@ class Workspace:
         Example:
             basket = workspace.state(Basket)
         """
-        if kind not in self._states:
-            self._states[kind] = kind()  # type: ignore[index]  # a class is a callable
-        return self._states[kind]  # type: ignore[index,return-value]
+        with self._states_lock:
+            if kind not in self._states:
+                self._states[kind] = kind()  # type: ignore[index]  # a class is a callable
+            return self._states[kind]  # type: ignore[index,return-value]
 
     def hold(self, owner: object, thing: object) -> None:
         """Keep what a tool opened for this trajectory; the tool's owner closes it."""
