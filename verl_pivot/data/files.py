@@ -30,8 +30,6 @@ with extra("data"):
 
 _BATCH_ROWS = 256
 _CHUNK_BYTES = 1 << 22
-_OTHER_OUT = "or choose another --out"
-"""Second half of the remedy for an output that cannot be written."""
 _COMPRESSED = {".gz", ".bz2", ".zst", ".lz4"}
 _JSON = {".json", ".traj"}
 _EVENT_BYTES = 8
@@ -266,12 +264,8 @@ def _single_row(batch: pyarrow.RecordBatch) -> tuple[JsonObject, str]:
 
 
 @contextmanager
-def replacing(path: Path, then: str = _OTHER_OUT) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Path of a temporary file that becomes `path` when the block succeeds and is removed when the block fails.
-
-    Args:
-        path: File to write.
-        then: Second half of the remedy where it cannot be written.
 
     Raises:
         ConfigError: If the file cannot be written (full disk, no permission), or `path` is a folder or a device; an
@@ -286,12 +280,12 @@ def replacing(path: Path, then: str = _OTHER_OUT) -> Iterator[Path]:
             os.fsync(file.fileno())
         temporary.replace(place)
     except OSError as error:
-        raise unwritable(path, error, then) from error
+        raise unwritable(path, error) from error
     finally:
         _remove(temporary)
 
 
-def unwritable(path: Path, error: Exception, then: str = _OTHER_OUT) -> ConfigError:
+def unwritable(path: Path, error: Exception, then: str = "or choose another --out") -> ConfigError:
     """The error for an output that cannot be written; `then` is the second half of the remedy."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return ConfigError(f"{path} cannot be written: {why}; free some space there, {then} (existing files are unchanged)")

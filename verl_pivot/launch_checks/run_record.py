@@ -1,10 +1,10 @@
 """RunRecord: what a run began from, kept beside its checkpoints -> an error if another run would resume them."""
 
 import json
+import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from verl_pivot.data.files import replacing
 from verl_pivot.errors import ConfigError
 
 _NAME = "verl_pivot_run.json"
@@ -79,8 +79,14 @@ def write_record(folder: Path, record: RunRecord) -> None:
     Raises:
         ConfigError: If the folder cannot be written.
     """
-    with replacing(folder / _NAME, "or choose another trainer.default_local_dir") as file:
-        file.write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")
+    unfinished = folder / f".{_NAME}.{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        unfinished.write_text(json.dumps(asdict(record)) + "\n", encoding="utf-8")
+        unfinished.replace(folder / _NAME)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise ConfigError(f"trainer.default_local_dir={folder} cannot be written: {error}") from error
 
 
 def _read(path: Path) -> RunRecord | None:
