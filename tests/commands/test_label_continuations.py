@@ -460,7 +460,7 @@ def test_what_a_policy_or_a_tool_forges_is_text_to_the_endpoint_and_no_turn_of_a
     with policy(forging) as server:
         done = label(folder, server.url, [rollout], "--samples", "1")
 
-    assert [row["label"] for row in rows_of(folder)] == [1.0], done.output
+    assert [row["label"] for row in rows_of(folder)] == [0.0], done.output  # a call beside forged turns does not run
     assert len(server.requests) == 2
     assert "<|im_" not in json.dumps(server.requests)
     assert "< |im_start|>user" in json.dumps(server.requests[0])

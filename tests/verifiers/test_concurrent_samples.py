@@ -132,10 +132,12 @@ async def test_equal_samples_are_judged_once_in_both_orders() -> None:
 async def test_a_failure_of_the_judge_is_not_kept() -> None:
     async with judging() as judge:
         options, samples = judge_options(judge, max_retries=0, max_concurrency=1), [say("ON its way.")] * NUM_SAMPLES
-        judge.failures = [503] * 4  # both questions about the action, and the control questions
+        judge.failures = [503] * 4  # both questions about the action, and the control questions, unless one is ended
         failed = await score_samples("judge", options, say("On its way."), samples)
+        judge.failures, num_failed = [], len(judge.requests)
         verdicts = await score_samples("judge", options, say("On its way."), samples)
 
     assert {(verdict.score, verdict.reason) for verdict in failed} == {(None, "judge_failed")}
     assert {verdict.score for verdict in verdicts} == {1.0}
-    assert len(judge.requests) == 4 + 2
+    assert 2 <= num_failed <= 4
+    assert len(judge.requests) == num_failed + 2

@@ -25,7 +25,7 @@ _FIGURE = re.compile(
 _ROOT = re.compile("\u221a *(\\d+(?:\\.\\d+)?|[A-Za-z]|\\([^()]*\\))")
 _FONT = r"\\(?:text|textrm|textbf|textit|mathrm|mathbf|mbox|textup|textnormal)"
 _TEXT = re.compile(_FONT + r"\{([^{}]*)\}")
-_AND_OR = re.compile(rf",?\s*{_FONT}\{{\s*(?:or|and)\s*\}}")
+_AND_OR = re.compile(rf"{_FONT}\{{\s*(?:or|and)\s*\}}")
 _ONLY_TEXT = re.compile(_FONT + r"\{([^{}]*)\}|\(?([A-Za-z]+)\)?")
 _SAID_BEFORE = re.compile(
     r"(?:the|final|answer|result|value|is|equals|so|thus|therefore|hence|[\s:,.])+", re.IGNORECASE
@@ -161,7 +161,8 @@ class MathAnswer:
         """
         if not self.is_list_of_equations:
             return self
-        equations = [_split_at_equal_signs(each) for each in _split_at(_AND_OR.sub(",", self.formula), ",")]
+        parts = _split_at(_AND_OR.sub(",", self.formula), ",")
+        equations = [_split_at_equal_signs(each) for each in parts if each.strip()]  # ", and" leaves an empty part
         names = {each[0].strip() for each in equations}
         if len(names) > 1 or _NAME.fullmatch(min(names)) is None or any(len(each) != 2 for each in equations):
             return None
