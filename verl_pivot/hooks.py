@@ -114,6 +114,8 @@ HOOKS = (
          takes="self, runtime_token_ids, assistant_token_ids, response_mask, response_logprobs, assistant_logprobs"),
     Hook(_AGENT_LOOP, "AgentLoopBase.ct_merge_context_msg", "rollout/conversation_tokens.py", _TOOLS,
          takes="self, previous_messages, updated_messages, runtime_token_ids, response_mask, response_logprobs, tools"),
+    Hook("verl.utils.tokenizer.continuous_token", "MergeResult.removed_prefix_token_count",
+         "rollout/conversation_tokens.py", _TOOLS),
     Hook("verl.experimental.agent_loop.tool_parser", "ToolParser.get_tool_parser", "rollout/tool_loop.py", _TOOLS,
          takes="name, tokenizer"),
     Hook("verl.tools.schemas", "OpenAIFunctionToolSchema", "rollout/tool_loop.py", _TOOLS, fields="type function"),
