@@ -7,16 +7,11 @@ from typing import TYPE_CHECKING
 
 from verl_pivot.engines.engine import Sampling
 from verl_pivot.engines.installed import ENGINES, installed_engine
-from verl_pivot.planning.overrides import model_for_verl, override_value
+from verl_pivot.planning.overrides import LARGEST_BATCH, TOKENS_PER_GPU, model_for_verl, override_value
 
 if TYPE_CHECKING:
     from verl_pivot.profiling.profiles import ProfileSettings
     from verl_pivot.types import JsonObject
-
-_LARGEST_BATCH = 64
-"""Pivots per step of `+method=pivotrl`."""
-_TOKENS_PER_GPU = 16_384
-"""Tokens of a micro-batch in verl's default."""
 
 
 def next_command(words: Sequence[str], program: Sequence[str] = ("verl-pivot",)) -> str:
@@ -51,7 +46,7 @@ def launch_command(pivots: Path, num_train: int, profile: "ProfileSettings", ver
         profile: Settings of the profile that they were selected by.
         verifier_modules: Modules that register the user's own verifiers.
     """
-    batch_size = min(_LARGEST_BATCH, 1 << max(num_train, 1).bit_length() - 1)
+    batch_size = min(LARGEST_BATCH, 1 << max(num_train, 1).bit_length() - 1)
     kwargs = {f"+data.apply_chat_template_kwargs.{key}": value for key, value in profile.chat_template_kwargs.items()}
     usual, chosen = Sampling(), profile.sampling
     sampling: JsonObject = {
@@ -71,7 +66,7 @@ def launch_command(pivots: Path, num_train: int, profile: "ProfileSettings", ver
         **({"pivot.verifier_modules": list(verifier_modules)} if verifier_modules else {}),
         "actor_rollout_ref.model.path": model_for_verl(profile.model),
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
-        **(limit if longest > _TOKENS_PER_GPU else {}),
+        **(limit if longest > TOKENS_PER_GPU else {}),
         "actor_rollout_ref.rollout.name": installed_engine() or ENGINES[0],
     }
     words = ["+method=pivotrl", *(f"{key}={override_value(value)}" for key, value in overrides.items())]

@@ -10,7 +10,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.engine import FSDP
 
 _COUNTS = (
-    "pivot.trial_steps",
+    "pivot.trial_steps",  # first, since `+local=cpu` sets steps and epochs by it
     "data.train_batch_size",
     "data.max_prompt_length",
     "data.max_response_length",

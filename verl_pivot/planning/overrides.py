@@ -1,4 +1,4 @@
-"""Values -> texts that Hydra's grammar of command-line overrides reads as the same values."""
+"""Overrides of printed launches: values -> texts that Hydra's grammar reads as the same values; common sizes."""
 
 import json
 import re
@@ -9,6 +9,10 @@ _PLAIN = re.compile(r"(?!(?:true|false|null|inf|nan)$)[a-z_/.][\w/.:+@?-]*", re.
 """Values that Hydra's grammar reads as a text without quotes."""
 _BEFORE_QUOTE = re.compile(r"(?<!\\)(\\*)('|$)")
 """Backslashes before a quote or the end: only these are special in Hydra's quoted texts."""
+LARGEST_BATCH = 64
+"""Pivots per step of `+method=pivotrl`."""
+TOKENS_PER_GPU = 16_384
+"""Tokens of a micro-batch in verl's default."""
 
 
 def override_value(value: Json) -> str:

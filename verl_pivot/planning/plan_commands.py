@@ -9,16 +9,12 @@ from pathlib import Path
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.engines.installed import ENGINES, installed_engine
 from verl_pivot.planning.lengths import Lengths
-from verl_pivot.planning.overrides import model_for_verl, override_value
+from verl_pivot.planning.overrides import LARGEST_BATCH, TOKENS_PER_GPU, model_for_verl, override_value
 from verl_pivot.types import JsonObject
 
 _GROUP_SIZE = 16
 """Rollouts per pivot of `+method=pivotrl`."""
-_LARGEST_BATCH = 64
-"""Pivots per step of `+method=pivotrl`."""
 _SAVE_EVERY = 20
-_TOKENS_PER_GPU = 16_384
-"""Tokens of a micro-batch in verl's default."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +86,7 @@ def shape_of(num_pivots: int, *, num_epochs: int, num_gpus: int, tensor_parallel
     The batch is the method's, or less if they do not fill it, and the GPUs share its rollouts equally.
     """
     batch_size = num_gpus // gcd(num_gpus, _GROUP_SIZE)
-    while 2 * batch_size <= min(_LARGEST_BATCH, num_pivots):
+    while 2 * batch_size <= min(LARGEST_BATCH, num_pivots):
         batch_size *= 2
     return TrainingShape(
         num_pivots=num_pivots,
@@ -151,7 +147,7 @@ def launch_words(request: PlanRequest, lengths: Lengths, shape: TrainingShape) -
         **({"pivot.verifier_modules": f"[{modules}]"} if modules else {}),
         "actor_rollout_ref.model.path": override_value(model_for_verl(request.model)),
         "actor_rollout_ref.actor.use_dynamic_bsz": True,
-        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(_TOKENS_PER_GPU, longest),
+        "actor_rollout_ref.actor.ppo_max_token_len_per_gpu": max(TOKENS_PER_GPU, longest),
         "actor_rollout_ref.rollout.name": installed_engine() or ENGINES[0],
         "actor_rollout_ref.rollout.n": shape.group_size,
         "actor_rollout_ref.rollout.tensor_model_parallel_size": shape.tensor_parallel_size,

@@ -70,7 +70,7 @@ class StepDump:
         if is_new:
             self._step, self._num_batches = step, 0
         is_published = self._num_batches >= self._batches_per_step
-        self._submit(self._thread.submit(self._write, step, list(lines), is_new, is_published))
+        self._submit(self._thread.submit(self._append, step, list(lines), is_new, is_published))
 
     def end_batch(self) -> None:
         """Publish the file of the step in the background, if this was its last batch.
@@ -111,26 +111,19 @@ class StepDump:
             "folder with trainer.rollout_data_dir or trainer.validation_data_dir"
         )
 
-    def _write(self, step: int, lines: list[DumpLine], is_new: bool, is_published: bool) -> None:
+    def _append(self, step: int, lines: list[DumpLine], is_new: bool, is_published: bool) -> None:
         """Append lines to the unfinished file of a step, unless an earlier write of the step has failed."""
         if step in self._failed:
             return
-        try:
-            self._append(step, lines, is_new, is_published)
-        except OSError:
-            self._failed.add(step)
-            self._unfinished(step).unlink(missing_ok=True)  # it may be a part of the copy of the finished file
-            raise
-
-    def _append(self, step: int, lines: list[DumpLine], is_new: bool, is_published: bool) -> None:
         path = self._unfinished(step)
-        if is_published:
-            shutil.copyfile(self._finished(step), path)
         lines.sort(key=lambda line: place_in_dump(line.outcome.uid))
         try:
+            if is_published:
+                shutil.copyfile(self._finished(step), path)
             with path.open("wb" if is_new else "ab", buffering=_BUFFER_BYTES) as file:
                 file.writelines(self._encoded(lines))
         except OSError:
+            self._failed.add(step)
             path.unlink(missing_ok=True)  # so that no part of a step is taken for the whole
             raise
 
