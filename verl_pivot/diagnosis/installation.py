@@ -7,6 +7,7 @@ import shutil
 import sys
 import warnings
 from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Any
 
 from verl_pivot.diagnosis.background import Answer, BackgroundProgram
 from verl_pivot.diagnosis.diagnosis import Diagnosis
@@ -15,14 +16,18 @@ from verl_pivot.local.environment import cpu_engine_variables, has_accelerator
 
 _LISTED = ("verl", "verl-pivot", "torch", "transformers", "ray", "sglang", "vllm", "flash-attn", "TransferQueue")
 _RAY_PROBE = """
-import os, ray
-from verl_pivot.diagnosis.installation import plugin_is_loaded
-where = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": 1, "include_dashboard": False}
-ray.init(log_to_driver=False, logging_level="ERROR", **where)
-loaded = ray.get(ray.remote(plugin_is_loaded).remote())
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from verl_pivot.diagnosis.installation import plugin_is_loaded, ray_settings
+ray.init(log_to_driver=False, logging_level="ERROR", **ray_settings())
+here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+# without a CPU of its own, since those of a cluster that trains may all be taken
+loaded = ray.get(ray.remote(plugin_is_loaded).options(num_cpus=0, scheduling_strategy=here).remote())
 ray.shutdown()
 print("with" if loaded else "without")
 """
+_NO_CLUSTER = "ConnectionError: "
+"""Beginning of the answer of a Ray worker where the cluster is down that it would have joined."""
 ENGINES = {"sglang": "import sglang, sglang.srt.server_args", "vllm": "import vllm"}
 """{engine: its import, which fails if the engine's version does not fit that of torch or CUDA}."""
 
@@ -133,8 +138,32 @@ def check_configs() -> Diagnosis:
 
 
 def start_ray_worker() -> BackgroundProgram:
-    """Ask a Ray worker whether it loads the plugin: if only the driver does, a training fails late or silently."""
+    """Ask a Ray worker whether it loads the plugin: if only the driver does, a training fails late or silently.
+
+    It is a worker on this node of the cluster that a launch would join, or of a small cluster where there is none.
+    """
     return BackgroundProgram(_RAY_PROBE, os.environ)
+
+
+def ray_settings() -> dict[str, Any]:
+    """Arguments for `ray.init`: none where it joins a cluster, or else those of a cluster of one CPU, which it starts.
+
+    Like Ray it joins the cluster of RAY_ADDRESS, or the one of `ray start` on this machine.
+
+    Raises:
+        ConnectionError: If that cluster does not answer.
+    """
+    from ray._private.services import canonicalize_bootstrap_address
+
+    from verl_pivot.workers.ray_connection import refuse_unreachable
+
+    if "://" in os.environ.get("RAY_ADDRESS", ""):
+        return {}
+    found = canonicalize_bootstrap_address(None)
+    if found is None:
+        return {"num_cpus": 1, "include_dashboard": False}
+    refuse_unreachable(found)
+    return {}
 
 
 def diagnose_ray_worker(answer: Answer) -> Diagnosis:
@@ -144,6 +173,8 @@ def diagnose_ray_worker(answer: Answer) -> Diagnosis:
     address = os.environ.get("RAY_ADDRESS")
     if address and not answer.succeeded:
         remedy = f"start the Ray cluster at RAY_ADDRESS={address}, or unset RAY_ADDRESS to check only this machine"
+    elif answer.line.startswith(_NO_CLUSTER):
+        remedy = "start the Ray cluster of this machine again, or run `ray stop` to check only this machine"
     else:
         remedy = "install verl-pivot in the environment of the Ray workers, on every node"
     return Diagnosis(name="plugin in a Ray worker", passed=loaded, detail=detail, remedy=remedy)
