@@ -190,7 +190,14 @@ def test_only_model_sizes_steps_and_what_is_saved_are_replaced(tmp_path: Path) -
         f"trainer.default_local_dir: - -> {tmp_path}/checkpoints",
         f"trainer.rollout_data_dir: - -> {tmp_path}/rollouts",
         "trainer.nnodes: - -> 1",
+        "++ray_kwargs.ray_init.address: - -> local",
     }
+
+
+def test_on_gpus_a_short_launch_joins_no_cluster_whatever_the_command_says(tmp_path: Path) -> None:
+    for words in ((), ("+ray_kwargs.ray_init.address=auto",), ("ray_kwargs.ray_init.address=head:6379",)):
+        short = shortened(words, tmp_path, tmp_path / "model", GPUS).overrides
+        assert [word for word in short if "ray_init" in word] == ["++ray_kwargs.ray_init.address=local"]
 
 
 def test_on_a_cpu_the_engine_is_the_one_that_runs_there(tmp_path: Path) -> None:
@@ -236,7 +243,7 @@ def test_the_checks_of_a_launch_pass_its_short_one(
         config = compose("ppo_trainer", overrides=list(short))
     check_config(config, short)
     check_launch(config, {"method": "pivotrl"})
-    check_gpus(config, 2, {})
+    check_gpus(config, 2, {"RAY_ADDRESS": "head:6379"})
 
 
 def replacements(folder: Path, *words: str, machine: SmokeMachine = GPUS) -> dict[str, tuple[str | None, str]]:

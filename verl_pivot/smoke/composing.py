@@ -20,6 +20,10 @@ _MAX_PROMPT_TOKENS = 2048
 _MAX_RESPONSE_TOKENS = 512
 _AMPERE, _HOPPER = 8.0, 9.0
 """Compute capabilities of the first and the last GPUs on which SGLang's kernels `fa3` run."""
+ADDRESS = "++ray_kwargs.ray_init.address"
+"""Key of the Ray cluster that a launch joins, whether or not a config of the user's own has it."""
+OWN_CLUSTER = "local"
+"""Value of ADDRESS with which a launch starts a cluster of this machine alone, also beside one that runs here."""
 _DEFAULT_SERVICE = re.compile(r"http://127\.0\.0\.1:8000\b")
 
 
@@ -57,6 +61,7 @@ class SmokeMachine:
             "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
             "actor_rollout_ref.rollout.gpu_memory_utilization=0.3",
             "actor_rollout_ref.rollout.enforce_eager=True",
+            f"{ADDRESS}={OWN_CLUSTER}",
             *self._attention,
             *self._engine_kernels,
         ]

@@ -7,7 +7,7 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.values import TOKEN_LIMITS
 from verl_pivot.local.trial_settings import PARALLEL_SIZES
 from verl_pivot.planning.overrides import override_value
-from verl_pivot.smoke.composing import SmokeMachine
+from verl_pivot.smoke.composing import ADDRESS, OWN_CLUSTER, SmokeMachine
 from verl_pivot.smoke.given_settings import given_settings
 from verl_pivot.smoke.launch_script import ReplacedLaunch, replaced
 from verl_pivot.smoke.methods import CASES
@@ -77,7 +77,7 @@ def shortened(launch: Sequence[str], folder: Path, model: Path, machine: SmokeMa
     values = {
         MODEL: override_value(str(model)),
         **{key: value for key, value in where_given.items() if key in given},
-        **({_ENGINE_SIZE: "1"} if machine.has_accelerator else {}),
+        **({_ENGINE_SIZE: "1", ADDRESS: OWN_CLUSTER} if machine.has_accelerator else {}),
         "data.train_batch_size": batch_size,
         "data.train_max_samples": str(16 * num_prompts),
         **({} if method == "l0" else {_RESPONSE: str(response)}),  # l0 has a window
