@@ -15,6 +15,8 @@ from verl_pivot.extras import install_command
 from verl_pivot.local.environment import cpu_engine_variables, has_accelerator
 
 _LISTED = ("verl", "verl-pivot", "torch", "transformers", "ray", "sglang", "vllm", "flash-attn", "TransferQueue")
+_OF_TRAINING = ("verl", "torch", "ray")
+"""Modules of which a node that only runs sandboxes has none."""
 _RAY_PROBE = """
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -33,11 +35,17 @@ ENGINES = {"sglang": "import sglang, sglang.srt.server_args", "vllm": "import vl
 
 
 def check_versions() -> Diagnosis:
-    """Check the packages of the extra `verl`, and list the versions that a bug report should name."""
+    """Check the packages of the extra `verl`, and list the versions that a bug report should name.
+
+    Where neither verl nor torch nor Ray is installed, the packages of the extra `sandbox` are enough.
+    """
     from packaging.requirements import Requirement
 
+    trains = any(importlib.util.find_spec(module) is not None for module in _OF_TRAINING)
+    extra, to_train = ("verl", "") if trains else ("sandbox", f"; to train here, {install_command('verl')}")
+    remark = "" if trains else f"; verl is not installed: this node can run sandboxes, and no training{to_train}"
     lines = [Requirement(line) for line in requires("verl-pivot") or ()]
-    needed = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": "verl"})]
+    needed = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": extra})]
     found = {requirement.name: _version(requirement.name) for requirement in needed}
     missing = [name for name, installed in found.items() if installed is None]
     wrong = [
@@ -49,8 +57,8 @@ def check_versions() -> Diagnosis:
     return Diagnosis(
         name="versions",
         passed=not problems,
-        detail="; ".join(problems) or _listed_versions(),
-        remedy=f"install what is missing: {install_command('verl')}",
+        detail="; ".join(problems) or f"{_listed_versions()}{remark}",
+        remedy=f"install what is missing: {install_command(extra)}{to_train}",
     )
 
 
