@@ -64,6 +64,16 @@ def test_a_generated_page_is_what_the_code_says(page: str) -> None:
     assert written.stdout == (DOCS / f"{page}.md").read_text(), written.stderr
 
 
+def test_commands_stand_in_blocks_of_code_on_every_page() -> None:
+    """Elsewhere Markdown folds lines that end in a backslash, and takes `<your overrides>` for a tag."""
+    blocks, words = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL), re.compile(r"`[^`\n]+`")
+    pages = {page: words.sub("", blocks.sub("", page.read_text())) for page in PAGES}
+    lines = [(page.name, line) for page, text in pages.items() for line in text.splitlines()]
+
+    assert [(name, line) for name, line in lines if line.endswith("\\") or "<your " in line] == []
+    assert [page.name for page in PAGES if "\b" in page.read_text()] == []
+
+
 def test_a_key_without_a_meaning_ends_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = import_module("settings_reference")
     option = import_module("option_tables").Option("pivot.trial_steps", "whole number", "2", "")
