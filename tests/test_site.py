@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support.paths import ROOT
-from verl_pivot.configuration import config_groups
+from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.smoke.composing import SmokeMachine
 from verl_pivot.smoke.launch_script import launch_of
 from verl_pivot.smoke.shortening import shortened
@@ -160,6 +160,13 @@ def verifiers_of(text: str) -> Iterator[tuple[str, dict[str, object]]]:
 def fields_of(verifier: str) -> set[str]:
     model = verifier_options(verifier)
     return set() if model is None else set(model.model_fields)
+
+
+def test_every_tools_file_that_ships_is_on_the_page_of_tools() -> None:
+    section = (DOCS / "tools.md").read_text().partition("## Tools files")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+\.yaml)`", "".join(re.findall(r"^\| `.*", section, re.MULTILINE))))
+
+    assert named == {path.name for path in (configs_dir() / "tools").glob("*.yaml")}
 
 
 def test_every_picture_that_a_page_names_exists_and_every_picture_is_named() -> None:

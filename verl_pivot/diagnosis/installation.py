@@ -82,8 +82,8 @@ def diagnose_import(module: str) -> Diagnosis:
         with warnings.catch_warnings(action="ignore"):
             importlib.import_module(module)
     except Exception as error:  # noqa: BLE001  a package that does not fit another may raise anything
-        remedy = f"pip install --no-deps -r requirements/{_requirements()}.txt, in a clone of verl-pivot"
-        return Diagnosis(name=package, passed=False, detail=f"cannot be imported: {_first_line(error)}", remedy=remedy)
+        detail = f"cannot be imported: {_first_line(error)}"
+        return Diagnosis(name=package, passed=False, detail=detail, remedy=locked_command())
     return Diagnosis(name=package, passed=True, detail="can be imported")
 
 
@@ -91,8 +91,13 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
+def locked_command() -> str:
+    """The command that installs the locked versions for this machine, SGLang among them; does not need torch."""
+    return f"pip install --no-deps -r requirements/{_requirements()}.txt, in a clone of verl-pivot"
+
+
 def _requirements() -> str:
-    """Name of the file of locked versions for this machine; does not need torch."""
+    """Name of the file of locked versions for this machine."""
     return "sglang" if shutil.which("nvidia-smi") else "cpu"
 
 
@@ -209,5 +214,5 @@ def diagnose_engines(answers: dict[str, Answer]) -> Diagnosis:
         name="rollout engine",
         passed=bool(working),
         detail="; ".join([*working, *failed]) or "neither SGLang nor vLLM is installed",
-        remedy=f"pip install --no-deps -r requirements/{_requirements()}.txt, in a clone of verl-pivot{or_vllm}",
+        remedy=f"{locked_command()}{or_vllm}",
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_pivot.configuration import configs_dir
+from verl_pivot.diagnosis.installation import locked_command
 from verl_pivot.diagnosis.machine import compute_capability
 from verl_pivot.engines.installed import installed_engine
 from verl_pivot.errors import ConfigError
@@ -165,7 +166,7 @@ def this_machine(num_workers: int, num_rollouts: int = 16) -> SmokeMachine:
     if num_found and num_workers > num_found:
         raise ConfigError(f"--workers {num_workers}: this machine has {num_found} GPUs")
     if engine is None or (engine != "sglang" and not num_found):
-        raise ConfigError("SGLang is not installed: pip install --no-deps -r requirements/sglang.txt")
+        raise ConfigError(f"SGLang is not installed: {locked_command()}")
     return SmokeMachine(
         has_accelerator=num_found > 0,
         num_workers=num_workers,
