@@ -25,7 +25,7 @@ def page() -> str:
     _show_whole_sentences(command)
     made = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="verl-pivot"), name="verl-pivot")
     _, _, commands = made.partition("\n")
-    text = f"{INTRODUCTION}{EXAMPLES.sub(_as_code, commands)}"
+    text = f"{INTRODUCTION}{EXAMPLES.sub(_as_code, commands)}".replace("\b", "")  # click's mark of unwrapped lines
     return re.sub(r"\n{3,}", "\n\n", text).rstrip() + "\n"
 
 

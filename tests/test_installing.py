@@ -25,6 +25,16 @@ def test_the_pip_commands_of_the_docs_are_found() -> None:
     )
 
 
+@pytest.mark.parametrize("file", ["docs/installing.md", "docker/Dockerfile"])
+def test_docker_is_started_with_the_options_that_the_sandbox_needs(file: str) -> None:
+    table = re.findall(r"^\| Docker \|.*$", (ROOT / "docs" / "sandbox.md").read_text(), re.MULTILINE)
+    (command,) = re.findall(r"docker run (?:.*\\\n)*.*", (ROOT / file).read_text())
+
+    options = re.findall(r"--security-opt [\w=]+", " ".join(table))
+    assert len(options) == 3
+    assert re.findall(r"--(?:security-opt|cap-add|privileged)\S* ?[\w=]*", command) == options
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("command", pip_commands())
 def test_every_pip_command_of_the_docs_resolves(command: str, wheel: Path) -> None:

@@ -12,6 +12,7 @@ import yaml
 import verl_pivot
 from tests.support.paths import ROOT
 from verl_pivot.cli import app
+from verl_pivot.runs.run import RunPart, TrainingRun
 
 GUIDES = ("README.md", "AGENTS.md", "CONTRIBUTING.md", "docs/installing.md")
 
@@ -80,6 +81,26 @@ def test_a_page_begins_with_sentences_that_say_what_the_reader_gets(page: Path) 
     assert blank == ""
     assert re.match(r"[A-Z`\[*]", first), first
     assert not first.startswith("```"), "a page does not begin with a command"
+
+
+@pytest.mark.parametrize("page", ["tutorial_run", "tutorial_grpo_roc"])
+def test_the_launch_line_of_a_page_puts_everything_where_a_run_is_read(page: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    places = {key: tmp_path / rest.lstrip("/") for key, rest in re.findall(r"([\w.]+)=\$RUN([\w/]*)", text)}
+    (log,) = re.findall(r"\| tee -a \$RUN/(\S+)", text)
+    files = {
+        "hydra.run.dir": ".hydra/config.yaml", "trainer.default_local_dir": "global_step_5/data.pt",
+        "trainer.rollout_data_dir": "pivot/1.jsonl", "trainer.validation_data_dir": "pivot/0.jsonl",
+    }  # fmt: skip
+    for key, name in files.items():
+        (places[key] / name).parent.mkdir(parents=True)
+        (places[key] / name).write_text("trainer: {total_epochs: 2}\n")
+    (tmp_path / log).write_text("step:1 - critic/score/mean:0.5\n")
+
+    run = TrainingRun(tmp_path)
+
+    assert (run.settings, run.checkpoints, run.metrics) == ({"trainer.total_epochs": "2"}, [5], tmp_path / log)
+    assert [(dump.part, dump.step) for dump in run.dumps] == [(RunPart.TRAINING, 1), (RunPart.VALIDATION, 0)]
 
 
 def test_the_page_of_installing_says_what_each_extra_is_for() -> None:

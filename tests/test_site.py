@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tests.support.paths import ROOT
-from verl_pivot.configuration import config_groups
+from verl_pivot.configuration import config_groups, configs_dir
 from verl_pivot.smoke.composing import SmokeMachine
 from verl_pivot.smoke.launch_script import launch_of
 from verl_pivot.smoke.shortening import shortened
@@ -62,6 +62,16 @@ def test_a_generated_page_is_what_the_code_says(page: str) -> None:
     )
 
     assert written.stdout == (DOCS / f"{page}.md").read_text(), written.stderr
+
+
+def test_commands_stand_in_blocks_of_code_on_every_page() -> None:
+    """Elsewhere Markdown folds lines that end in a backslash, and takes `<your overrides>` for a tag."""
+    blocks, words = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL), re.compile(r"`[^`\n]+`")
+    pages = {page: words.sub("", blocks.sub("", page.read_text())) for page in PAGES}
+    lines = [(page.name, line) for page, text in pages.items() for line in text.splitlines()]
+
+    assert [(name, line) for name, line in lines if line.endswith("\\") or "<your " in line] == []
+    assert [page.name for page in PAGES if "\b" in page.read_text()] == []
 
 
 def test_a_key_without_a_meaning_ends_the_generator(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,6 +160,13 @@ def verifiers_of(text: str) -> Iterator[tuple[str, dict[str, object]]]:
 def fields_of(verifier: str) -> set[str]:
     model = verifier_options(verifier)
     return set() if model is None else set(model.model_fields)
+
+
+def test_every_tools_file_that_ships_is_on_the_page_of_tools() -> None:
+    section = (DOCS / "tools.md").read_text().partition("## Tools files")[2].partition("\n## ")[0]
+    named = set(re.findall(r"`(\w+\.yaml)`", "".join(re.findall(r"^\| `.*", section, re.MULTILINE))))
+
+    assert named == {path.name for path in (configs_dir() / "tools").glob("*.yaml")}
 
 
 def test_every_picture_that_a_page_names_exists_and_every_picture_is_named() -> None:

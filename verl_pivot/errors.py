@@ -25,6 +25,9 @@ PivotError
     + SessionLostError   an interpreter and its variables are gone              -> the trajectory cannot go on
 """
 
+NOTE = "verl-pivot, note: "
+"""Beginning of a line that a launch prints and that is no error; an error begins `verl-pivot: `."""
+
 
 class PivotError(Exception):
     """Base of the errors that this package raises on purpose; the text is one sentence with the remedy."""

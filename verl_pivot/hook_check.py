@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import NOTE, ConfigError
 from verl_pivot.hooks import HOOKS, Hook
 
 TESTED_RELEASE = "0.9.1"
@@ -61,7 +61,7 @@ def check_hooks(choices: Mapping[str, object]) -> None:
         parts = sorted({chosen[part] for difference in broken for part in difference.hook.needed_by if part in chosen})
         raise ConfigError(f"{sentence}. {' and '.join(parts)} cannot run on it: pip install verl=={TESTED_RELEASE}")
     needless = f"; {' '.join(chosen.values())} needs none of them" if differences else ""
-    print(f"verl-pivot: {sentence}{needless}", file=sys.stderr)
+    print(f"{NOTE}{sentence}{needless}", file=sys.stderr)
 
 
 def chosen_parts(choices: Mapping[str, object]) -> dict[str, str]:

@@ -15,7 +15,7 @@ from rapidfuzz.distance import OSA
 
 from verl_pivot.browser.settings import use_browser_of
 from verl_pivot.configuration import private_folder
-from verl_pivot.errors import ConfigError, PivotError
+from verl_pivot.errors import NOTE, ConfigError, PivotError
 from verl_pivot.hook_check import check_hooks
 from verl_pivot.launch_checks.checks import begin_states, check_launch, remember_run
 from verl_pivot.launch_checks.environments import check_environment
@@ -99,7 +99,7 @@ def check_all(config: DictConfig, choices: Mapping[str, Any], overrides: Sequenc
     check_void_settings(config, overrides)
     for sentence in (check_rewards(config), placement_of_rewards(config)):
         if sentence is not None:
-            print(f"verl-pivot: {sentence}")
+            print(f"{NOTE}{sentence}")
     remember_run(config, chosen)
     begin_states(config)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.launching import MINIMAL
+from tests.support.sandbox_machine import needs_sandbox
 from verl_pivot.extras import install_command
 
 BIN = Path(sys.executable).parent
@@ -63,20 +64,43 @@ def test_a_torch_that_cannot_be_imported_is_the_last_thing_that_is_looked_at() -
     assert done.stderr == ""
 
 
-def test_without_verl_the_remedy_installs_it_and_the_sandbox_is_still_checked() -> None:
-    """verl is missing, for instance, where only the extra `sandbox` is installed."""
+def doctor_without(*packages: str) -> "subprocess.CompletedProcess[str]":
+    """Run `verl-pivot doctor` where these packages are not installed."""
     code = (
-        "import sys, importlib.metadata as metadata; sys.modules['verl'] = None; find = metadata.version\n"
+        f"import sys, importlib.metadata as metadata; hidden = {packages}; find = metadata.version\n"
+        "sys.modules.update(dict.fromkeys(hidden))\n"
         "def version(name):\n"
-        "    if name == 'verl': raise metadata.PackageNotFoundError(name)\n"
+        "    if name in hidden: raise metadata.PackageNotFoundError(name)\n"
         "    return find(name)\n"
         "metadata.version = version\n"
         "from verl_pivot.cli import app; app(['doctor'])"
     )
-
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", code], env={**MINIMAL, "COLUMNS": "300"}, capture_output=True, text=True, check=False
     )
+
+
+@needs_sandbox
+def test_a_node_that_only_runs_sandboxes_passes_and_says_that_it_cannot_train() -> None:
+    done = doctor_without("verl", "torch", "ray")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    versions, sandbox = (line for line in done.stdout.splitlines() if line.startswith("ok   "))
+    assert versions.startswith("ok   versions: ")
+    assert "; verl is not installed: this node can run sandboxes, and no training; to train here, pip inst" in versions
+    assert sandbox.startswith("ok   sandbox: ")
+
+
+def test_a_node_that_only_runs_sandboxes_needs_the_packages_of_its_extra() -> None:
+    done = doctor_without("verl", "torch", "ray", "uvloop")
+
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "FAIL versions: not installed: uvloop\n" in done.stdout
+    assert f"remedy: install what is missing: {install_command('sandbox')}; to train here, " in done.stdout
+
+
+def test_without_verl_beside_torch_the_remedy_installs_it_and_the_sandbox_is_still_checked() -> None:
+    done = doctor_without("verl")
 
     assert done.returncode == 1, done.stdout + done.stderr
     assert "FAIL versions: not installed: verl\n" in done.stdout

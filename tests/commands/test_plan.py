@@ -16,6 +16,7 @@ from tests.support.fake_engine import Answer, FakeServer, fake_server, sglang_sa
 from tests.support.paths import SHARED_DATA
 from tests.support.tiny_model import write_tokenizer
 from verl_pivot.cli import app
+from verl_pivot.commands.plan import engine_words
 from verl_pivot.launch import check_config
 from verl_pivot.profiling.profiles import read_profiles
 from verl_pivot.types import JsonObject, Message, Role, ToolCall
@@ -257,6 +258,24 @@ def test_options_of_a_verifier_may_be_longer_than_the_name_of_a_file(
     )
 
     assert said.startswith("every prompt is overlong")
+
+
+@pytest.mark.parametrize(
+    ("num_gpus", "parallel", "words"),
+    [
+        (8, 1, ("--server-flags=--tp-size 1 --dp-size 8", "--concurrency", "1024")),
+        (8, 4, ("--server-flags=--tp-size 4 --dp-size 2", "--concurrency", "256")),
+        (8, 8, ("--server-flags=--tp-size 8 --dp-size 1",)),
+        (1, 1, ()),
+    ],
+)
+def test_replicas_of_one_server_get_as_many_turns_at_once_as_servers_would(
+    num_gpus: int, parallel: int, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("verl_pivot.local.environment.has_accelerator", lambda: True)
+
+    assert engine_words(None, None, "", num_gpus=num_gpus, parallel=parallel) == words
+    assert engine_words(None, None, "--dp-size 2", num_gpus=8, parallel=1) == ("--server-flags=--dp-size 2",)
 
 
 def test_a_plan_that_is_no_plan_and_other_lengths_in_the_same_folder_are_refused(

@@ -30,7 +30,7 @@ MUST_DIFFER = {
     "actor_rollout_ref.rollout.enforce_eager", "actor_rollout_ref.model.use_remove_padding",
     "+actor_rollout_ref.model.override_config.attn_implementation", "trainer.logger",
     "+actor_rollout_ref.rollout.engine_kwargs.sglang.attention_backend",
-    "+actor_rollout_ref.rollout.engine_kwargs.sglang.sampling_backend",
+    "+actor_rollout_ref.rollout.engine_kwargs.sglang.sampling_backend", "++ray_kwargs.ray_init.address",
 }  # fmt: skip
 """Keys in which a launch on a GPU may differ from one on the CPU."""
 OF_A_MODEL = {

@@ -173,7 +173,7 @@ def test_every_difference_is_said_once_and_the_switch_goes_on_with_a_line(
     check_file("[a.parquet,b.parquet]", model, switch)
 
     assert capsys.readouterr().err == (
-        f"verl-pivot: {switch}: data.max_response_length is 2048 here and 256 in the profile; "
+        f"verl-pivot, note: {switch}: data.max_response_length is 2048 here and 256 in the profile; "
         "actor_rollout_ref.rollout.temperature is 1.0 here and 0.6 in the profile\n"
     )
 
@@ -184,7 +184,9 @@ def test_a_trial_without_a_gpu_goes_on_with_another_model(
     check(settings(model, model_digest="of a larger model"), model, "+local=cpu", "data.max_response_length=24")
 
     said = capsys.readouterr().err
-    assert said.startswith("verl-pivot: pivot.allow_other_sampling=True: the weights in actor_rollout_ref.model.path=")
+    assert said.startswith(
+        "verl-pivot, note: pivot.allow_other_sampling=True: the weights in actor_rollout_ref.model.path="
+    )
     assert said.endswith("; data.max_response_length is 24 here and 2048 in the profile\n")
 
 
@@ -209,8 +211,8 @@ def test_files_of_an_earlier_version_are_read_with_one_line(
     check_file("old.parquet", model)
 
     assert capsys.readouterr().err == (
-        "verl-pivot: rows of old.parquet do not say how they were profiled, so their sampling cannot be compared with "
-        "that of this launch\n"
+        "verl-pivot, note: rows of old.parquet do not say how they were profiled, so their sampling cannot be compared "
+        "with that of this launch\n"
     )
 
 

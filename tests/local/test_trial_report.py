@@ -1,5 +1,6 @@
 """local.trial_report: verl's log of about a thousand lines becomes about ten lines."""
 
+from verl_pivot.errors import NOTE
 from verl_pivot.local.trial_report import TrialReport
 
 RUNNER = "\x1b[36m(TaskRunnerV1 pid=21878)\x1b[0m "
@@ -64,6 +65,18 @@ def test_the_cause_of_a_failure_is_our_own_last_sentence() -> None:
     assert failure("ValueError: a\nverl-pivot: data.train_files: x is missing\nRayError: b\n") == (
         "verl-pivot: data.train_files: x is missing"
     )
+
+
+def test_what_a_launch_notes_is_no_cause_of_its_failure() -> None:
+    notes = (
+        f"{NOTE}verl 0.10.0.dev: 1 of 57 hooks differs: ...; +method=pivotrl needs none of them\n"
+        "verl-pivot runs a training without a GPU; the full log is launch.log\n"
+    )
+
+    assert failure(f"{notes}Traceback:\nConnectionError: no cluster\n") == (
+        "verl-pivot: the launch failed: ConnectionError: no cluster"
+    )
+    assert failure(notes) == "verl-pivot: the launch failed; its log says why"
 
 
 def test_a_full_memory_is_the_cause_however_much_ray_says_of_it_afterwards() -> None:

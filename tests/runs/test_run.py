@@ -152,6 +152,28 @@ def test_metrics_are_read_from_either_logger(tmp_path: Path, name: str, lines: l
     assert (series.points("a/b"), series.points("c"), series.points("none")) == ([(1, 0.5), (2, 3.0)], [(2, 1.0)], [])
 
 
+def test_the_file_of_verls_logger_is_found_in_the_folder_of_the_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later launch of the same name overwrites it, and so what the run's own folder has comes before it."""
+    run = configure(tmp_path / "outputs" / "run")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shop").mkdir()
+    logged = tmp_path / "shop" / "first.jsonl"
+    logged.write_text('{"step": 1, "data": {"a/b": 0.5}}\n')
+    assert run.metrics is None  # the folder of the launch is not known
+    (run.folder / "main_ppo.log").write_text("[2026-11-30 12:00:00,000][verl][WARNING] - no metrics\n")
+
+    (run.folder / ".hydra" / "hydra.yaml").write_text(f"hydra: {{runtime: {{cwd: {tmp_path}}}}}")
+    assert TrainingRun(run.folder).metrics == run.folder / "main_ppo.log"  # verl's logger writes no file
+    config = run.folder / ".hydra" / "config.yaml"
+    config.write_text(config.read_text().replace("trainer: {", "trainer: {logger: [console, file], "))
+    assert TrainingRun(run.folder).metrics == logged
+
+    (run.folder / "train.log").write_text("step:1 - a/b:0.5\n")
+    assert TrainingRun(run.folder).metrics == run.folder / "train.log"
+
+
 class AskedWhileItReads(MetricSeries):
     """A series that another thread asks for its metrics before each line."""
 

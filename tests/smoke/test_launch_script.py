@@ -8,12 +8,16 @@ from hydra import compose, initialize_config_module
 
 from tests.launch_checks.test_checks import write_pivots
 from tests.support.tiny_model import write_model
+from verl_pivot.commands.next_steps import launch_command
 from verl_pivot.data.sampling_record import SamplingRecord
+from verl_pivot.engines.engine import Sampling
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch import check_config
 from verl_pivot.launch_checks.checks import check_launch
 from verl_pivot.launch_checks.gpus import check_gpus
+from verl_pivot.profiling.profiles import ProfileSettings
 from verl_pivot.smoke.composing import SmokeMachine
+from verl_pivot.smoke.given_settings import given_settings
 from verl_pivot.smoke.launch_script import launch_of
 from verl_pivot.smoke.shortening import shortened, with_method
 
@@ -174,7 +178,7 @@ def test_only_model_sizes_steps_and_what_is_saved_are_replaced(tmp_path: Path) -
         "actor_rollout_ref.rollout.pipeline_model_parallel_size: 2 -> 1",
         "data.train_batch_size: 512 -> 32",
         "data.train_max_samples: - -> 512",
-        "data.max_response_length: - -> 1024",
+        "data.max_response_length: - -> 512",
         "actor_rollout_ref.actor.ppo_mini_batch_size: - -> 32",
         "actor_rollout_ref.rollout.n: 16 -> 4",
         "pivot.resampling.equal_rewards: - -> keep",
@@ -186,7 +190,14 @@ def test_only_model_sizes_steps_and_what_is_saved_are_replaced(tmp_path: Path) -
         f"trainer.default_local_dir: - -> {tmp_path}/checkpoints",
         f"trainer.rollout_data_dir: - -> {tmp_path}/rollouts",
         "trainer.nnodes: - -> 1",
+        "++ray_kwargs.ray_init.address: - -> local",
     }
+
+
+def test_on_gpus_a_short_launch_joins_no_cluster_whatever_the_command_says(tmp_path: Path) -> None:
+    for words in ((), ("+ray_kwargs.ray_init.address=auto",), ("ray_kwargs.ray_init.address=head:6379",)):
+        short = shortened(words, tmp_path, tmp_path / "model", GPUS).overrides
+        assert [word for word in short if "ray_init" in word] == ["++ray_kwargs.ray_init.address=local"]
 
 
 def test_on_a_cpu_the_engine_is_the_one_that_runs_there(tmp_path: Path) -> None:
@@ -204,6 +215,10 @@ def test_on_a_cpu_the_engine_is_the_one_that_runs_there(tmp_path: Path) -> None:
         (
             "trainer.v1.trainer_mode=separate_async", "actor_rollout_ref.rollout.nnodes=4", "trainer.nnodes=8",
             "actor_rollout_ref.rollout.checkpoint_engine.backend=nccl",
+        ),
+        (
+            "data.max_prompt_length=16000", "data.max_response_length=512",
+            "actor_rollout_ref.actor.use_dynamic_bsz=True", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16512",
         ),
     ],
 )  # fmt: skip
@@ -225,17 +240,101 @@ def test_the_checks_of_a_launch_pass_its_short_one(
     short = shortened(launch, tmp_path, tmp_path / "model", replace(GPUS, num_workers=1)).overrides
 
     with initialize_config_module("verl.trainer.config", version_base=None):
-        config = compose("ppo_trainer", overrides=[*short, "actor_rollout_ref.rollout.tensor_model_parallel_size=1"])
+        config = compose("ppo_trainer", overrides=list(short))
     check_config(config, short)
     check_launch(config, {"method": "pivotrl"})
-    check_gpus(config, 2, {})
+    check_gpus(config, 2, {"RAY_ADDRESS": "head:6379"})
+
+
+def replacements(folder: Path, *words: str, machine: SmokeMachine = GPUS) -> dict[str, tuple[str | None, str]]:
+    """{key: (value before, value after)} of a launch that is made short."""
+    found = shortened(words, folder, folder / "model", machine).replacements
+    return {each.key: (each.before, each.after) for each in found}
+
+
+def test_the_launch_that_select_prints_is_made_short_with_engines_of_one_gpu(tmp_path: Path) -> None:
+    """verl's own default is an engine of two GPUs, and a response that the profile bounded is never lengthened."""
+    settings = ProfileSettings(
+        model="my-policy", input_sha256="", num_samples=8, sampling=Sampling(max_new_tokens=512),
+        max_prompt_tokens=16_000, chat_template_kwargs={},
+    )  # fmt: skip
+    (tmp_path / "train.sh").write_text(launch_command(Path("pivots.parquet"), 64, settings, ()))
+    words = launch_of(tmp_path / "train.sh", {})
+
+    found = replacements(tmp_path, *words, machine=replace(GPUS, num_workers=1))
+
+    assert found["actor_rollout_ref.rollout.tensor_model_parallel_size"] == (None, "1")
+    assert "actor_rollout_ref.actor.ppo_max_token_len_per_gpu=16512" in words
+    assert not {"data.max_response_length", "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"} & set(found)
+
+
+def test_responses_are_cut_and_never_lengthened(tmp_path: Path) -> None:
+    key = "data.max_response_length"
+
+    for before, after in (("256", "256"), ("8192", "1024"), ("$LENGTH", "1024")):
+        assert f"{key}={after}" in shortened((f"{key}={before}",), tmp_path, tmp_path / "model", CPU).overrides
+    assert replacements(tmp_path)[key] == (None, "512")  # verl's default
+
+
+def test_sizes_that_would_not_divide_a_short_step_are_one(tmp_path: Path) -> None:
+    keys = (
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+        "actor_rollout_ref.rollout.expert_parallel_size",
+        "critic.fsdp.ulysses_sequence_parallel_size",
+    )
+
+    found = replacements(tmp_path, *(f"{key}=32" for key in keys))
+
+    assert {key: found[key] for key in keys} == dict.fromkeys(keys, ("32", "1"))
+    assert "critic.ppo_micro_batch_size_per_gpu" not in found
+
+
+def test_a_critic_is_not_warmed_up_alone(tmp_path: Path) -> None:
+    assert replacements(tmp_path, "trainer.critic_warmup=20")["trainer.critic_warmup"] == ("20", "0")
+
+
+def test_micro_batches_hold_a_sequence_that_the_launch_splits_over_gpus(tmp_path: Path) -> None:
+    limit = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
+    split = "actor_rollout_ref.actor.ulysses_sequence_parallel_size"
+
+    assert replacements(tmp_path, f"{limit}=8192", f"{split}=4")[limit] == ("8192", "32768")
+    assert limit not in replacements(tmp_path, f"{limit}=8192")
+    assert limit not in replacements(tmp_path, f"{split}=4")
+
+
+OWN_CONFIG = """# @package _global_
+defaults: [/method: grpo_roc]
+data: {max_response_length: 256}
+actor_rollout_ref: {actor: {ppo_micro_batch_size_per_gpu: 32}, rollout: {n: 16}}
+"""
+
+
+def test_a_method_and_sizes_in_a_config_of_the_users_own_count_as_those_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "conf" / "experiment").mkdir(parents=True)
+    (tmp_path / "conf" / "experiment" / "mine.yaml").write_text(OWN_CONFIG)
+    words = ("--config-dir", "conf", "+experiment=mine", "data.max_prompt_length=$LENGTH")
+
+    given = given_settings(words)
+    found = replacements(tmp_path, *words[:-1])
+
+    assert (given["method"], given["data.max_prompt_length"]) == ("grpo_roc", "$LENGTH")
+    assert found["pivot.resampling.equal_rewards"] == (None, "keep")
+    assert found["actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu"] == (None, "1")
+    assert found["data.max_response_length"] == (None, "256")
+    with pytest.raises(ConfigError, match=r"^Hydra cannot compose .*Could not find 'experiment/yours'.* --config-dir$"):
+        given_settings(("--config-dir", "conf", "+experiment=yours"))
 
 
 def test_a_limit_of_one_turn_stays_where_the_short_response_holds_it(tmp_path: Path) -> None:
-    key = "pivot.rollout.max_turn_tokens"
+    key, response = "pivot.rollout.max_turn_tokens", "data.max_response_length=2048"
 
     for before, after in (("512", "512"), ("4096", "1024"), ("$LIMIT", "1024"), ("null", "null")):
-        assert f"{key}={after}" in shortened((f"{key}={before}",), tmp_path, tmp_path / "model", CPU).overrides
+        words = (f"{key}={before}", response)
+        assert f"{key}={after}" in shortened(words, tmp_path, tmp_path / "model", CPU).overrides
     assert not any(key in word for word in shortened((), tmp_path, tmp_path / "model", CPU).overrides)
 
 

@@ -5,14 +5,18 @@ import math
 from pathlib import Path
 
 import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_module
 
 from tests.support.rollout_records import make_record
 from verl_pivot.configuration import configs_dir
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.errors import ConfigError
 from verl_pivot.hooks import HOOKS
+from verl_pivot.launch_checks.gpus import check_gpus
 from verl_pivot.rollout.rollout_metrics import rollout_metrics
-from verl_pivot.smoke.composing import SmokeMachine, compose
+from verl_pivot.smoke import composing
+from verl_pivot.smoke.composing import SmokeMachine, compose, this_machine
 from verl_pivot.smoke.methods import CASES, case_of
 from verl_pivot.smoke.smoke_run import complaint_of, failure_of, smoke
 from verl_pivot.smoke.trial_launch import missing_of_steps
@@ -109,6 +113,35 @@ def test_paths_with_spaces_reach_hydra_whole(tmp_path: Path) -> None:
     assert values["actor_rollout_ref.model.path"] == str(folder / "model")
     assert values["pivot.ruler.base_url"] == "http://127.0.0.1:1/v1"
     assert (values["data.train_batch_size"], values["actor_rollout_ref.rollout.n"]) == (4, 4)
+
+
+@pytest.mark.parametrize(("programs", "file"), [((), "cpu"), (("nvidia-smi",), "sglang")])
+def test_without_an_engine_the_versions_for_this_machine_are_named(
+    programs: tuple[str, ...], file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in programs:
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(composing, "num_accelerators", lambda: 0)
+    monkeypatch.setattr(composing, "installed_engine", lambda: None)
+
+    with pytest.raises(
+        ConfigError, match=rf"SGLang is not installed: pip install --no-deps -r requirements/{file}\.txt,"
+    ):
+        this_machine(1)
+
+
+def test_on_gpus_a_smoke_starts_a_cluster_of_its_own_also_where_one_runs() -> None:
+    machine = SmokeMachine(has_accelerator=True, num_workers=1, engine="vllm")
+
+    with initialize_config_module("verl.trainer.config", version_base=None):
+        config = hydra_compose("ppo_trainer", overrides=["+method=tool_rollout", *machine.overrides])
+
+    assert config.ray_kwargs.ray_init.address == "local"
+    check_gpus(config, 1, {"RAY_ADDRESS": "head:6379"})
+    with pytest.raises(ConfigError, match="this machine has none, and no Ray cluster runs here"):
+        check_gpus(config, 0, {"RAY_ADDRESS": "head:6379"})
 
 
 @pytest.mark.parametrize(("engine", "installed", "backends"), [

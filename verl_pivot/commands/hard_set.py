@@ -30,18 +30,18 @@ def hard_set_command(
 ) -> None:
     """Drop the problems that the policy solved every time. The others stay unchanged and in their order.
 
-    The rollouts come from the stock trainer, here eight of each problem:
+    The rollouts come from the stock trainer, here eight of each problem.
 
     \b
-    python -m verl.trainer.main_ppo +method=grpo_roc <your overrides> \\
-      actor_rollout_ref.model.path=stage2-model \\
-      data.val_files=train.parquet trainer.val_only=True \\
-      actor_rollout_ref.rollout.val_kwargs.n=8 \\
-      actor_rollout_ref.rollout.val_kwargs.do_sample=True \\
-      actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \\
-      trainer.validation_data_dir=profile
-
-    Example: verl-pivot hard-set train.parquet --rollouts profile/pivot/0.jsonl --out hard.parquet
+    Examples:
+      python -m verl.trainer.main_ppo <your overrides> +method=grpo_roc \\
+          actor_rollout_ref.model.path=stage-2-model \\
+          data.val_files=problems.parquet trainer.val_only=True \\
+          actor_rollout_ref.rollout.val_kwargs.n=8 \\
+          actor_rollout_ref.rollout.val_kwargs.do_sample=True \\
+          actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \\
+          trainer.validation_data_dir=profile
+      verl-pivot hard-set problems.parquet --rollouts profile/pivot/0.jsonl --out hard.parquet
     """
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.data.files import num_rows

@@ -18,6 +18,8 @@ Address = Annotated[
     str, typer.Option(help="With --ray: address of the Ray cluster, host:port; auto is the cluster of this machine.")
 ]
 
+CONCURRENCY = 128
+"""Turns that `profile` samples at once on each server, by default."""
 NO_SERVER_STARTS = "the servers of --endpoint or --openai run already, and none is started; leave it out"
 """Reason why flags of a server do nothing, for `refuse_void`."""
 _READ_OTHERWISE = frozenset({".parquet", ".gz", ".bz2", ".zst", ".lz4"})

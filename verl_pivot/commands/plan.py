@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from verl_pivot.commands.options import NO_SERVER_STARTS, json_object, refuse_void, with_home
+from verl_pivot.commands.options import CONCURRENCY, NO_SERVER_STARTS, json_object, refuse_void, with_home
 from verl_pivot.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def plan_command(
         is_imported=imported,
         import_words=given,
         allow_no_tools=allow_no_tools,
-        engine_words=_engine_words(openai, endpoint, server_flags, num_gpus=gpus, parallel=parallel),
+        engine_words=engine_words(openai, endpoint, server_flags, num_gpus=gpus, parallel=parallel),
         verifier_modules=tuple(verifier_module or ()),
         chat_template_kwargs=json_object(chat_template_kwargs, "--chat-template-kwargs"),
         num_samples=samples,
@@ -152,10 +152,13 @@ def _import_words(options: "dict[str, object]", format_modules: list[str]) -> tu
     return (*given, *(word for module in format_modules for word in ("--format-module", module)))
 
 
-def _engine_words(
+def engine_words(
     openai: str | None, endpoints: list[str] | None, server_flags: str, *, num_gpus: int, parallel: int
 ) -> tuple[str, ...]:
-    """Options of `profile` that say where it samples; a server that it starts uses all GPUs."""
+    """Options of `profile` that say where it samples; a server that it starts uses all GPUs.
+
+    Replicas of the model are one server, and so it gets as many turns at once as that many servers.
+    """
     from verl_pivot.local.environment import has_accelerator
 
     if openai:
@@ -163,5 +166,7 @@ def _engine_words(
     if endpoints:
         return tuple(word for url in endpoints for word in ("--endpoint", url))
     if not server_flags and num_gpus > 1 and has_accelerator():
-        server_flags = f"--tp-size {parallel} --dp-size {num_gpus // parallel}"
+        num_replicas = num_gpus // parallel
+        flags = f"--server-flags=--tp-size {parallel} --dp-size {num_replicas}"
+        return (flags, *(("--concurrency", str(CONCURRENCY * num_replicas)) if num_replicas > 1 else ()))
     return (f"--server-flags={server_flags}",) if server_flags else ()

@@ -10,6 +10,7 @@ import typer
 
 from verl_pivot.commands.next_steps import next_command
 from verl_pivot.commands.options import (
+    CONCURRENCY,
     NO_SERVER_STARTS,
     Address,
     json_object,
@@ -81,7 +82,9 @@ def profile_command(
         ),
     ] = "",
     lambda_diff: Annotated[float, typer.Option(help="With --early-stop pivots: --lambda-diff of `select`.")] = 1.0,
-    concurrency: Annotated[int, typer.Option(min=1, help="Maximum turns sampled at once on each server.")] = 128,
+    concurrency: Annotated[
+        int, typer.Option(min=1, help="Maximum turns sampled at once on each server.")
+    ] = CONCURRENCY,
     seed: Annotated[int, typer.Option(help="Seed of all sampling, as far as the server supports seeds.")] = 0,
     verifier_module: Annotated[
         list[str] | None, typer.Option(help="Module or .py file that registers verifiers of your own; repeatable.")

@@ -7,6 +7,7 @@ import shutil
 import sys
 import warnings
 from importlib.metadata import PackageNotFoundError, requires, version
+from typing import Any
 
 from verl_pivot.diagnosis.background import Answer, BackgroundProgram
 from verl_pivot.diagnosis.diagnosis import Diagnosis
@@ -14,25 +15,37 @@ from verl_pivot.extras import install_command
 from verl_pivot.local.environment import cpu_engine_variables, has_accelerator
 
 _LISTED = ("verl", "verl-pivot", "torch", "transformers", "ray", "sglang", "vllm", "flash-attn", "TransferQueue")
+_OF_TRAINING = ("verl", "torch", "ray")
+"""Modules of which a node that only runs sandboxes has none."""
 _RAY_PROBE = """
-import os, ray
-from verl_pivot.diagnosis.installation import plugin_is_loaded
-where = {} if "RAY_ADDRESS" in os.environ else {"num_cpus": 1, "include_dashboard": False}
-ray.init(log_to_driver=False, logging_level="ERROR", **where)
-loaded = ray.get(ray.remote(plugin_is_loaded).remote())
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from verl_pivot.diagnosis.installation import plugin_is_loaded, ray_settings
+ray.init(log_to_driver=False, logging_level="ERROR", **ray_settings())
+here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+# without a CPU of its own, since those of a cluster that trains may all be taken
+loaded = ray.get(ray.remote(plugin_is_loaded).options(num_cpus=0, scheduling_strategy=here).remote())
 ray.shutdown()
 print("with" if loaded else "without")
 """
+_NO_CLUSTER = "ConnectionError: "
+"""Beginning of the answer of a Ray worker where the cluster is down that it would have joined."""
 ENGINES = {"sglang": "import sglang, sglang.srt.server_args", "vllm": "import vllm"}
 """{engine: its import, which fails if the engine's version does not fit that of torch or CUDA}."""
 
 
 def check_versions() -> Diagnosis:
-    """Check the packages of the extra `verl`, and list the versions that a bug report should name."""
+    """Check the packages of the extra `verl`, and list the versions that a bug report should name.
+
+    Where neither verl nor torch nor Ray is installed, the packages of the extra `sandbox` are enough.
+    """
     from packaging.requirements import Requirement
 
+    trains = any(importlib.util.find_spec(module) is not None for module in _OF_TRAINING)
+    extra, to_train = ("verl", "") if trains else ("sandbox", f"; to train here, {install_command('verl')}")
+    remark = "" if trains else f"; verl is not installed: this node can run sandboxes, and no training{to_train}"
     lines = [Requirement(line) for line in requires("verl-pivot") or ()]
-    needed = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": "verl"})]
+    needed = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": extra})]
     found = {requirement.name: _version(requirement.name) for requirement in needed}
     missing = [name for name, installed in found.items() if installed is None]
     wrong = [
@@ -44,8 +57,8 @@ def check_versions() -> Diagnosis:
     return Diagnosis(
         name="versions",
         passed=not problems,
-        detail="; ".join(problems) or _listed_versions(),
-        remedy=f"install what is missing: {install_command('verl')}",
+        detail="; ".join(problems) or f"{_listed_versions()}{remark}",
+        remedy=f"install what is missing: {install_command(extra)}{to_train}",
     )
 
 
@@ -69,8 +82,8 @@ def diagnose_import(module: str) -> Diagnosis:
         with warnings.catch_warnings(action="ignore"):
             importlib.import_module(module)
     except Exception as error:  # noqa: BLE001  a package that does not fit another may raise anything
-        remedy = f"pip install --no-deps -r requirements/{_requirements()}.txt, in a clone of verl-pivot"
-        return Diagnosis(name=package, passed=False, detail=f"cannot be imported: {_first_line(error)}", remedy=remedy)
+        detail = f"cannot be imported: {_first_line(error)}"
+        return Diagnosis(name=package, passed=False, detail=detail, remedy=locked_command())
     return Diagnosis(name=package, passed=True, detail="can be imported")
 
 
@@ -78,8 +91,13 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {error}".splitlines()[0]
 
 
+def locked_command() -> str:
+    """The command that installs the locked versions for this machine, SGLang among them; does not need torch."""
+    return f"pip install --no-deps -r requirements/{_requirements()}.txt, in a clone of verl-pivot"
+
+
 def _requirements() -> str:
-    """Name of the file of locked versions for this machine; does not need torch."""
+    """Name of the file of locked versions for this machine."""
     return "sglang" if shutil.which("nvidia-smi") else "cpu"
 
 
@@ -133,8 +151,32 @@ def check_configs() -> Diagnosis:
 
 
 def start_ray_worker() -> BackgroundProgram:
-    """Ask a Ray worker whether it loads the plugin: if only the driver does, a training fails late or silently."""
+    """Ask a Ray worker whether it loads the plugin: if only the driver does, a training fails late or silently.
+
+    It is a worker on this node of the cluster that a launch would join, or of a small cluster where there is none.
+    """
     return BackgroundProgram(_RAY_PROBE, os.environ)
+
+
+def ray_settings() -> dict[str, Any]:
+    """Arguments for `ray.init`: none where it joins a cluster, or else those of a cluster of one CPU, which it starts.
+
+    Like Ray it joins the cluster of RAY_ADDRESS, or the one of `ray start` on this machine.
+
+    Raises:
+        ConnectionError: If that cluster does not answer.
+    """
+    from ray._private.services import canonicalize_bootstrap_address
+
+    from verl_pivot.workers.ray_connection import refuse_unreachable
+
+    if "://" in os.environ.get("RAY_ADDRESS", ""):
+        return {}
+    found = canonicalize_bootstrap_address(None)
+    if found is None:
+        return {"num_cpus": 1, "include_dashboard": False}
+    refuse_unreachable(found)
+    return {}
 
 
 def diagnose_ray_worker(answer: Answer) -> Diagnosis:
@@ -144,6 +186,8 @@ def diagnose_ray_worker(answer: Answer) -> Diagnosis:
     address = os.environ.get("RAY_ADDRESS")
     if address and not answer.succeeded:
         remedy = f"start the Ray cluster at RAY_ADDRESS={address}, or unset RAY_ADDRESS to check only this machine"
+    elif answer.line.startswith(_NO_CLUSTER):
+        remedy = "start the Ray cluster of this machine again, or run `ray stop` to check only this machine"
     else:
         remedy = "install verl-pivot in the environment of the Ray workers, on every node"
     return Diagnosis(name="plugin in a Ray worker", passed=loaded, detail=detail, remedy=remedy)
@@ -170,5 +214,5 @@ def diagnose_engines(answers: dict[str, Answer]) -> Diagnosis:
         name="rollout engine",
         passed=bool(working),
         detail="; ".join([*working, *failed]) or "neither SGLang nor vLLM is installed",
-        remedy=f"pip install --no-deps -r requirements/{_requirements()}.txt, in a clone of verl-pivot{or_vllm}",
+        remedy=f"{locked_command()}{or_vllm}",
     )

@@ -100,7 +100,7 @@ def check_arguments(words: Sequence[str]) -> None:
         ConfigError: Naming the methods that the group belongs to.
     """
     arguments = dict(word.lstrip("+").split("=", 1) for word in words if "=" in word)
-    if "method" not in arguments and not any(map(_names_own_config, words)):
+    if "method" not in arguments and not any(map(names_own_config, words)):
         check_choices({group: arguments[group] for group in _APPLY_TO if group in arguments})
 
 
@@ -111,6 +111,11 @@ def config_folders(words: Sequence[str]) -> list[Path]:
         config_folders(["--config-dir", "conf", "hydra.searchpath=[file:///shared/conf]"])
         # [Path("conf"), Path("/shared/conf")]
     """
+    return [Path(each.removeprefix("file://")) for each in search_paths(words)]
+
+
+def search_paths(words: Sequence[str]) -> list[str]:
+    """Places that a command line adds to those in which Hydra looks for configs, as they are written."""
     named: list[str] = []
     for word, following in pairwise([*words, ""]):
         option, equals, value = word.partition("=")
@@ -118,10 +123,10 @@ def config_folders(words: Sequence[str]) -> list[Path]:
             named.append(value if equals else following)
         elif option.lstrip("+") == "hydra.searchpath":
             named += [each.strip(" '\"") for each in value.strip("[]").split(",")]
-    return [Path(each.removeprefix("file://")) for each in named]
+    return named
 
 
-def _names_own_config(word: str) -> bool:
+def names_own_config(word: str) -> bool:
     """Whether a word chooses a config file or a config group that may be the user's: `-cn mine`, `+experiment=a`."""
     name = word.partition("=")[0]
     is_group = name.startswith("+") and "." not in name and name.lstrip("+") not in config_groups()
@@ -202,7 +207,7 @@ def shipped_settings(group: str, option: str) -> dict[str, Any]:
     assert isinstance(shipped, dict), option
     shipped.pop("defaults", None)
     found = {key: value for parent in _parents(group, option) for key, value in shipped_settings(*parent).items()}
-    return {**found, **{key: value for key, value in _leaves(shipped) if not key.startswith("hydra.")}}
+    return {**found, **{key: value for key, value in leaves(shipped) if not key.startswith("hydra.")}}
 
 
 @cache
@@ -214,10 +219,11 @@ def _parents(group: str, option: str) -> tuple[tuple[str, str], ...]:
     return tuple((str(name).lstrip("/"), str(parent)) for pair in pairs for name, parent in pair.items())
 
 
-def _leaves(node: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(node: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """(key with dots, value) of each value in nested dictionaries; an empty dictionary is a value."""
     for name, value in node.items():
         key = f"{path}.{name}" if path else str(name)
         if isinstance(value, dict) and value:
-            yield from _leaves(value, key)
+            yield from leaves(value, key)
         else:
             yield key, value

@@ -8,7 +8,7 @@ from omegaconf import DictConfig, OmegaConf
 from verl_pivot.data.json_values import BadRowError, encode_json
 from verl_pivot.data.sampling_record import SamplingDifference, SamplingRecord
 from verl_pivot.engines.model_identity import template_digest, text_digest, weights_digest
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import NOTE, ConfigError
 from verl_pivot.rollout.settings import max_turn_tokens
 
 _SWITCH = "pivot.allow_other_sampling=True"
@@ -99,4 +99,4 @@ def _short(digest: object) -> str:
 
 
 def _say(sentence: str) -> None:
-    print(f"verl-pivot: {sentence}", file=sys.stderr)
+    print(f"{NOTE}{sentence}", file=sys.stderr)

@@ -22,7 +22,7 @@ _COUNTS = (
     "trainer.total_training_steps",
 )
 """Keys whose value must be at least 1."""
-_TOKEN_LIMITS = (
+TOKEN_LIMITS = (
     "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
     "actor_rollout_ref.rollout.log_prob_max_token_len_per_gpu",
     "actor_rollout_ref.ref.log_prob_max_token_len_per_gpu",
@@ -44,14 +44,14 @@ _NUMBERS = (
     "actor_rollout_ref.rollout.val_kwargs.temperature",
     "trainer.save_freq",
     "trainer.test_freq",
-    *_TOKEN_LIMITS,
+    *TOKEN_LIMITS,
 )
 """Keys with which verl and other checks compute."""
 _MAY_BE_NULL = (
     "trainer.total_training_steps",
     "pivot.trial_steps",
     "actor_rollout_ref.rollout.max_model_len",
-    *_TOKEN_LIMITS,
+    *TOKEN_LIMITS,
 )
 """Keys of numbers that may also be null."""
 _BY_GROUP = (

@@ -62,8 +62,8 @@ class CpuCallback(Callback):  # type: ignore[misc]  # hydra is untyped here
 
 def _title(trial_steps: int | None) -> str:
     if trial_steps is None:
-        return "verl-pivot: a training without a GPU"
-    return f"verl-pivot: a trial of {trial_steps} steps without a GPU or checkpoints"
+        return "verl-pivot runs a training without a GPU"
+    return f"verl-pivot runs a trial of {trial_steps} steps without a GPU or checkpoints"
 
 
 def report(supervisor: SupervisedProgram, log: Path) -> int | str:

@@ -13,9 +13,12 @@ PARALLEL_SIZES = (
     "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
     "actor_rollout_ref.ref.ulysses_sequence_parallel_size",
     "actor_rollout_ref.ref.fsdp_config.ulysses_sequence_parallel_size",
+    "critic.ulysses_sequence_parallel_size",
+    "critic.fsdp.ulysses_sequence_parallel_size",
     "actor_rollout_ref.rollout.tensor_model_parallel_size",
     "actor_rollout_ref.rollout.pipeline_model_parallel_size",
     "actor_rollout_ref.rollout.data_parallel_size",
+    "actor_rollout_ref.rollout.expert_parallel_size",
 )
 """Keys of verl with numbers of GPUs that share a model; 1 each in a small launch."""
 _SETTINGS: dict[str, Any] = {

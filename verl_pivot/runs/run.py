@@ -156,10 +156,22 @@ class TrainingRun:
 
     @property
     def metrics(self) -> Path | None:
-        """First file of metrics that is not empty: `metrics.jsonl`, that of verl's `file` logger, or a console log."""
-        project, experiment = self._trainer.get("project_name"), self._trainer.get("experiment_name")
-        names = ("metrics.jsonl", f"{project}/{experiment}.jsonl", "launch.log", "main_ppo.log", "train.log")
-        return next((path for name in names if (path := self.folder / name).is_file() and path.stat().st_size), None)
+        """First file of metrics that is not empty: `metrics.jsonl`, that of verl's `file` logger, or a console log.
+
+        The logger writes its file into the folder of the launch, and a later launch of the same name overwrites it: a
+        console log of the run comes before it. Hydra's own log comes last, since it seldom holds metrics.
+        """
+        logged = f"{self._trainer.get('project_name')}/{self._trainer.get('experiment_name')}.jsonl"
+        places = [self.folder / name for name in ("metrics.jsonl", logged, "launch.log", "train.log")]
+        if "file" in self._loggers and isinstance(self.hydra_runtime.get("cwd"), str):
+            places.append(self._launch_folder / logged)
+        places.append(self.folder / "main_ppo.log")
+        return next((path for path in places if path.is_file() and path.stat().st_size), None)
+
+    @property
+    def _loggers(self) -> Sequence[Json]:
+        loggers = self._trainer.get("logger")
+        return loggers if isinstance(loggers, list) else [loggers]
 
     @property
     def _trainer(self) -> Mapping[str, Json]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from verl_pivot.configuration import configs_dir
+from verl_pivot.diagnosis.installation import locked_command
 from verl_pivot.diagnosis.machine import compute_capability
 from verl_pivot.engines.installed import installed_engine
 from verl_pivot.errors import ConfigError
@@ -20,6 +21,10 @@ _MAX_PROMPT_TOKENS = 2048
 _MAX_RESPONSE_TOKENS = 512
 _AMPERE, _HOPPER = 8.0, 9.0
 """Compute capabilities of the first and the last GPUs on which SGLang's kernels `fa3` run."""
+ADDRESS = "++ray_kwargs.ray_init.address"
+"""Key of the Ray cluster that a launch joins, whether or not a config of the user's own has it."""
+OWN_CLUSTER = "local"
+"""Value of ADDRESS with which a launch starts a cluster of this machine alone, also beside one that runs here."""
 _DEFAULT_SERVICE = re.compile(r"http://127\.0\.0\.1:8000\b")
 
 
@@ -57,6 +62,7 @@ class SmokeMachine:
             "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
             "actor_rollout_ref.rollout.gpu_memory_utilization=0.3",
             "actor_rollout_ref.rollout.enforce_eager=True",
+            f"{ADDRESS}={OWN_CLUSTER}",
             *self._attention,
             *self._engine_kernels,
         ]
@@ -160,7 +166,7 @@ def this_machine(num_workers: int, num_rollouts: int = 16) -> SmokeMachine:
     if num_found and num_workers > num_found:
         raise ConfigError(f"--workers {num_workers}: this machine has {num_found} GPUs")
     if engine is None or (engine != "sglang" and not num_found):
-        raise ConfigError("SGLang is not installed: pip install --no-deps -r requirements/sglang.txt")
+        raise ConfigError(f"SGLang is not installed: {locked_command()}")
     return SmokeMachine(
         has_accelerator=num_found > 0,
         num_workers=num_workers,

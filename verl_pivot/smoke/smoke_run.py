@@ -9,8 +9,9 @@ from pathlib import Path
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.errors import ConfigError
 from verl_pivot.smoke.composing import SmokeMachine, compose, needs_services, texts_of
+from verl_pivot.smoke.given_settings import given_settings
 from verl_pivot.smoke.methods import SmokeCase, case_of
-from verl_pivot.smoke.shortening import MODEL, shortened, value_of
+from verl_pivot.smoke.shortening import MODEL, shortened
 from verl_pivot.smoke.stand_ins import standing_in
 from verl_pivot.smoke.tiny_model import write_like, write_writing_model
 from verl_pivot.smoke.trial_launch import LaunchOutcome, run_launch
@@ -79,7 +80,8 @@ def smoke_launch(
     Raises:
         ConfigError: If the launch names no model, or it cannot be read.
     """
-    source, folder = model or value_of(launch, MODEL), _emptied(folder)
+    given, folder = given_settings(launch), _emptied(folder)
+    source = model or given.get(MODEL)
     if source is None:
         raise ConfigError(f"the launch has no {MODEL}: add it, or give --model")
     short = shortened(launch, folder, folder / "model", machine)
@@ -88,7 +90,7 @@ def smoke_launch(
     write_like(source, folder / "model")
     outcome = run_launch(folder, short.overrides, say, place=Path.cwd())
     complaint = outcome.cause or failure_of(outcome.metrics.values())
-    return _result(value_of(launch, "method") or "verl", outcome, short.overrides, complaint)
+    return _result(given.get("method", "verl"), outcome, short.overrides, complaint)
 
 
 def _emptied(folder: Path) -> Path:

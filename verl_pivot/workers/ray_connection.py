@@ -25,7 +25,7 @@ def connected(address: str) -> Iterator[None]:
     if address == "local":
         raise ConfigError("--address local would start a cluster that ends with this command; use auto, or host:port")
     try:
-        _refuse_unreachable(address)
+        refuse_unreachable(address)
         ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError, RayError) as error:
         raise ConfigError(
@@ -37,7 +37,7 @@ def connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
-def _refuse_unreachable(address: str) -> None:
+def refuse_unreachable(address: str) -> None:
     """Raise ConnectionError if nothing answers at the address: ray.init (2.60) would try for minutes."""
     if address.startswith("ray://"):
         return
