@@ -9,7 +9,7 @@ import pytest
 from tests.support.scripted_engine import Said, loop_of, rollout_config, row, scripted_model
 from tests.support.web_servers import running
 from verl_pivot.data.rollout_records import RECORD_FIELD
-from verl_pivot.rewards.search_rewards import research, search_r1_format
+from verl_pivot.rewards.search_rewards import research, search_r1, search_r1_format
 from verl_pivot.rollout.tool_loop import ToolLoop
 from verl_pivot.tools.search_index import SearchIndex
 from verl_pivot.tools.search_service import SearchService
@@ -64,6 +64,8 @@ async def test_search_r1_goes_on_after_a_turn_that_has_500_tokens_and_no_end(tmp
     _, last = await played("search_r1", tools, cut, cut, cut)
 
     assert text.endswith("Let me try again.\n<answer>Paris</answer>")
+    assert search_r1("nq", text, {"target": ["paris"]}, again) == 1.0
+    assert search_r1_format("nq", text, {"target": ["paris"]}, again) == 0.8
     found = again[RECORD_FIELD]
     assert (found["turn_tokens"][0], found["stop_reason"], found["is_cut_off"]) == (500, "answered", False)
     assert [call["error_kind"] for call in found["calls"]] == ["no_action"]

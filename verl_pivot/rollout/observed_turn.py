@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
@@ -30,6 +30,12 @@ class ObservedTurn:
     """Whether the failure is one of a tool's own code."""
     end: StopReason | None = None
     """Why the rollout ends with the turn; None if neither a tool nor the deadline of its calls ends it."""
+
+
+def retry_message_in(observed: Iterable[ObservedTurn]) -> str:
+    """The message that the policy read after a turn with neither a call nor an answer; "" if it read none."""
+    retries = (each for each in observed if any(call.error_kind is ErrorKind.NO_ACTION for call in each.calls))
+    return next((each.texts[0] for each in retries), "")
 
 
 def unread_mistake(calls: Sequence[ToolCall | Malformed], *, is_answer: bool) -> ErrorKind | None:
