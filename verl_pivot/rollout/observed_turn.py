@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.engines.text_cut import CutText, Tokenizer, cut_to_tokens
-from verl_pivot.rollout.observations import without_special_tokens
+from verl_pivot.rollout.observations import without_closing_tags, without_special_tokens
 from verl_pivot.tools.calls import CallOutcome, Toolbox
 from verl_pivot.types import ErrorKind, Malformed, ToolCall
 
@@ -59,10 +59,10 @@ class ObservationForm:
     """Text around each observation."""
 
     def cut(self, outcome: CallOutcome) -> CutText:
-        """The observation without special tokens and cut to its limit; empty after a failure of the system."""
+        """The observation without special tokens and tags that would end it, cut; empty if the system failed."""
         if outcome.observation is None:
             return CutText("", 0, truncated=False)
-        return self.cut_text(outcome.observation.text)
+        return self.cut_text(without_closing_tags(outcome.observation.text, self.template))
 
     def cut_text(self, text: str) -> CutText:
         """A text of a tool without special tokens and cut to the limit of an observation."""
