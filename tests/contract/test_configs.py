@@ -593,6 +593,34 @@ def test_a_reward_by_judged_turns_needs_them_judged_and_in_validation_too(tmp_pa
         check_rewards(config)
 
 
+def test_a_sum_that_leaves_0_to_1_is_refused_where_renorm_would_mask_the_rollouts_beyond(tmp_path: Path) -> None:
+    judge = ("pivot.process.base_url=http://judge:30000", "pivot.process.model=PPRM")
+
+    def launch(rewards: object, *overrides: str) -> str | None:
+        return check_rewards(
+            stock("+method=ppr", "data.train_files=a.parquet", f"pivot.rewards={rewards}", *judge, *overrides)
+        )
+
+    def written(name: str, text: str) -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    above = "terms: {task: {value: outcome}, form: {value: format, weight: 0.2}}\n"
+    below = "terms: {task: {value: outcome}, turns: {value: turns, scale: max_turns, weight: -0.1, paid_on: all}}\n"
+    for name, text, paid in (("above.yaml", above, "0 to 1.2"), ("below.yaml", below, "-0.1 to 0.966667")):
+        path = written(name, text)
+        with pytest.raises(ConfigError, match=rf"pays from {paid}, but pivot\.process\.mode=renorm takes sums in"):
+            launch(path)
+        assert launch(path, "pivot.process.mode=sum") is not None
+        assert launch(written(f"held_{name}", f"{text}bounds: [0, 0.9]\n")) is not None
+    for preset in ("course", "dimensions", "l0", "outcome", "search_r1"):
+        assert launch(preset) is not None
+    assert launch("search_cost", "+tool_format=search_r1") is not None
+    for preset, paid in (("toolrl", "-3 to 4"), ("search_cost", "-1.4 to 1")):  # with 48 calls, one pays less than 0
+        with pytest.raises(ConfigError, match=rf"pays from {paid}, but pivot\.process\.mode=renorm"):
+            launch(preset)
+
+
 def test_a_reward_function_of_ones_own_without_a_term_for_the_outcome_stops_the_launch() -> None:
     def launch(method: str, *overrides: str) -> DictConfig:
         return stock(f"+method={method}", "data.train_files=a.parquet", "pivot.rewards=toolrl", *overrides)
