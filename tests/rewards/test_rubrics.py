@@ -18,7 +18,7 @@ from verl_pivot.rewards.principle_answers import InvalidAnswerError
 from verl_pivot.rewards.rubric_group import QueryReport, RubricGroup, ScoredReport
 from verl_pivot.rewards.rubric_judge import JudgedReport, RubricJudge
 from verl_pivot.rewards.rubric_metrics import rubric_metrics
-from verl_pivot.rewards.rubric_prompts import criteria_of, points_of
+from verl_pivot.rewards.rubric_prompts import criteria_of, criteria_question, points_of
 from verl_pivot.rewards.rubric_settings import RubricSettings
 from verl_pivot.rewards.rubrics import (
     Criterion,
@@ -83,6 +83,28 @@ def test_a_criterion_without_spread_goes_inactive_and_five_with_the_largest_stay
 
     assert [each.id for each in kept if each.is_active] == ["c", "d", "e", "f", "g"]
     assert [each.spread for each in kept] == [0.0, 0.25, 0.5, 0.5, 0.5, 0.5, 0.5]
+
+
+def test_of_the_inactive_criteria_the_last_100_are_kept() -> None:
+    buffer = [evolving(f"w{number}", spread=0.5, is_active=number in (0, 70)) for number in range(150)]
+
+    kept = pruned(buffer, {"w70": [1.0, 1.0]}, 5)
+
+    assert [each.id for each in kept] == ["w0", *(f"w{number}" for number in range(50, 150))]
+    assert [each.id for each in kept if each.is_active] == ["w0"]
+    assert pruned(kept, {}, 5) == kept
+
+
+def test_the_list_of_criteria_has_its_share_of_a_question_and_shows_the_active_and_the_newest() -> None:
+    buffer = [evolving(f"w{number:03}", is_active=number in (3, 500)) for number in range(1000)]
+
+    question = criteria_question("Write.", ["a", "b"], [FACTS], buffer, 4096, Words())
+
+    content = str(question.messages[-1]["content"])
+    for shown in (FACTS.text, "It has w003.", "It has w500.", "It has w999.", "characters left out"):
+        assert shown in content
+    assert "It has w400." not in content
+    assert len(content) < 4096
 
 
 def test_criteria_that_were_never_scored_stay() -> None:

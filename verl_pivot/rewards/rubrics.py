@@ -22,6 +22,8 @@ overall: one grade from 1 to 10 for all criteria together, as (grade - 1) / 9 (R
 """
 MOST_POINTS: Mapping[Scale, int] = {"dr_tulu": 2, "binary": 1}
 _MAX_CRITERIA = 64
+_MAX_INACTIVE = 100
+"""Largest number of inactive criteria that are kept for a query; the oldest are forgotten first."""
 
 
 class Criterion(Options):
@@ -171,7 +173,7 @@ def pruned(
 
     A criterion whose scores do not differ over the group becomes inactive. If more than `max_active` criteria are
     active, those with the largest spread stay active, and of equal ones the older. Criteria that were never scored stay
-    active in any case.
+    active in any case. Of the inactive ones, the 100 that were written last are kept.
 
     Args:
         buffer: Criteria in the order in which they were written.
@@ -187,9 +189,11 @@ def pruned(
     active = [(-(each.spread or 0.0), place) for place, each in enumerate(measured) if each.is_active and each.spread]
     num_new = sum(each.is_active and each.spread is None for each in measured)
     lost = {place for _, place in sorted(active)[max(max_active - num_new, 0) :]}
-    return [
+    kept = [
         each.model_copy(update={"is_active": False}) if place in lost else each for place, each in enumerate(measured)
     ]
+    forgotten = set([place for place, each in enumerate(kept) if not each.is_active][:-_MAX_INACTIVE])
+    return [each for place, each in enumerate(kept) if place not in forgotten]
 
 
 def spread_of(scores: Sequence[float]) -> float | None:
