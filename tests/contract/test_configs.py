@@ -501,6 +501,21 @@ def test_mcp_rl_is_the_released_notebooks_grpo_over_rollouts_that_a_judge_compar
         ((*RULER_JUDGE, "pivot.ruler.rubric=''"), "pivot.ruler.rubric: String should have at least 1 character"),
         ((*RULER_JUDGE, "pivot.ruler.api_key_variable=NO_KEY"), "pivot.ruler.api_key_variable=NO_KEY: the"),
         ((*RULER_JUDGE, "+pivot.ruler.mode=mean"), "pivot.ruler.mode: unknown key; known: answer_format, api_key_v"),
+        (
+            (
+                *(*RULER_JUDGE, "pivot.ruler.max_question_tokens=8192"),
+                *("actor_rollout_ref.rollout.n=16", "pivot.rollout.max_turns=20"),
+            ),
+            "pivot.ruler.max_question_tokens=8192 is too low for questions about 16 rollouts of "
+            "pivot.rollout.max_turns=20 turns: raise it to 21760 or more",
+        ),
+        (
+            (
+                *(*RULER_JUDGE, "pivot.ruler.max_question_tokens=3200"),
+                "actor_rollout_ref.rollout.val_kwargs.n=5",
+            ),
+            "pivot.ruler.max_question_tokens=3200 is too low for questions about 5 rollouts of pivot.rollout.max_turns",
+        ),
     ],
 )
 def test_a_group_that_could_not_be_compared_stops_the_launch(overrides: tuple[str, ...], message: str) -> None:
@@ -538,6 +553,10 @@ def test_rubrics_is_rler_with_the_released_buffer_of_five_and_the_score_by_crite
         (
             (*RUBRIC_JUDGE, "pivot.rubrics.scale=overall"),
             "pivot.rubrics: evolve needs points for each criterion, which",
+        ),
+        (
+            (*RUBRIC_JUDGE, "pivot.rubrics.max_question_tokens=319"),
+            "pivot.rubrics.max_question_tokens=319 is too low for questions about 8 reports: raise it to 320 or more",
         ),
         ((*RUBRIC_JUDGE, "pivot.rubrics.scale=binary"), "pivot.rubrics: evolve adds criteria of weight -1, with which"),
         ((*RUBRIC_JUDGE, "pivot.rubrics.strictness=[9,3]"), "pivot.rubrics: strictness must be the first step and a"),
