@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,32 @@ async def test_a_server_of_another_model_or_path_takes_no_questions_from_one_tha
     assert [answer.text for answer in answers] == [str(number) for number in range(10)]
     assert [answer.text for answer in together] == [str(number) for number in range(90)]
     assert num_wrong < 5
+
+
+async def test_a_server_that_asks_for_a_pause_holds_no_question_back_from_one_that_is_free() -> None:
+    busy = Answer(body="busy", status=429, headers={"Retry-After": "30"})
+    with fake_server(lambda path, body: busy) as limited, fake_server(echo) as free:
+        began = time.monotonic()
+        answer = await ask([limited.url, free.url])
+        seconds = time.monotonic() - began
+
+    assert (answer.text, len(limited.requests), len(free.requests)) == ("hi", 1, 1)
+    assert seconds < 10.0
+
+
+async def test_servers_that_all_ask_for_a_pause_have_the_shortest_one() -> None:
+    def pausing(seconds: int) -> Callable[[str, JsonObject], Answer]:
+        """Ask for a pause once, then echo."""
+        answers = [Answer(body="busy", status=429, headers={"Retry-After": str(seconds)})]
+        return lambda path, body: answers.pop() if answers else echo(path, body)
+
+    with fake_server(pausing(40)) as one, fake_server(pausing(1)) as other:
+        began = time.monotonic()
+        answer = await ask([one.url, other.url])
+        seconds = time.monotonic() - began
+
+    assert (answer.text, len(one.requests), len(other.requests)) == ("hi", 1, 2)
+    assert 1.0 <= seconds < 20.0
 
 
 async def test_servers_none_of_which_serves_the_model_are_no_failure_that_passes() -> None:

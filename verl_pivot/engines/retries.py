@@ -17,7 +17,7 @@ _CHECK_MODEL = "check the name of the model, and that the URL is that of its ser
 _UNKNOWN_MODEL = re.compile(r"model_not_found|\bmodel\b.{0,200}?\b(?:not exist|not found|not available)\b", re.I | re.S)
 """Pattern in the answers of vLLM, OpenAI and others, with status 404, about a model that they do not serve."""
 TOO_LONG = "if it says that the context is too long, lower --max-prompt-tokens or --max-new-tokens"
-_LONGEST_ASKED_SECONDS = 60.0
+LONGEST_ASKED_SECONDS = 60.0
 """Upper bound of a wait that a server asks for."""
 
 
@@ -87,7 +87,7 @@ async def with_retries(retries: Retries, attempt: Callable[[], Awaitable[ResultT
     grows = wait_random_exponential(multiplier=0.5, max=retries.longest_wait_seconds)
     retrying = AsyncRetrying(
         stop=stop_after_attempt(retries.num_attempts),
-        wait=lambda state: max(grows(state), min(_asked_seconds(state), _LONGEST_ASKED_SECONDS)),
+        wait=lambda state: max(grows(state), min(_asked_seconds(state), LONGEST_ASKED_SECONDS)),
         retry=retry_if_exception_type(UnavailableError),
         reraise=True,
     )

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from verl_pivot.engines.http_client import HttpClient
-from verl_pivot.engines.retries import Retries, UnavailableError, with_retries
+from verl_pivot.engines.retries import LONGEST_ASKED_SECONDS, Retries, UnavailableError, with_retries
 from verl_pivot.errors import EngineError
 
 ResultT = TypeVar("ResultT")
 _LONGEST_REST_SECONDS = 30.0
-"""Upper bound of the seconds for which a server that failed is avoided."""
+"""Upper bound of the seconds for which a server that failed is avoided, unless it asks for more."""
 
 
 @dataclass(slots=True)
@@ -73,11 +73,7 @@ class ServerGroup:
         try:
             answer = read(await server.client.try_post(path, body))
         except EngineError as error:
-            server.num_failures += 1
-            server.is_wrong = not isinstance(error, UnavailableError)
-            asked = error.retry_after_seconds if isinstance(error, UnavailableError) else 0.0
-            rest = max(asked, 0.5 * 2.0 ** min(server.num_failures, 10))
-            server.rests_until = asyncio.get_running_loop().time() + min(rest, _LONGEST_REST_SECONDS)
+            self._rest(server, error)
             if server.is_wrong and not all(each.is_wrong for each in self._servers):
                 raise UnavailableError(str(error)) from error  # another server may answer
             raise
@@ -85,6 +81,19 @@ class ServerGroup:
             server.num_running -= 1
         server.num_failures, server.rests_until, server.is_wrong = 0, 0.0, False
         return answer
+
+    def _rest(self, server: _EqualServer, error: EngineError) -> None:
+        """Prefer other servers for a while; the retry waits as long as the server asks only if no other is ready."""
+        now = asyncio.get_running_loop().time()
+        server.num_failures += 1
+        server.is_wrong = not isinstance(error, UnavailableError)
+        rest = min(0.5 * 2.0 ** min(server.num_failures, 10), _LONGEST_REST_SECONDS)
+        if isinstance(error, UnavailableError):
+            asked = min(error.retry_after_seconds, LONGEST_ASKED_SECONDS)
+            rest = max(rest, asked)
+            others = [each for each in self._servers if each is not server and not each.is_wrong]
+            error.retry_after_seconds = min([asked, *(max(0.0, each.rests_until - now) for each in others)])
+        server.rests_until = now + rest
 
     async def close(self) -> None:
         for server in self._servers:
