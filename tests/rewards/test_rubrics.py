@@ -71,9 +71,17 @@ def test_small_weights_are_divided_by_one_at_least() -> None:
 def test_the_schedule_of_the_course_by_hand() -> None:
     assert [strictness_at(step, (10, 20)) for step in (1, 10, 15, 20, 99)] == [0.0, 0.0, 0.5, 1.0, 1.0]
     assert strictness_at(3, None) is None
-    assert strict_points([0, 1, 2, 1], 0.0) == [0, 2, 2, 2]
-    assert strict_points([0, 1, 2, 1], 0.5) == [0, 0, 2, 2]
-    assert strict_points([0, 1, 2, 1], 1.0) == [0, 0, 2, 0]
+    criteria = [FACTS, SHORT, FACTS, SHORT]
+    assert strict_points([0, 1, 2, 1], criteria, 0.0) == [0, 2, 2, 2]
+    assert strict_points([0, 1, 2, 1], criteria, 0.5) == [0, 0, 2, 2]
+    assert strict_points([0, 1, 2, 1], criteria, 1.0) == [0, 0, 2, 0]
+
+
+def test_a_strict_step_takes_a_part_of_what_a_report_must_not_do_for_all_of_it() -> None:
+    criteria = [STUFFED, FACTS, STUFFED, STUFFED]
+    assert strict_points([1, 1, 2, 0], criteria, 0.0) == [0, 2, 2, 0]
+    assert strict_points([1, 1, 2, 0], criteria, 0.5) == [2, 2, 2, 0]
+    assert strict_points([1, 1, 2, 0], criteria, 1.0) == [2, 0, 2, 0]
 
 
 def test_a_criterion_without_spread_goes_inactive_and_five_with_the_largest_stay() -> None:

@@ -114,20 +114,25 @@ def rubric_score(points: Sequence[int], criteria: Sequence[Criterion], scale: Sc
     return earned / max(math.fsum(each.weight for each in criteria if each.weight > 0), 1.0)
 
 
-def strict_points(points: Sequence[int], strictness: float) -> list[int]:
+def strict_points(points: Sequence[int], criteria: Sequence[Criterion], strictness: float) -> list[int]:
     """Points in which a criterion that is met in part counts as met or not met, for a loose-to-strict schedule.
 
-    At strictness 0 all such criteria count as met, and at 1 all count as not met. In between, this share of them counts
-    as not met, the first ones in order. Neither DR Tulu's paper nor its code has such a schedule.
+    At strictness 0 all such criteria count for the report, and at 1 all count against it: one of negative weight, which
+    says what a report must not do, counts as not met at 0, and as met at 1. In between, this share of them counts
+    against the report, the first ones in order. Neither DR Tulu's paper nor its code has such a schedule.
 
     Args:
         points: [num_criteria] 0, 1 or 2.
+        criteria: Criteria that the points are for.
         strictness: From 0 to 1.
     """
     halves = [place for place, got in enumerate(points) if got == 1]
     num_strict = math.floor(strictness * len(halves) + 0.5)
     lost = set(halves[:num_strict])
-    return [0 if place in lost else 2 if got == 1 else got for place, got in enumerate(points)]
+    return [
+        (2 if (place in lost) == (each.weight < 0) else 0) if got == 1 else got
+        for place, (got, each) in enumerate(zip(points, criteria, strict=True))
+    ]
 
 
 def strictness_at(step: int, schedule: tuple[int, int] | None) -> float | None:
