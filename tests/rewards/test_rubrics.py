@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fake_judge import FakeJudge, judging
+from tests.support.letters import ThreadLetters
 from verl_pivot.data.step_state import StepState, begin_launch, state_path
 from verl_pivot.errors import DataError, VerifierError
 from verl_pivot.rewards.principle_answers import InvalidAnswerError
@@ -421,6 +422,17 @@ async def test_a_strict_step_pays_no_part() -> None:
         scores = [decided(await group.scored(reports("a", step=step, fixed=(HAS_A,))))[0].score for step in (1, 3)]
 
     assert scores == [1.0, 0.0]
+
+
+async def test_long_reports_are_read_beside_the_event_loop(tmp_path: Path) -> None:
+    tokenizer = ThreadLetters()
+    async with judging(answering) as judge:
+        made = RubricJudge(settings(judge, max_question_tokens=1000), tokenizer)
+        group = RubricGroup(settings(judge), made, StepState(tmp_path / "state.jsonl"))
+        decided(await group.scored(reports("a " * 5000, "b " * 5000, fixed=(HAS_A,))))
+        await made.close()
+
+    assert (len(tokenizer.threads), tokenizer.has_blocked) == (1, False)
 
 
 async def test_no_more_questions_run_at_a_time_than_allowed() -> None:
