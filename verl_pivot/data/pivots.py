@@ -153,16 +153,21 @@ def row_to_turn(row: Mapping[str, Any]) -> Turn:
     """
     if missing := [name for name in _TURN_COLUMNS if row.get(name) is None]:
         raise DataError(f"a row without {', '.join(missing)} is not a pivot; write the file with `verl-pivot select`")
-    return Turn(
-        trajectory_id=str(row["trajectory_id"]),
-        index=int(row["turn_index"]),
-        state=tuple(parse_message(message) for message in as_list(decode_json(row["prompt"]), "prompt")),
-        expert=parse_message(decode_json(row["expert"])),
-        tools=parse_tools(str(row["tools"])),
-        verifier=str(row["verifier"]),
-        verifier_options=as_object(decode_json(row["verifier_options"]), "verifier_options"),
-        metadata=as_object(decode_json(row["metadata"]), "metadata"),
-    )
+    try:
+        return Turn(
+            trajectory_id=str(row["trajectory_id"]),
+            index=int(row["turn_index"]),
+            state=tuple(parse_message(message) for message in as_list(decode_json(row["prompt"]), "prompt")),
+            expert=parse_message(decode_json(row["expert"])),
+            tools=parse_tools(str(row["tools"])),
+            verifier=str(row["verifier"]),
+            verifier_options=as_object(decode_json(row["verifier_options"]), "verifier_options"),
+            metadata=as_object(decode_json(row["metadata"]), "metadata"),
+        )
+    except DataError:
+        raise
+    except ValueError as error:  # no number as the index, or no turn of the assistant behind the prompt
+        raise DataError(f"a row is not a pivot: {error}; write the file with `verl-pivot select`") from error
 
 
 class PivotWriter:
