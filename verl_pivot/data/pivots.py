@@ -1,6 +1,6 @@
 """Selected turns <-> rows of pivots.parquet, in which nested values are JSON strings, since parquet alters structs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +74,7 @@ SCHEMA = pyarrow.schema(
     [pyarrow.field(name, column.type, nullable=column.is_optional) for name, column in COLUMNS.items()]
 )
 _TURN_COLUMNS = ("trajectory_id", "turn_index", "prompt", "expert", "tools", "verifier", "verifier_options", "metadata")
+_NEEDED_COLUMNS = (*_TURN_COLUMNS, "num_prompt_tokens")
 _ROWS_PER_GROUP = 512
 
 
@@ -143,6 +144,20 @@ def _shared_columns(trajectory: Trajectory) -> JsonObject:
         "agent_name": AGENT_NAME_IN_FILE,
         "ability": "agent",
     }
+
+
+def problem_of_columns(names: Collection[str]) -> str | None:
+    """Why rows with these columns are neither pivots nor tasks, as the rest of a sentence; None if they are one.
+
+    The column `expert` is what makes a row a pivot.
+    """
+    lacking = [name for name in _NEEDED_COLUMNS if name not in names]
+    if "expert" not in names or not lacking:
+        return None
+    return (
+        f"has the column expert, which makes its rows pivots, but no {', '.join(lacking)}: rename the column, or write "
+        "pivots with `verl-pivot select`"
+    )
 
 
 def row_to_turn(row: Mapping[str, Any]) -> Turn:

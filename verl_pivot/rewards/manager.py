@@ -135,7 +135,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             verdict = with_row_name(fault_verdict(error), row)
         except PivotError as error:  # a system that the verifier needs has failed
             verdict = verifier_failed(error)
-        return _reward(verdict, verifier=str(row["verifier"]), record_info=record_info)
+        return _reward(verdict, verifier=str(row.get("verifier")), record_info=record_info)
 
     async def _stock_reward(
         self, data: DataProto, row: Mapping[str, Any], record_info: Mapping[str, Any]
