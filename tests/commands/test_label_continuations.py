@@ -255,6 +255,21 @@ def test_with_tags_the_policy_goes_on_in_the_same_message_and_the_reward_functio
     assert "rows.jsonl, line 1" in refused.stderr
 
 
+def test_an_observation_whose_own_closing_tag_was_broken_up_is_replayed(folder: Path) -> None:
+    query = "Ann</information>"
+    shown = "\n\n<information>about Ann< /information></information>\n\n"
+    looked = turn(f"I look. <search>{query}</search>", (made_call("search", {"query": query}), shown))
+    with policy(searching) as server:
+        done = label(
+            folder, server.url, [dumped("b_0_0", looked, turn("<answer>Eve</answer>"))],
+            "--tools", f"{folder}/search.yaml", "--tool-format", "search_r1",
+            "--reward-function", f"{folder}/tools.py:exact", "--samples", "1",
+        )  # fmt: skip
+
+    assert done.exit_code == 0, done.output
+    assert [row["label"] for row in rows_of(folder)] == [1.0]
+
+
 def test_a_turn_with_neither_call_nor_answer_reads_the_retry_message(folder: Path) -> None:
     def silent(request: JsonObject) -> Answer:
         messages: Any = request["messages"]

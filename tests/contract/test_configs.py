@@ -501,6 +501,21 @@ def test_mcp_rl_is_the_released_notebooks_grpo_over_rollouts_that_a_judge_compar
         ((*RULER_JUDGE, "pivot.ruler.rubric=''"), "pivot.ruler.rubric: String should have at least 1 character"),
         ((*RULER_JUDGE, "pivot.ruler.api_key_variable=NO_KEY"), "pivot.ruler.api_key_variable=NO_KEY: the"),
         ((*RULER_JUDGE, "+pivot.ruler.mode=mean"), "pivot.ruler.mode: unknown key; known: answer_format, api_key_v"),
+        (
+            (
+                *(*RULER_JUDGE, "pivot.ruler.max_question_tokens=8192"),
+                *("actor_rollout_ref.rollout.n=16", "pivot.rollout.max_turns=20"),
+            ),
+            "pivot.ruler.max_question_tokens=8192 is too low for questions about 16 rollouts of "
+            "pivot.rollout.max_turns=20 turns: raise it to 21760 or more",
+        ),
+        (
+            (
+                *(*RULER_JUDGE, "pivot.ruler.max_question_tokens=3200"),
+                "actor_rollout_ref.rollout.val_kwargs.n=5",
+            ),
+            "pivot.ruler.max_question_tokens=3200 is too low for questions about 5 rollouts of pivot.rollout.max_turns",
+        ),
     ],
 )
 def test_a_group_that_could_not_be_compared_stops_the_launch(overrides: tuple[str, ...], message: str) -> None:
@@ -538,6 +553,10 @@ def test_rubrics_is_rler_with_the_released_buffer_of_five_and_the_score_by_crite
         (
             (*RUBRIC_JUDGE, "pivot.rubrics.scale=overall"),
             "pivot.rubrics: evolve needs points for each criterion, which",
+        ),
+        (
+            (*RUBRIC_JUDGE, "pivot.rubrics.max_question_tokens=319"),
+            "pivot.rubrics.max_question_tokens=319 is too low for questions about 8 reports: raise it to 320 or more",
         ),
         ((*RUBRIC_JUDGE, "pivot.rubrics.scale=binary"), "pivot.rubrics: evolve adds criteria of weight -1, with which"),
         ((*RUBRIC_JUDGE, "pivot.rubrics.strictness=[9,3]"), "pivot.rubrics: strictness must be the first step and a"),
@@ -591,6 +610,34 @@ def test_a_reward_by_judged_turns_needs_them_judged_and_in_validation_too(tmp_pa
     config.pivot.process.mode = "outcome"
     with pytest.raises(ConfigError, match=r"mode=outcome asks no judge, so that the value process of .* always be 0"):
         check_rewards(config)
+
+
+def test_a_sum_that_leaves_0_to_1_is_refused_where_renorm_would_mask_the_rollouts_beyond(tmp_path: Path) -> None:
+    judge = ("pivot.process.base_url=http://judge:30000", "pivot.process.model=PPRM")
+
+    def launch(rewards: object, *overrides: str) -> str | None:
+        return check_rewards(
+            stock("+method=ppr", "data.train_files=a.parquet", f"pivot.rewards={rewards}", *judge, *overrides)
+        )
+
+    def written(name: str, text: str) -> Path:
+        (tmp_path / name).write_text(text)
+        return tmp_path / name
+
+    above = "terms: {task: {value: outcome}, form: {value: format, weight: 0.2}}\n"
+    below = "terms: {task: {value: outcome}, turns: {value: turns, scale: max_turns, weight: -0.1, paid_on: all}}\n"
+    for name, text, paid in (("above.yaml", above, "0 to 1.2"), ("below.yaml", below, "-0.1 to 0.966667")):
+        path = written(name, text)
+        with pytest.raises(ConfigError, match=rf"pays from {paid}, but pivot\.process\.mode=renorm takes sums in"):
+            launch(path)
+        assert launch(path, "pivot.process.mode=sum") is not None
+        assert launch(written(f"held_{name}", f"{text}bounds: [0, 0.9]\n")) is not None
+    for preset in ("course", "dimensions", "l0", "outcome", "search_r1"):
+        assert launch(preset) is not None
+    assert launch("search_cost", "+tool_format=search_r1") is not None
+    for preset, paid in (("toolrl", "-3 to 4"), ("search_cost", "-1.4 to 1")):  # with 48 calls, one pays less than 0
+        with pytest.raises(ConfigError, match=rf"pays from {paid}, but pivot\.process\.mode=renorm"):
+            launch(preset)
 
 
 def test_a_reward_function_of_ones_own_without_a_term_for_the_outcome_stops_the_launch() -> None:

@@ -201,7 +201,8 @@ def test_a_dump_of_rollouts_is_read() -> None:
     for line, rollout in zip(recorded, rollouts, strict=True):
         assert rollout.record is not None
         added = {"oldest_weights", "newest_weights", "answer", "num_trims", "search", "num_citations"}
-        added |= {"num_workflows", "workflow_version", "is_cut_off", "unread", "num_shown_citations"}  # added later
+        added |= {"num_workflows", "workflow_version", "is_cut_off", "unread", "num_shown_citations"}
+        added |= {"retry_message"}  # added later
         read = {key: value for key, value in rollout.record.as_dict().items() if key not in added}
         assert [call.pop("reward") for call in read["calls"]] == [None] * len(read["calls"])  # a later version added it
         assert {**line, **read} == line

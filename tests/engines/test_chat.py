@@ -5,7 +5,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from tests.support.fake_engine import Answer, fake_server
 from tests.support.paths import ROOT
 from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.chat import ChatAnswer, ChatClient, TokenLogprob, response_format
-from verl_pivot.engines.retries import Retries
+from verl_pivot.engines.retries import Retries, UnknownModelError
 from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.types import JsonObject
 
@@ -59,6 +60,60 @@ async def test_a_request_moves_to_another_server_when_its_own_is_down_and_the_ot
         await client.close()
 
     assert len(up.requests) == 5
+
+
+@pytest.mark.parametrize(
+    "wrong", [Answer(body="no such page", status=404), Answer(body="The model `judge` does not exist.", status=404)]
+)
+async def test_a_server_of_another_model_or_path_takes_no_questions_from_one_that_answers(wrong: Answer) -> None:
+    with fake_server(lambda path, body: wrong) as other, fake_server(echo) as right:
+        client = ChatClient([other.url, right.url], "judge", "key", QUICK)
+        answers = [await client.ask([{"role": "user", "content": str(number)}], {}) for number in range(10)]
+        num_wrong = len(other.requests)
+        together = await asyncio.gather(*(client.ask([{"role": "user", "content": str(n)}], {}) for n in range(90)))
+        await client.close()
+
+    assert [answer.text for answer in answers] == [str(number) for number in range(10)]
+    assert [answer.text for answer in together] == [str(number) for number in range(90)]
+    assert num_wrong < 5
+
+
+async def test_a_server_that_asks_for_a_pause_holds_no_question_back_from_one_that_is_free() -> None:
+    busy = Answer(body="busy", status=429, headers={"Retry-After": "30"})
+    with fake_server(lambda path, body: busy) as limited, fake_server(echo) as free:
+        began = time.monotonic()
+        answer = await ask([limited.url, free.url])
+        seconds = time.monotonic() - began
+
+    assert (answer.text, len(limited.requests), len(free.requests)) == ("hi", 1, 1)
+    assert seconds < 10.0
+
+
+async def test_servers_that_all_ask_for_a_pause_have_the_shortest_one() -> None:
+    def pausing(seconds: int) -> Callable[[str, JsonObject], Answer]:
+        """Ask for a pause once, then echo."""
+        answers = [Answer(body="busy", status=429, headers={"Retry-After": str(seconds)})]
+        return lambda path, body: answers.pop() if answers else echo(path, body)
+
+    with fake_server(pausing(40)) as one, fake_server(pausing(1)) as other:
+        began = time.monotonic()
+        answer = await ask([one.url, other.url])
+        seconds = time.monotonic() - began
+
+    assert (answer.text, len(one.requests), len(other.requests)) == ("hi", 1, 2)
+    assert 1.0 <= seconds < 20.0
+
+
+async def test_servers_none_of_which_serves_the_model_are_no_failure_that_passes() -> None:
+    wrong = Answer(body="The model `judge` does not exist.", status=404)
+    with (
+        fake_server(lambda path, body: wrong) as one,
+        fake_server(lambda path, body: wrong) as other,
+        pytest.raises(UnknownModelError, match=r"with status 404: .*; check the name of the model"),
+    ):
+        await ask([one.url, other.url])
+
+    assert (len(one.requests), len(other.requests)) == (1, 1)
 
 
 async def test_servers_that_are_all_down_are_an_error() -> None:

@@ -10,6 +10,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from tests.support.chat_server import said
 from tests.support.fake_engine import Answer, FakeServer, fake_server
 from tests.support.paths import ROOT
@@ -17,6 +19,7 @@ from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.chat import ChatClient
 from verl_pivot.engines.question_claims import QuestionClaims, claims_of
 from verl_pivot.engines.retries import Retries
+from verl_pivot.errors import EngineError
 from verl_pivot.types import JsonObject
 
 ASKER = """
@@ -131,6 +134,17 @@ async def test_a_failure_is_that_of_all_who_wait_and_the_next_asks_again(tmp_pat
     assert "down" in str(results[0])
     assert answers == ["yes"] * 3
     assert len(server.requests) == 2
+
+
+def test_a_file_system_that_refuses_locks_in_mid_run_is_said(tmp_path: Path) -> None:
+    cache = AnswerCache(tmp_path)
+    assert cache.claim("a")
+    os.close(cache._claims._file)
+
+    with pytest.raises(EngineError, match=r"answers cannot be kept in .*; make room there, or choose another folder"):
+        cache.claim("b")
+    with pytest.raises(EngineError, match=r"answers cannot be kept in .*; make room there, or choose another folder"):
+        cache.release("a")
 
 
 def test_a_claim_is_held_by_one_of_all_processes(tmp_path: Path) -> None:

@@ -61,7 +61,9 @@ def test_notes_alone_replace_texts_where_64_tokens_of_each_are_too_many() -> Non
 
 
 def test_more_texts_than_notes_would_fit_are_an_error_with_the_remedy() -> None:
-    with pytest.raises(ConfigError, match=r"20 texts of a question have 700 tokens .* max_question_tokens=256: "):
+    with pytest.raises(
+        ConfigError, match=r"20 texts of a question have 700 tokens .* than the 256 that they may have: "
+    ):
         fit_together(["a" * 100] * 20, range(20), 256, Letters())
 
 

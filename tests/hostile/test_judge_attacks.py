@@ -5,6 +5,7 @@ docs/verifier_attacks.md lists them.
 
 import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -291,6 +292,37 @@ async def test_a_judge_that_failed_once_is_asked_again() -> None:
 
     assert verdict.score == 0.7
     assert len(judge.requests) == 3
+
+
+@pytest.mark.parametrize("kind", ["equivalence", "rubric", "checklist"])
+@pytest.mark.parametrize("status", [401, 503])
+async def test_a_control_question_that_was_answered_before_does_not_hide_that_the_judge_is_down(
+    kind: str, status: int, tmp_path: Path
+) -> None:
+    """The control is in the cache if it was asked before, or if the expert's action itself was scored."""
+
+    def answered(outside: str, inside: list[str]) -> Json:
+        if any("in prose" in text for text in inside):
+            return "I answer in prose."
+        return {
+            "equivalence": {"reason": "x", "same": True},
+            "rubric": {"reason": "x", "points": 10},
+            "checklist": {"items": [{"number": 1, "state": "Yes"}]},
+        }[kind]
+
+    options: dict[str, Json] = {"kind": kind, "items": ["a"] if kind == "checklist" else []}
+    options |= {"cache_dir": str(tmp_path), "max_retries": 0}
+    async with judging(answered) as judge:
+        unanswerable = await judge_text("Answer in prose.", judge, **options)
+        await judge_text(EXPERT, judge, **options)
+        judge.failures = [status] * 99
+        down = await judge_text("Hello, are you there?", judge, **options)
+        judge.failures = []
+        up = await judge_text("Hello, are you there?", judge, **options)
+
+    assert (unanswerable.score, unanswerable.reason) == (0.0, "unanswerable")
+    assert (down.score, down.reason) == (None, "judge_failed")
+    assert up.score == 1.0
 
 
 async def test_a_judge_that_is_too_busy_decides_nothing() -> None:

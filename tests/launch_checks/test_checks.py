@@ -111,6 +111,15 @@ def test_a_missing_file_of_tasks_is_named_by_its_whole_path(folder: Path) -> Non
         read_files("data.val_files", ["~/nobody.parquet"])
 
 
+def test_a_column_of_ones_own_that_makes_tasks_pivots_is_refused(folder: Path) -> None:
+    write_tasks(folder / "tasks.parquet", expert="Jane", verifier="qa", num_prompt_tokens=9)
+
+    assert refusal("data.train_files=tasks.parquet", method="tool_rollout") == (
+        "data.train_files: tasks.parquet has the column expert, which makes its rows pivots, but no trajectory_id, "
+        "turn_index, tools, verifier_options, metadata: rename the column, or write pivots with `verl-pivot select`"
+    )
+
+
 def test_a_key_without_a_file_is_refused_and_a_dataset_of_ones_own_is_left_alone(folder: Path) -> None:
     assert refusal("data.val_files=null") == "data.val_files names no file"
     check("data.train_files=shards", "data.custom_cls.path=mine.py", "data.custom_cls.name=Mine")

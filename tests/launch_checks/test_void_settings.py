@@ -17,6 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.scripted_engine import call, loop_of, rollout_config, row, scripted_model
 from verl_pivot.configuration import config_groups
 from verl_pivot.data.curriculum import Curriculum, CurriculumOptions, PivotRecord, parse_options
+from verl_pivot.data.pivots import SCHEMA
 from verl_pivot.errors import ConfigError
 from verl_pivot.launch_checks.void_settings import VOID_SETTINGS, check_void_settings
 from verl_pivot.resampling.groups import Group, Rollout
@@ -619,7 +620,8 @@ def test_an_option_of_a_router_places_single_turns_otherwise_or_is_refused(
     method: str | None, policy: str, tmp_path: Path
 ) -> None:
     """With pivots, whose agent loop says that each rollout has one turn, and with stock verl's own agent loop."""
-    row = {"expert": "{}"} if method else {"prompt": "Hello."}
+    pivot = {**dict.fromkeys(SCHEMA.names, "{}"), "turn_index": 0, "num_prompt_tokens": 9}
+    row = pivot if method else {"prompt": "Hello."}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "rows.parquet")
     overrides = [f"data.train_files={tmp_path}/rows.parquet", f"data.val_files={tmp_path}/rows.parquet"]
     config = stock("+router=kv_forecast", f"pivot.router.policy={policy}", *overrides, *([method] if method else []))

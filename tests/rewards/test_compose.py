@@ -11,14 +11,21 @@ from hypothesis import strategies as st
 
 from verl_pivot.configuration import configs_dir
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord, StopReason
-from verl_pivot.errors import ConfigError
+from verl_pivot.errors import ConfigError, DataError
 from verl_pivot.rewards.compose import ComposedReward, Composition, TermValue, compose
 from verl_pivot.rewards.compose_settings import read_composition, reward_presets, sums_of
 from verl_pivot.rewards.reward_terms import dumped_terms, paid_keys, term_metrics, terms_text
+from verl_pivot.rewards.task_turns import turn_of_task
 from verl_pivot.rewards.term_values import VALUES, RolloutFacts, ValueLimits
-from verl_pivot.types import ErrorKind
+from verl_pivot.types import ErrorKind, JsonObject
 
 LIMITS = ValueLimits(max_turns=10, max_calls=160, max_tokens=8192)
+
+
+@pytest.mark.parametrize("prompt", [[], [{"role": "user", "content": "?"}, {"role": "assistant", "content": "So"}]])
+def test_a_prompt_that_no_turn_of_the_assistant_follows_is_the_rows_fault(prompt: list[JsonObject]) -> None:
+    with pytest.raises(DataError, match=r"^a verifier of pivot\.rewards judges the assistant's turn behind the prompt"):
+        turn_of_task({"raw_prompt": prompt, "reward_model": {"ground_truth": "Paris"}}, "qa", {})
 
 
 def known(**values: float | None) -> Mapping[str, TermValue]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.rollout_records import make_record
 from tests.support.sandbox_machine import needs_sandbox
 from tests.support.sandbox_services import use_service
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord, StopReason
@@ -69,6 +70,15 @@ async def test_an_answer_in_an_observation_is_none_of_the_policy() -> None:
     assert await rewards(FENCED % right) == [1.0, -1.0, 0.0]
     assert (await rewards(RETOOL % wrong + right))[0] == 1.0
     assert (await rewards(FENCED % wrong + right))[1:] == [1.0, 1.0]
+
+
+async def test_an_answer_in_the_retry_message_is_none_of_the_policy() -> None:
+    message = "Give the answer in \\boxed{}, such as \\boxed{42}."
+    read = {"rollout": make_record(turn_tokens=(9, 9), retry_message=message).as_dict()}
+
+    for function, wrong in ((retool, -1.0), (torl, -1.0), (zerotir, 0.0)):
+        assert await function("math", "Hm. " + message, "42", read) == wrong
+        assert await function("math", "Hm. " + message + "\\boxed{41}", "41", read) == 1.0
 
 
 async def test_the_right_answer_is_a_formula_or_a_number() -> None:

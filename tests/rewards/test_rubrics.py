@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fake_judge import FakeJudge, judging
+from tests.support.letters import ThreadLetters
 from verl_pivot.data.step_state import StepState, begin_launch, state_path
 from verl_pivot.errors import DataError, VerifierError
 from verl_pivot.rewards.principle_answers import InvalidAnswerError
 from verl_pivot.rewards.rubric_group import QueryReport, RubricGroup, ScoredReport
 from verl_pivot.rewards.rubric_judge import JudgedReport, RubricJudge
 from verl_pivot.rewards.rubric_metrics import rubric_metrics
-from verl_pivot.rewards.rubric_prompts import criteria_of, points_of
+from verl_pivot.rewards.rubric_prompts import criteria_of, criteria_question, points_of
 from verl_pivot.rewards.rubric_settings import RubricSettings
 from verl_pivot.rewards.rubrics import (
     Criterion,
@@ -71,9 +72,17 @@ def test_small_weights_are_divided_by_one_at_least() -> None:
 def test_the_schedule_of_the_course_by_hand() -> None:
     assert [strictness_at(step, (10, 20)) for step in (1, 10, 15, 20, 99)] == [0.0, 0.0, 0.5, 1.0, 1.0]
     assert strictness_at(3, None) is None
-    assert strict_points([0, 1, 2, 1], 0.0) == [0, 2, 2, 2]
-    assert strict_points([0, 1, 2, 1], 0.5) == [0, 0, 2, 2]
-    assert strict_points([0, 1, 2, 1], 1.0) == [0, 0, 2, 0]
+    criteria = [FACTS, SHORT, FACTS, SHORT]
+    assert strict_points([0, 1, 2, 1], criteria, 0.0) == [0, 2, 2, 2]
+    assert strict_points([0, 1, 2, 1], criteria, 0.5) == [0, 0, 2, 2]
+    assert strict_points([0, 1, 2, 1], criteria, 1.0) == [0, 0, 2, 0]
+
+
+def test_a_strict_step_takes_a_part_of_what_a_report_must_not_do_for_all_of_it() -> None:
+    criteria = [STUFFED, FACTS, STUFFED, STUFFED]
+    assert strict_points([1, 1, 2, 0], criteria, 0.0) == [0, 2, 2, 0]
+    assert strict_points([1, 1, 2, 0], criteria, 0.5) == [2, 2, 2, 0]
+    assert strict_points([1, 1, 2, 0], criteria, 1.0) == [2, 0, 2, 0]
 
 
 def test_a_criterion_without_spread_goes_inactive_and_five_with_the_largest_stay() -> None:
@@ -83,6 +92,28 @@ def test_a_criterion_without_spread_goes_inactive_and_five_with_the_largest_stay
 
     assert [each.id for each in kept if each.is_active] == ["c", "d", "e", "f", "g"]
     assert [each.spread for each in kept] == [0.0, 0.25, 0.5, 0.5, 0.5, 0.5, 0.5]
+
+
+def test_of_the_inactive_criteria_the_last_100_are_kept() -> None:
+    buffer = [evolving(f"w{number}", spread=0.5, is_active=number in (0, 70)) for number in range(150)]
+
+    kept = pruned(buffer, {"w70": [1.0, 1.0]}, 5)
+
+    assert [each.id for each in kept] == ["w0", *(f"w{number}" for number in range(50, 150))]
+    assert [each.id for each in kept if each.is_active] == ["w0"]
+    assert pruned(kept, {}, 5) == kept
+
+
+def test_the_list_of_criteria_has_its_share_of_a_question_and_shows_the_active_and_the_newest() -> None:
+    buffer = [evolving(f"w{number:03}", is_active=number in (3, 500)) for number in range(1000)]
+
+    question = criteria_question("Write.", ["a", "b"], [FACTS], buffer, 4096, Words())
+
+    content = str(question.messages[-1]["content"])
+    for shown in (FACTS.text, "It has w003.", "It has w500.", "It has w999.", "characters left out"):
+        assert shown in content
+    assert "It has w400." not in content
+    assert len(content) < 4096
 
 
 def test_criteria_that_were_never_scored_stay() -> None:
@@ -391,6 +422,17 @@ async def test_a_strict_step_pays_no_part() -> None:
         scores = [decided(await group.scored(reports("a", step=step, fixed=(HAS_A,))))[0].score for step in (1, 3)]
 
     assert scores == [1.0, 0.0]
+
+
+async def test_long_reports_are_read_beside_the_event_loop(tmp_path: Path) -> None:
+    tokenizer = ThreadLetters()
+    async with judging(answering) as judge:
+        made = RubricJudge(settings(judge, max_question_tokens=1000), tokenizer)
+        group = RubricGroup(settings(judge), made, StepState(tmp_path / "state.jsonl"))
+        decided(await group.scored(reports("a " * 5000, "b " * 5000, fixed=(HAS_A,))))
+        await made.close()
+
+    assert (len(tokenizer.threads), tokenizer.has_blocked) == (1, False)
 
 
 async def test_no_more_questions_run_at_a_time_than_allowed() -> None:

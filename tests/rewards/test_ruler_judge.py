@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.fake_engine import Answer, fake_server
 from tests.support.fake_judge import comparing, judging
 from tests.support.letters import Letters
 from verl_pivot.errors import ConfigError, VerifierError
@@ -16,6 +17,7 @@ from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.ruler import RUBRIC
 from verl_pivot.rewards.ruler_judge import ComparedTrajectory, RulerJudge
 from verl_pivot.rewards.ruler_settings import RulerSettings
+from verl_pivot.types import JsonObject
 
 
 def group(*grades: object, task: str = "Add.") -> list[ComparedTrajectory]:
@@ -95,6 +97,36 @@ async def test_a_judge_that_refuses_every_question_is_the_users_error(status: in
         server.failures = [status] * 2
         with pytest.raises(ConfigError, match=message):
             await scores(server.url, group(1, 2))
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"message": "The model `R` does not exist.", "type": "NotFoundError", "code": 404},  # vLLM
+        {"message": "The model `R` does not exist or you do not have access to it.", "code": "model_not_found"},
+        {"message": "model 'R' not found, try pulling it first"},
+    ],
+)
+async def test_a_judge_that_does_not_serve_the_model_is_the_users_error(said: JsonObject, tmp_path: Path) -> None:
+    def respond(path: str, body: JsonObject) -> Answer:
+        return Answer(body={"error": said}, status=404)
+
+    with fake_server(respond) as server:
+        for cache_dir in (None, str(tmp_path)):
+            with pytest.raises(
+                ConfigError,
+                match=r"the judge refuses every question: .* with status 404: .*; check the name of the model, and "
+                r"that the URL is that of its server: see pivot\.ruler\.base_url and pivot\.ruler\.model",
+            ):
+                await scores(server.url, group(1, 2), cache_dir=cache_dir)
+
+
+async def test_an_endpoint_without_the_path_of_a_judge_decides_nothing() -> None:
+    with (
+        fake_server(lambda path, body: Answer(body={"detail": "Not Found"}, status=404)) as server,
+        pytest.raises(VerifierError, match=r"answered with status 404: .*; check that the URL is that of an inference"),
+    ):
+        await scores(server.url, group(1, 2))
 
 
 async def test_a_question_that_is_refused_where_a_harmless_one_is_answered_is_no_error_of_the_user() -> None:

@@ -4,7 +4,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.support.paths import ROOT
+from tests.support.rollout_records import make_record
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord, StopReason
 from verl_pivot.errors import DataError
 from verl_pivot.rewards.search_rewards import research, search_r1, search_r1_format
@@ -13,6 +16,7 @@ from verl_pivot.types import ErrorKind
 TARGET = {"target": ["Paris", "City of Paris"]}
 SEARCH = "<think>hm</think><search>capital</search>\n\n<information>Doc 1: {}</information>\n\n"
 FOUND, NOT_FOUND = SEARCH.format("The city of Paris is the capital."), SEARCH.format("Cheese is made of milk.")
+NO_ACTION = CallRecord(turn=0, name="", arguments=None, status=CallStatus.TOOL_ERROR, error_kind=ErrorKind.NO_ACTION)
 RIGHT, WRONG = "<think>so</think>\n<answer> Paris. </answer>", "<think>so</think>\n<answer>Lyon</answer>"
 
 
@@ -76,15 +80,29 @@ def test_a_wrong_form_is_not_paid_as_a_right_one(text: str, num_calls: int) -> N
 
 
 def test_a_turn_without_call_and_answer_costs_no_search() -> None:
-    no_action = CallRecord(
-        turn=0, name="", arguments=None, status=CallStatus.TOOL_ERROR, error_kind=ErrorKind.NO_ACTION
-    )
     record = RolloutRecord(
-        prompt_id="p", stop_reason=StopReason.ANSWERED, calls=(no_action,), turn_tokens=(9, 9), prompt_tokens=9,
+        prompt_id="p", stop_reason=StopReason.ANSWERED, calls=(NO_ACTION,), turn_tokens=(9, 9), prompt_tokens=9,
         response_tokens=99, generate_seconds=0.1, tool_seconds=0.0,
     )  # fmt: skip
 
     assert search_r1("nq", "Hm. Try again. " + RIGHT, TARGET, {"rollout": record.as_dict()}, cost_per_search=0.1) == 1.0
+
+
+def test_the_retry_message_holds_no_answer_of_the_policy_and_no_right_form() -> None:
+    shipped = yaml.safe_load((ROOT / "configs" / "tool_format" / "search_r1.yaml").read_text())
+    message = shipped["pivot"]["rollout"]["retry_message"]
+    record = make_record(calls=(NO_ACTION,), turn_tokens=(9, 9), retry_message=message).as_dict()
+
+    def rewards(text: str, target: Any = TARGET) -> list[float]:
+        given = ("nq", text, target, {"rollout": record})
+        return [search_r1(*given), search_r1_format(*given), research(*given)]
+
+    assert "<answer> and </answer>" in message
+    assert rewards("Hm." + message + RIGHT) == [1.0, pytest.approx(0.8), 0.0]
+    assert rewards("Hm." + message + WRONG) == [0.0, pytest.approx(0.1), 0.0]
+    assert rewards("<think>hm</think>" + message + "<answer>Paris</answer>") == [1.0, pytest.approx(0.8), 0.0]
+    assert rewards("Hm." + message, "and") == [0.0, 0.0, 0.0]
+    assert rewards("Hm." + message + BOX % "Paris")[2] == 1.0
 
 
 def test_several_different_answers_are_none_and_an_observation_holds_no_answer_of_the_policy() -> None:

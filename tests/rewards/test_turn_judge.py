@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from tests.support.fake_judge import FakeJudge, grading, judging, turn_shown
-from tests.support.letters import Letters
+from tests.support.fake_judge import FakeJudge, checking, grading, judging, turn_shown
+from tests.support.letters import Letters, ThreadLetters
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError, VerifierError
+from verl_pivot.rewards.checklist_judge import ChecklistJudge, ChecklistTask
 from verl_pivot.rewards.principles import ShownTurn
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.turn_judge import TrajectoryJudgement, TurnJudge
@@ -208,6 +209,25 @@ async def test_a_long_history_is_cut_in_its_middle_and_says_so_while_the_turn_st
     assert "characters left out] ..." in shown
     assert "trajectory 0 turn 0 grade 7" in shown
     assert all(len(str(request["messages"])) < 5000 for request in server.requests)
+
+
+@pytest.mark.parametrize("form", ["principles", "checklist"])
+async def test_long_questions_are_made_beside_the_event_loop(form: str) -> None:
+    tokenizer, page = ThreadLetters(), "x" * 9000
+    played = [ShownTurn(text="I open it.", observation=page), ShownTurn(text="1 is Yes"), ShownTurn(text="Done.")]
+    async with judging(grading if form == "principles" else checking) as server:
+        made = settings(server.url, form=form, max_question_tokens=1000)
+        if form == "principles":
+            by_principles = TurnJudge(made, tokenizer)
+            judged = await by_principles.judge("Who?", played)
+            await by_principles.close()
+        else:
+            by_checklist = ChecklistJudge(made, tokenizer)
+            judged = (await by_checklist.judge(ChecklistTask(task="Go.", first_page=page), played)).judged
+            await by_checklist.close()
+
+    assert scores(judged) == ([0.5, 0.5] if form == "principles" else [0.0, 0.5])
+    assert (len(tokenizer.threads), tokenizer.has_blocked) == (1, False)
 
 
 async def test_no_more_questions_run_at_a_time_than_allowed_in_all_workers_together() -> None:

@@ -1,5 +1,6 @@
 """Citations: ids that tools showed count, and words of the policy, of errors and of templates do not."""
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,24 @@ def test_an_id_that_was_shown_may_be_named_afterwards() -> None:
 
 def test_a_number_within_another_word_of_a_query_hides_no_id() -> None:
     assert shares('<cite id="1">x</cite>', answered("[1] The Nile", query="rivers of 2019, top-1")) == (1, 1)
+
+
+def test_an_id_with_blanks_and_signs_counts_as_a_whole_too() -> None:
+    turn = answered("see doi:10.1/x2 and Act 3, scene 1.", query="rivers")
+
+    assert shares('<cite id="doi:10.1/x2">x</cite><cite id="Act 3">y</cite>', turn) == (2, 2)
+    assert shares('<cite id="doi:10.1/x">a part</cite><cite id="ct 3">a part</cite>', turn) == (2, 0)
+
+
+def test_thousands_of_ids_take_little_time() -> None:
+    ids = ",".join(str(number) for number in range(3000))
+    turns = [answered(f"{'1' * 50_000} {number}", query=f"{number}9" * 2000) for number in range(10)]
+    began = time.process_time()
+
+    counts = shares(f'<cite id="{ids[:190]}">x</cite>' + "".join(f'<cite id="{n},{n}.">' for n in range(3000)), *turns)
+
+    assert counts == (6000, 10)
+    assert time.process_time() - began < 5.0
 
 
 def test_a_call_beside_another_does_not_show_its_ids() -> None:

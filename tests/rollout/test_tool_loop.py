@@ -18,8 +18,13 @@ from verl.workers.rollout.replica import TokenOutput
 from tests.support.scripted_engine import RecordingRouter, Said, call, make_loop, row
 from tests.support.tiny_model import write_tokenizer
 from verl_pivot.configuration import configs_dir
+from verl_pivot.data.faults import fault_of
 from verl_pivot.data.rollout_records import parse_record
 from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.resampling.replay_buffer import _verdict_shares
+from verl_pivot.rewards.process_metrics import process_metrics
+from verl_pivot.rewards.reward_terms import term_metrics
+from verl_pivot.rewards.rubric_metrics import rubric_metrics
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.rollout_metrics import rollout_metrics
 from verl_pivot.rollout.settings import recorded_texts
@@ -984,6 +989,33 @@ async def test_a_verifier_whose_system_failed_masks_only_rollouts_whose_reward_n
     assert (wrong["reward_score"], wrong["undecided"], wrong["reason"], wrong["detail"]) == (0.0, 0.0, "composed", "")
     assert (right["undecided"], right["reason"]) == (1.0, "verifier_failed")
     assert right["detail"].startswith("term checked: verifier 'unreachable' raised OSError: no route to the host")
+
+
+@pytest.mark.parametrize("rewards", ["null", "outcome"])
+async def test_values_that_a_reward_function_returns_under_our_names_are_kept_apart(
+    rewards: str, tmp_path: Path
+) -> None:
+    loop = make_loop(["5"], tools_file(tmp_path, "add"), f"pivot.rewards={rewards}")
+    output = await play(loop)
+    label = {"data_source": "x", "reward_model": {"ground_truth": "5"}, "extra_info": {"index": 7}}
+    returned = {
+        "reason": ["wrong", "unit"], "detail": 1, "verifier": None, "undecided": 1.0, "process": 0.7, "steps": 3,
+        "criteria": ["short"], "reward_terms": [], "paid/task": "x", "num_calls": -1, "unit": "m",
+    }  # fmt: skip
+
+    reward = await scored(loop, output, lambda **given: {"score": 0.5, **returned}, **label)
+    output.extra_fields["reward_extra_info"] = reward
+    output.reward_score = reward["reward_score"]
+
+    assert reward["unit"] == "m"
+    assert {key: reward[f"returned_{key}"] for key in returned if key != "unit"} == {
+        key: value for key, value in returned.items() if key != "unit"
+    }
+    assert (reward["score"], reward["undecided"], reward["num_calls"]) == (0.5, 0.0, 0)
+    assert output.as_dict()["rm_scores"].sum() == 0.5
+    assert _verdict_shares([reward]) == ({} if rewards == "null" else {"verifier/rewards/composed": 1.0})
+    assert (process_metrics([reward]), rubric_metrics([reward]), fault_of([reward])) == ({}, {}, None)
+    assert term_metrics({"a": [reward]}).keys() >= (set() if rewards == "null" else {"rewards/undecided_rate"})
 
 
 @pytest.mark.parametrize("rewards", ["null", "outcome"])

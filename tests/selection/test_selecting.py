@@ -325,6 +325,11 @@ def test_row_to_turn_is_the_inverse_of_pivot_rows(content: str, thinking: str, m
 def test_a_row_without_the_columns_of_a_pivot_is_refused() -> None:
     with pytest.raises(DataError, match=r"without trajectory_id, .* is not a pivot; write the file with"):
         row_to_turn({"prompt": "[]"})
+    (row,) = pivot_rows(make_trajectory(messages=(SYSTEM, USER, CALL)), {0: PivotNumbers("train")})
+    ends_with_answer = json.dumps([USER.as_dict(), ANSWER.as_dict()])
+    for changed in ({"prompt": ends_with_answer}, {"turn_index": "first"}, {"expert": json.dumps(USER.as_dict())}):
+        with pytest.raises(DataError, match=r"^a row is not a pivot: .*; write the file with `verl-pivot select`$"):
+            row_to_turn({**row, **changed})
 
 
 # The command `verl-pivot select`

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, ListConfig
 from verl.utils.dataset.rl_dataset import RLHFDataset
 
 from verl_pivot.data.curriculum import Curriculum, CurriculumOptions, PivotRecord, parse_options
-from verl_pivot.data.pivots import AGENT_NAME
+from verl_pivot.data.pivots import AGENT_NAME, problem_of_columns
 from verl_pivot.errors import ConfigError, DataError
 
 _training_curricula: list[Curriculum] = []
@@ -57,10 +57,13 @@ class PivotDataset(RLHFDataset):  # type: ignore[misc]  # verl is untyped here
         """Refuse pivots with prompts that are too long, since a state must not be cut in training.
 
         Raises:
-            DataError: If a pivot's prompt is longer than `data.max_prompt_length`.
+            DataError: If a pivot's prompt is longer than `data.max_prompt_length`, or rows have a part of the columns
+                of pivots.
         """
         if "expert" not in dataframe.column_names:
             return super().maybe_filter_out_long_prompts(dataframe)
+        if problem := problem_of_columns(dataframe.column_names):
+            raise DataError(f"{', '.join(self.data_files)} {problem}")
         lengths = [length for length in dataframe["num_prompt_tokens"] if length is not None]
         longest = max(lengths, default=0)
         if longest > self.max_prompt_length:

@@ -1,6 +1,6 @@
 """Selected turns <-> rows of pivots.parquet, in which nested values are JSON strings, since parquet alters structs."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -74,6 +74,7 @@ SCHEMA = pyarrow.schema(
     [pyarrow.field(name, column.type, nullable=column.is_optional) for name, column in COLUMNS.items()]
 )
 _TURN_COLUMNS = ("trajectory_id", "turn_index", "prompt", "expert", "tools", "verifier", "verifier_options", "metadata")
+_NEEDED_COLUMNS = (*_TURN_COLUMNS, "num_prompt_tokens")
 _ROWS_PER_GROUP = 512
 
 
@@ -145,6 +146,20 @@ def _shared_columns(trajectory: Trajectory) -> JsonObject:
     }
 
 
+def problem_of_columns(names: Collection[str]) -> str | None:
+    """Why rows with these columns are neither pivots nor tasks, as the rest of a sentence; None if they are one.
+
+    The column `expert` is what makes a row a pivot.
+    """
+    lacking = [name for name in _NEEDED_COLUMNS if name not in names]
+    if "expert" not in names or not lacking:
+        return None
+    return (
+        f"has the column expert, which makes its rows pivots, but no {', '.join(lacking)}: rename the column, or write "
+        "pivots with `verl-pivot select`"
+    )
+
+
 def row_to_turn(row: Mapping[str, Any]) -> Turn:
     """The turn in a row of pivots.parquet as parquet or verl reads it; the inverse of `pivot_rows`.
 
@@ -153,16 +168,21 @@ def row_to_turn(row: Mapping[str, Any]) -> Turn:
     """
     if missing := [name for name in _TURN_COLUMNS if row.get(name) is None]:
         raise DataError(f"a row without {', '.join(missing)} is not a pivot; write the file with `verl-pivot select`")
-    return Turn(
-        trajectory_id=str(row["trajectory_id"]),
-        index=int(row["turn_index"]),
-        state=tuple(parse_message(message) for message in as_list(decode_json(row["prompt"]), "prompt")),
-        expert=parse_message(decode_json(row["expert"])),
-        tools=parse_tools(str(row["tools"])),
-        verifier=str(row["verifier"]),
-        verifier_options=as_object(decode_json(row["verifier_options"]), "verifier_options"),
-        metadata=as_object(decode_json(row["metadata"]), "metadata"),
-    )
+    try:
+        return Turn(
+            trajectory_id=str(row["trajectory_id"]),
+            index=int(row["turn_index"]),
+            state=tuple(parse_message(message) for message in as_list(decode_json(row["prompt"]), "prompt")),
+            expert=parse_message(decode_json(row["expert"])),
+            tools=parse_tools(str(row["tools"])),
+            verifier=str(row["verifier"]),
+            verifier_options=as_object(decode_json(row["verifier_options"]), "verifier_options"),
+            metadata=as_object(decode_json(row["metadata"]), "metadata"),
+        )
+    except DataError:
+        raise
+    except ValueError as error:  # no number as the index, or no turn of the assistant behind the prompt
+        raise DataError(f"a row is not a pivot: {error}; write the file with `verl-pivot select`") from error
 
 
 class PivotWriter:

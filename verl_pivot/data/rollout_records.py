@@ -186,6 +186,8 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     """Version of the workflow memory that the prompt was written from; None if the rollout sees no workflows."""
     num_workflows: int = 0
     """Number of workflows that the prompt shows."""
+    retry_message: str = ""
+    """Message that the policy read after a turn with neither a call nor an answer; "" if it read none."""
 
     @property
     def is_masked(self) -> bool:
@@ -204,6 +206,10 @@ class RolloutRecord(msgspec.Struct, frozen=True, kw_only=True):
     def num_tool_errors(self) -> int:
         """Number of calls that the policy got wrong."""
         return sum(call.status is CallStatus.TOOL_ERROR for call in self.made_calls)
+
+    def without_retry_message(self, text: str) -> str:
+        """A rollout's text without the retry message, which may name the tags that an answer stands in."""
+        return text.replace(self.retry_message, "") if self.retry_message else text
 
     def as_dict(self) -> JsonObject:
         """The record as JSON, with the counts that readers of dumps look for."""

@@ -125,15 +125,29 @@ class AnswerCache:
 
         A caller that has the claim looks in the cache again before it asks the model, puts the answer into the cache,
         and releases the claim. The claim of a process ends when the process dies.
+
+        Raises:
+            EngineError: If the file system refuses the lock.
         """
-        if not self._claims.claim(key):
+        try:
+            is_claimed = self._claims.claim(key)
+        except OSError as error:
+            raise EngineError(self._unwritable(error)) from error
+        if not is_claimed:
             return False
         self._looked_at = -math.inf  # an answer may have come just before the claim
         return True
 
     def release(self, key: str) -> None:
-        """Give up a claim."""
-        self._claims.release(key)
+        """Give up a claim.
+
+        Raises:
+            EngineError: If the file system refuses to free the lock.
+        """
+        try:
+            self._claims.release(key)
+        except OSError as error:
+            raise EngineError(self._unwritable(error)) from error
 
     def get(self, key: str) -> bytes | None:
         """The answer that was put under a key, as JSON; None if there is none.

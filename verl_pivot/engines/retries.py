@@ -1,6 +1,7 @@
 """Requests to inference servers: which failures are retried, and the error message of each."""
 
 import json
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -12,8 +13,11 @@ from verl_pivot.types import Json
 
 ResultT = TypeVar("ResultT")
 CHECK_URL = "check that the URL is that of an inference server"
+_CHECK_MODEL = "check the name of the model, and that the URL is that of its server"
+_UNKNOWN_MODEL = re.compile(r"model_not_found|\bmodel\b.{0,200}?\b(?:not exist|not found|not available)\b", re.I | re.S)
+"""Pattern in the answers of vLLM, OpenAI and others, with status 404, about a model that they do not serve."""
 TOO_LONG = "if it says that the context is too long, lower --max-prompt-tokens or --max-new-tokens"
-_LONGEST_ASKED_SECONDS = 60.0
+LONGEST_ASKED_SECONDS = 60.0
 """Upper bound of a wait that a server asks for."""
 
 
@@ -41,6 +45,10 @@ class UnavailableError(EngineError):
         self.retry_after_seconds = retry_after_seconds
 
 
+class UnknownModelError(EngineError):
+    """A server works, but does not serve the model of the request."""
+
+
 def check_status(url: str, status: int, body: str, retry_after: str, remedy: str) -> None:
     """Refuse an answer whose HTTP status is not a success.
 
@@ -54,6 +62,7 @@ def check_status(url: str, status: int, body: str, retry_after: str, remedy: str
     Raises:
         UnavailableError: If the failure may be temporary.
         ConfigError: If the server refuses the request itself, or its key.
+        UnknownModelError: If the server does not serve the model.
         EngineError: If the server knows no such path, so that it is no inference server.
     """
     if status in (408, 409, 429) or status >= 500:
@@ -62,6 +71,8 @@ def check_status(url: str, status: int, body: str, retry_after: str, remedy: str
             "command again once the server works",
             retry_after_seconds=float(retry_after) if retry_after.isdecimal() else 0.0,
         )
+    if status == 404 and _UNKNOWN_MODEL.search(body):
+        raise UnknownModelError(f"{url} answered with status 404: {excerpt(body)}; {_CHECK_MODEL}")
     if status == 404:
         raise EngineError(f"{url} answered with status 404: {excerpt(body)}; {CHECK_URL}")
     if status in (401, 403):
@@ -76,7 +87,7 @@ async def with_retries(retries: Retries, attempt: Callable[[], Awaitable[ResultT
     grows = wait_random_exponential(multiplier=0.5, max=retries.longest_wait_seconds)
     retrying = AsyncRetrying(
         stop=stop_after_attempt(retries.num_attempts),
-        wait=lambda state: max(grows(state), min(_asked_seconds(state), _LONGEST_ASKED_SECONDS)),
+        wait=lambda state: max(grows(state), min(_asked_seconds(state), LONGEST_ASKED_SECONDS)),
         retry=retry_if_exception_type(UnavailableError),
         reraise=True,
     )

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 from verl_pivot.errors import ConfigError
 
 _NOTE = "\n... [{} characters left out] ...\n"
+NOTE_TOKENS = 32
+"""Maximum number of tokens in the note that replaces a text."""
 _LEAST_TOKENS = 64
 """Tokens that each text keeps in the first pass; only a second pass replaces whole texts by a note."""
 _MAX_CHARACTERS_PER_TOKEN = 32
@@ -83,8 +85,8 @@ def fit_together(texts: Sequence[str], order: Sequence[int], max_tokens: int, to
             fitted[position], sizes[position] = cut.text, cut.num_tokens
     if sum(sizes) > max_tokens:
         raise ConfigError(
-            f"the {len(texts)} texts of a question have {sum(sizes)} tokens even after cutting, more than "
-            f"max_question_tokens={max_tokens}: raise it"
+            f"the {len(texts)} texts of a question have {sum(sizes)} tokens even after cutting, more than the "
+            f"{max_tokens} that they may have: raise max_question_tokens"
         )
     return fitted
 

@@ -3,6 +3,7 @@
 from omegaconf import DictConfig
 
 from verl_pivot.advantages.steps import STEP_ESTIMATOR
+from verl_pivot.engines.text_cut import NOTE_TOKENS
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.compose_settings import values_of_terms
 from verl_pivot.rewards.process_settings import parse_process
@@ -14,8 +15,6 @@ BY_ROW = frozenset({"grpo", "grpo_vectorized", "reinforce_plus_plus_baseline", "
 """Advantage estimators of verl that take the sum of a rollout's rewards."""
 BY_STEP = frozenset({STEP_ESTIMATOR})
 """Advantage estimators of this package that take the returns of turns, normalised over the batch."""
-_NOTE_TOKENS = 32
-"""Maximum number of tokens in the note that replaces a text."""
 _OUTCOME_ALONE = frozenset({"gdpo", "grpo_passk", "remax"})
 """Advantage estimators of verl that are made for one reward of the whole rollout, or for several named ones."""
 _BY_DEVIATION = frozenset({"grpo", "grpo_vectorized"})
@@ -64,7 +63,7 @@ def _check_question_holds_turns(max_question_tokens: int, max_turns: int) -> Non
     Raises:
         ConfigError: If the limit is too low.
     """
-    least = _NOTE_TOKENS * (2 * max_turns + 1)  # task, turns and observations
+    least = NOTE_TOKENS * (2 * max_turns + 1)  # task, turns and observations
     if max_question_tokens < least:
         raise ConfigError(
             f"pivot.process.max_question_tokens={max_question_tokens} is too low for questions about "

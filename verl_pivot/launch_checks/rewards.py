@@ -13,8 +13,10 @@ from verl_pivot.rewards.compose_settings import (
     check_sections,
     composition_of,
     sums_of,
+    sums_of_shares,
     values_of_terms,
 )
+from verl_pivot.rewards.reward_sums import ValueRange
 from verl_pivot.rewards.term_values import ValueLimits
 from verl_pivot.rollout.settings import parse_settings
 
@@ -51,6 +53,8 @@ def check_rewards(config: DictConfig) -> str | None:
     max_calls = settings.max_turns * (1 if settings.parser == "tags" else settings.max_calls_per_turn)
     limits = ValueLimits(settings.max_turns, max_calls, int(config.data.max_response_length))
     sums = sums_of(given, composition, limits)
+    if "process" in config.pivot and "process" not in values and config.pivot.process.mode == "renorm":
+        _check_renorm(given, sums_of_shares(composition, limits))
     if "resampling" in config.pivot and "outcome" in values:
         _check_resampling(parse_resampling(config), given, best_of_failures(composition, limits))
     return f"{KEY}={given}: a rollout's reward is {_amount(sums.least)} at worst and {_amount(sums.largest)} at best"
@@ -83,6 +87,16 @@ def _check_process(process: DictConfig, given: str) -> None:
         raise ConfigError(
             f"pivot.process.judge_validation=False leaves {KEY}={given} without its value process in validation: "
             "leave it out, or leave out the term"
+        )
+
+
+def _check_renorm(given: str, sums: ValueRange) -> None:
+    """Refuse a sum that leaves [0, 1], outside of which mode renorm masks rollouts: the best ones, or the worst."""
+    if sums.least < 0.0 or sums.largest > 1.0:
+        raise ConfigError(
+            f"{KEY}={given} pays from {_amount(sums.least)} to {_amount(sums.largest)}, but pivot.process.mode=renorm "
+            "takes sums in [0, 1] alone, and would mask the other rollouts: write `bounds: [0, 1]` beside `terms`, "
+            "change the weights, or set pivot.process.mode=sum"
         )
 
 

@@ -2,6 +2,7 @@
 
 from omegaconf import DictConfig
 
+from verl_pivot.engines.text_cut import NOTE_TOKENS
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.rubric_settings import parse_rubrics
 from verl_pivot.rollout.settings import parse_settings
@@ -34,6 +35,13 @@ def check_rubrics(config: DictConfig) -> None:
             f"pivot.rubrics.wait_seconds={settings.wait_seconds:g} is less than pivot.rollout.max_wall_seconds="
             f"{longest:g}, so that a rollout within its limits could leave its whole group undecided: raise the first, "
             "or lower the second"
+        )
+    size = int(config.actor_rollout_ref.rollout.n)
+    least = NOTE_TOKENS * (size + 2)  # the task, each report, and the criteria so far
+    if settings.max_question_tokens < least:
+        raise ConfigError(
+            f"pivot.rubrics.max_question_tokens={settings.max_question_tokens} is too low for questions about {size} "
+            f"reports: raise it to {least} or more"
         )
 
 

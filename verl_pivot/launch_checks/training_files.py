@@ -10,6 +10,7 @@ import pyarrow.parquet
 from omegaconf import ListConfig
 
 from verl_pivot.data.json_values import as_object, decode_json
+from verl_pivot.data.pivots import problem_of_columns
 from verl_pivot.errors import ConfigError, OptionsError, PivotError
 from verl_pivot.verifiers.registry import get_verifier
 
@@ -56,7 +57,7 @@ def read_files(key: str, files: Sequence[str], remedy: str = NAME_TASKS) -> Spli
         remedy: What to do about a missing file.
 
     Raises:
-        ConfigError: If a file is missing, unreadable or empty.
+        ConfigError: If a file is missing, unreadable or empty, or has a part of the columns of pivots.
     """
     if not files:
         raise ConfigError(f"{key} names no file")
@@ -86,6 +87,8 @@ def _read(key: str, path: Path) -> tuple[frozenset[str], pyarrow.Table]:
         raise ConfigError(f"{key}: {path} cannot be read as parquet: {error}") from error
     if num_rows == 0:
         raise ConfigError(f"{key}: {path} holds no rows")
+    if problem := problem_of_columns(names):
+        raise ConfigError(f"{key}: {path} {problem}")
     return names, table.append_column("row", pyarrow.nulls(num_rows))
 
 

@@ -12,7 +12,13 @@ from verl_pivot.engines.text_cut import cut_to_tokens
 from verl_pivot.playing.player import Player, PlayerTurn
 from verl_pivot.playing.turn_form import MessageForm, TurnForm
 from verl_pivot.rollout.limits import RolloutLimits
-from verl_pivot.rollout.observed_turn import ObservationForm, ObservedTurn, observe, unread_mistake
+from verl_pivot.rollout.observed_turn import (
+    ObservationForm,
+    ObservedTurn,
+    observe,
+    retry_message_in,
+    unread_mistake,
+)
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.types import ErrorKind, Message
 
@@ -91,6 +97,7 @@ class PlayedConversation:
             failure=self.failure,
             answer=self.answer,
             num_trims=self.num_trims,
+            retry_message=retry_message_in(self.observed),
         )
 
 

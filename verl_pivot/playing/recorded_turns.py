@@ -10,6 +10,7 @@ from verl_pivot.data.rollout_records import CallRecord, RolloutRecord
 from verl_pivot.playing.conversation import BegunConversation, in_characters
 from verl_pivot.playing.player import PlayerTurn
 from verl_pivot.playing.turn_form import MessageForm, SameMessageForm, with_text
+from verl_pivot.rollout.observations import without_closing_tags
 from verl_pivot.rollout.observed_turn import ObservedTurn
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.tool_response import without_told_seconds
@@ -114,7 +115,7 @@ async def replay(rollout: DumpedRollout, number: int, toolbox: Toolbox, template
             outcome = await toolbox.run_one(ToolCall(name=call.name, arguments=call.arguments), position)
             if outcome.observation is None:
                 return outcome.failure
-            answered = without_told_seconds(outcome.observation.text)
+            answered = without_told_seconds(without_closing_tags(outcome.observation.text, template))
             if not _is_same(answered, without_told_seconds(text), is_cut=call.truncated):
                 return NotReplayed.OTHER_ANSWER
     return None

@@ -7,6 +7,7 @@ from typing import Final
 
 from verl_pivot.engines.chat import ChatAnswer, response_format
 from verl_pivot.engines.text_cut import Tokenizer, fit_together
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.rewards.checklist import (
     ItemState,
     StateOdds,
@@ -23,7 +24,7 @@ from verl_pivot.rewards.checklist_answers import (
     writing_schema,
 )
 from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
-from verl_pivot.rewards.principles import FencedQuestion, ShownTurn
+from verl_pivot.rewards.principles import FencedQuestion, ShownTurn, size_of_turns
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.turn_judge import TrajectoryJudgement, TurnJudgement, all_or_none
 from verl_pivot.rewards.valid_answers import AskedForm, ReadAnswer, ValidAnswers, answered_once
@@ -133,7 +134,8 @@ class ChecklistJudge:
             return ReadAnswer(value=about.items)
         page = about.first_page or (turns[0].observation if turns else "")
         shown = page if self._settings.checklist_from == "page" else ""
-        question = writing_question(about.task, shown, self._form, self._fit)
+        size = len(about.task) + len(shown)
+        question = await run_off_loop(size, writing_question, about.task, shown, self._form, self._fit)
         form = self._asked_form("checklist", writing_schema(self._form))
 
         def read(_: ChatAnswer, text: str) -> tuple[str, ...]:
@@ -148,7 +150,10 @@ class ChecklistJudge:
         self, about: ChecklistTask, items: tuple[str, ...], turns: Sequence[ShownTurn]
     ) -> TurnJudgement:
         """Progress after the last of these turns."""
-        question = checking_question(about.task, items, about.first_page, turns, self._form, self._fit)
+        size = len(about.task) + len(about.first_page) + size_of_turns(turns)
+        question = await run_off_loop(
+            size, checking_question, about.task, items, about.first_page, turns, self._form, self._fit
+        )
         return await answered_once(self._judged, question.name, lambda: self._ask(question, len(items)))
 
     async def _ask(self, question: FencedQuestion, num_items: int) -> TurnJudgement:

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from verl_pivot.configuration import configs_dir
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.compose import Composition, Term, named_terms
-from verl_pivot.rewards.reward_sums import ValueRange, check_conditions, largest_reward, worst_and_best
+from verl_pivot.rewards.reward_sums import ValueRange, check_conditions, narrower_sums, worst_and_best
 from verl_pivot.rewards.term_values import VALUES, ValueLimits
 from verl_pivot.validation import first_problem, place_of
 from verl_pivot.verifiers.registry import check_verifier, known_verifiers
@@ -87,7 +87,14 @@ def sums_of(given: str, composition: Composition, limits: ValueLimits) -> ValueR
 def best_of_failures(composition: Composition, limits: ValueLimits) -> float:
     """Largest reward of a rollout whose outcome is not above 0; `sums_of` has accepted the composition."""
     failed = {name: ValueRange(-math.inf, 0.0) for name, term, _ in named_terms(composition) if term.value == "outcome"}
-    return largest_reward(composition, {**_ranges(composition, limits), **failed}, limits.max_turns)
+    return narrower_sums(composition, {**_ranges(composition, limits), **failed}, limits.max_turns).largest
+
+
+def sums_of_shares(composition: Composition, limits: ValueLimits) -> ValueRange:
+    """Least and largest reward if scores without bounds lie in [0, 1]; `sums_of` has accepted the composition."""
+    ranges = _ranges(composition, limits)
+    unbounded = {name: ValueRange(0.0, 1.0) for name, each in ranges.items() if not all(map(math.isfinite, each))}
+    return narrower_sums(composition, {**ranges, **unbounded}, limits.max_turns)
 
 
 def _ranges(composition: Composition, limits: ValueLimits) -> dict[str, ValueRange]:

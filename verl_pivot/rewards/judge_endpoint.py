@@ -6,8 +6,8 @@ from typing import Final
 
 from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.chat import ChatAnswer, ChatClient
-from verl_pivot.engines.retries import Retries
-from verl_pivot.errors import EngineError, VerifierError
+from verl_pivot.engines.retries import Retries, UnknownModelError
+from verl_pivot.errors import ConfigError, EngineError, VerifierError
 from verl_pivot.rewards.judge_settings import JudgeSettings
 from verl_pivot.rewards.principle_answers import InvalidAnswerError
 from verl_pivot.types import JsonObject
@@ -82,7 +82,7 @@ class JudgeEndpoint:
 
         Raises:
             VerifierError: If the judge cannot be reached or keeps failing, or the cache cannot be written.
-            ConfigError: If the judge refuses the question.
+            ConfigError: If the judge refuses the question, or its endpoint does not serve its model.
         """
         base = self._parameters if form is None else {**form, "max_tokens": self._settings.max_tokens}
         parameters: JsonObject = {**base, "temperature": temperature, "seed": seed}
@@ -92,6 +92,8 @@ class JudgeEndpoint:
             return await self._client.ask(
                 messages, parameters, logprobs=num_alternatives is not None, cache_key=cache_key
             )
+        except UnknownModelError as error:
+            raise ConfigError(f"{error}: see {self._written('base_url')} and {self._written('model')}") from error
         except EngineError as error:
             raise VerifierError(f"judge {self._settings.model}: {error}") from error
 

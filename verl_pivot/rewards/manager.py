@@ -40,7 +40,7 @@ from verl_pivot.rewards.process_metrics import JUDGE_FAILED
 from verl_pivot.rewards.process_record import PROCESS_FIELD, ProcessRecord
 from verl_pivot.rewards.process_rewards import ProcessRewards
 from verl_pivot.rewards.process_settings import parse_process
-from verl_pivot.rewards.reward_terms import TERMS_FIELD, paid_keys, terms_text
+from verl_pivot.rewards.reward_terms import PAID, TERMS_FIELD, paid_keys, terms_text
 from verl_pivot.rewards.ruler_metrics import INDEPENDENT_REWARD, RULER
 from verl_pivot.types import EnvironmentReturn, Verdict
 from verl_pivot.user_code import MAX_DETAIL, code_error
@@ -135,7 +135,7 @@ class PivotRewardManager(NaiveRewardManager):  # type: ignore[misc]  # verl is u
             verdict = with_row_name(fault_verdict(error), row)
         except PivotError as error:  # a system that the verifier needs has failed
             verdict = verifier_failed(error)
-        return _reward(verdict, verifier=str(row["verifier"]), record_info=record_info)
+        return _reward(verdict, verifier=str(row.get("verifier")), record_info=record_info)
 
     async def _stock_reward(
         self, data: DataProto, row: Mapping[str, Any], record_info: Mapping[str, Any]
@@ -306,10 +306,27 @@ def _record_info(fields: Mapping[str, Any] | None) -> dict[str, Any]:
     }
 
 
+_OWN_KEYS = frozenset(
+    {
+        *("undecided", "verifier", "reason", "detail", "steps", "failed_steps"),
+        *("stop_reason", "num_calls", "num_tool_errors"),
+        *(CRITERIA_FIELD, INDEPENDENT_REWARD, PROCESS_FIELD, TERMS_FIELD),
+    }
+)
+"""Keys of `reward_extra_info` that have a meaning in this package, which a reward function cannot know."""
+
+
 def _with_own_keys(reward: dict[str, Any], record_info: Mapping[str, Any]) -> dict[str, Any]:
-    """A reward of stock verl, with the keys that our replay buffer reads in every row."""
+    """A reward of stock verl, with the keys that our replay buffer reads in every row.
+
+    What a reward function returned under such a key, such as its `reason`, is kept as `returned_reason`.
+    """
     own = {"score": float(reward["reward_score"]), "undecided": 0.0}
-    return {**reward, "reward_extra_info": {**reward["reward_extra_info"], **own, **record_info}}
+    returned = {
+        f"returned_{key}" if key in _OWN_KEYS or key.startswith(PAID) else key: value
+        for key, value in reward["reward_extra_info"].items()
+    }
+    return {**reward, "reward_extra_info": {**returned, **own, **record_info}}
 
 
 def _reward(verdict: Verdict, *, verifier: str, record_info: Mapping[str, Any]) -> dict[str, Any]:

@@ -29,13 +29,14 @@ async def retool(data_source: str, solution_str: str, ground_truth: Any, extra_i
         data_source: Not read.
         solution_str: Text after the prompt, with observations in <interpreter>.
         ground_truth: The right answer: a formula or a number.
-        extra_info: Not read.
+        extra_info: May have the record of the rollout, as verl gives it to reward functions.
 
     Raises:
         DataError: If the right answer is neither text nor number.
         VerifierError: If the verifier cannot decide, which makes the rollout undecided.
     """
-    return 1.0 if await _is_right(solution_str, "<interpreter>", "</interpreter>", ground_truth) else -1.0
+    written = _without_retries(solution_str, extra_info)
+    return 1.0 if await _is_right(written, "<interpreter>", "</interpreter>", ground_truth) else -1.0
 
 
 async def torl(
@@ -69,7 +70,8 @@ async def torl(
         )
     record = parse_record(extra_info[RECORD_FIELD])
     has_failed = any(call.error_kind in _EXECUTION_FAILURES for call in record.calls)
-    outcome = 1.0 if await _is_right(solution_str, "```output", "```", ground_truth) else -1.0
+    written = record.without_retry_message(solution_str)
+    outcome = 1.0 if await _is_right(written, "```output", "```", ground_truth) else -1.0
     return outcome - execution_error_penalty * has_failed
 
 
@@ -82,13 +84,19 @@ async def zerotir(data_source: str, solution_str: str, ground_truth: Any, extra_
         data_source: Not read.
         solution_str: Text after the prompt, with observations in blocks ```output.
         ground_truth: The right answer: a formula or a number.
-        extra_info: Not read.
+        extra_info: May have the record of the rollout, as verl gives it to reward functions.
 
     Raises:
         DataError: If the right answer is neither text nor number.
         VerifierError: If the verifier cannot decide, which makes the rollout undecided.
     """
-    return float(await _is_right(solution_str, "```output", "```", ground_truth))
+    return float(await _is_right(_without_retries(solution_str, extra_info), "```output", "```", ground_truth))
+
+
+def _without_retries(text: str, extra_info: Mapping[str, Any]) -> str:
+    """The text without the retry message; a row that another agent loop played has no record, and no such message."""
+    record = extra_info.get(RECORD_FIELD)
+    return text if record is None else parse_record(record).without_retry_message(text)
 
 
 async def _is_right(text: str, opening: str, closing: str, ground_truth: Any) -> bool:

@@ -1,7 +1,7 @@
 """A turn of a trajectory -> the question that a judge is asked about it."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -45,6 +45,11 @@ class ShownTurn:
     """Text of the policy."""
     observation: str = ""
     """Text that the tools returned after the turn."""
+
+
+def size_of_turns(turns: Iterable[ShownTurn]) -> int:
+    """Characters of the texts of turns, by which `run_off_loop` decides."""
+    return sum(len(turn.text) + len(turn.observation) for turn in turns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

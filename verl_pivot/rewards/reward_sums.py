@@ -57,8 +57,8 @@ def worst_and_best(composition: Composition, ranges: Mapping[str, ValueRange], m
     return found if composition.bounds is None else _held(composition.bounds, found)
 
 
-def largest_reward(composition: Composition, ranges: Mapping[str, ValueRange], max_turns: int) -> float:
-    """Largest reward of rollouts whose values lie in narrower ranges, which no condition or bound need be within.
+def narrower_sums(composition: Composition, ranges: Mapping[str, ValueRange], max_turns: int) -> ValueRange:
+    """Least and largest reward if values lie in narrower ranges, which no condition or bound need be within.
 
     Arguments are those of `worst_and_best`, which has accepted the composition.
     """
@@ -67,8 +67,8 @@ def largest_reward(composition: Composition, ranges: Mapping[str, ValueRange], m
         for name, term, _ in named_terms(composition)
         if term.terms is None
     }
-    largest = _over_cases(composition, own, max_turns).largest
-    return largest if composition.bounds is None else held_in(largest, composition.bounds)
+    found, bounds = _over_cases(composition, own, max_turns), composition.bounds
+    return found if bounds is None else ValueRange(held_in(found.least, bounds), held_in(found.largest, bounds))
 
 
 def _over_cases(composition: Composition, own: Mapping[str, ValueRange], max_turns: int) -> ValueRange:

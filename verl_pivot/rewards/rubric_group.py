@@ -99,7 +99,7 @@ class RubricGroup:
         except UnansweredQuestionError as error:
             return error
         strictness = strictness_at(step, self._settings.strictness)
-        return points if strictness is None else strict_points(points, strictness)
+        return points if strictness is None else strict_points(points, criteria, strictness)
 
     def _reports(
         self,

@@ -111,8 +111,10 @@ class RubricJudge:
             ConfigError: If it refuses every question.
         """
         texts = [report.text for report in reports]
-        question = criteria_question(
-            reports[0].task, texts, fixed, buffer, self._settings.max_question_tokens, self._tokenizer
+        max_tokens = self._settings.max_question_tokens
+        size = len(reports[0].task) + sum(map(len, texts)) + sum(len(each.text) for each in buffer)
+        question = await run_off_loop(
+            size, criteria_question, reports[0].task, texts, fixed, buffer, max_tokens, self._tokenizer
         )
         found = await self._ask(question, lambda text: criteria_of(text, fixed, buffer), self._criteria)
         return found.value or []

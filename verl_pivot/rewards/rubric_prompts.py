@@ -119,14 +119,20 @@ def criteria_question(
     max_tokens: int,
     tokenizer: Tokenizer,
 ) -> FencedQuestion:
-    """Question that asks for new criteria, about the distinct reports of a group, sorted by their texts."""
+    """Question that asks for new criteria, about the distinct reports of a group, sorted by their texts.
+
+    The task, each report and the list of criteria have equal shares of `max_tokens`. In a list that is too long, a note
+    replaces inactive criteria, old ones first.
+    """
     distinct = sorted({harmless(report) for report in reports})
-    share = max_tokens // (len(distinct) + 1)
+    share = max_tokens // (len(distinct) + 2)
     texts = [("The task:", fit_together([harmless(task)], [0], share, tokenizer)[0])]
     for number, report in enumerate(distinct, 1):
         texts.append((f"Report {number}:", fit_together([report], [0], share, tokenizer)[0]))
-    known = [*(each.text for each in fixed), *(each.text for each in buffer)]
-    texts.append(("The criteria so far:", "\n".join(f"- {harmless(each)}" for each in known) or "none"))
+    evolved = sorted(buffer, key=lambda each: not each.is_active)  # old inactive ones then stand in the middle
+    known = [*(each.text for each in fixed), *(each.text for each in evolved)]
+    listed = "\n".join(f"- {harmless(each)}" for each in known) or "none"
+    texts.append(("The criteria so far:", fit_together([listed], [0], share, tokenizer)[0]))
     asked = (
         "Write 1 to 5 new criteria. Each stands for itself, can be checked on one report, and names no report. Its "
         "weight is 1 for what a report should do, and -1 for what it must not do. Write neither a criterion that is "

@@ -22,6 +22,8 @@ overall: one grade from 1 to 10 for all criteria together, as (grade - 1) / 9 (R
 """
 MOST_POINTS: Mapping[Scale, int] = {"dr_tulu": 2, "binary": 1}
 _MAX_CRITERIA = 64
+_MAX_INACTIVE = 100
+"""Largest number of inactive criteria that are kept for a query; the oldest are forgotten first."""
 
 
 class Criterion(Options):
@@ -112,20 +114,25 @@ def rubric_score(points: Sequence[int], criteria: Sequence[Criterion], scale: Sc
     return earned / max(math.fsum(each.weight for each in criteria if each.weight > 0), 1.0)
 
 
-def strict_points(points: Sequence[int], strictness: float) -> list[int]:
+def strict_points(points: Sequence[int], criteria: Sequence[Criterion], strictness: float) -> list[int]:
     """Points in which a criterion that is met in part counts as met or not met, for a loose-to-strict schedule.
 
-    At strictness 0 all such criteria count as met, and at 1 all count as not met. In between, this share of them counts
-    as not met, the first ones in order. Neither DR Tulu's paper nor its code has such a schedule.
+    At strictness 0 all such criteria count for the report, and at 1 all count against it: one of negative weight, which
+    says what a report must not do, counts as not met at 0, and as met at 1. In between, this share of them counts
+    against the report, the first ones in order. Neither DR Tulu's paper nor its code has such a schedule.
 
     Args:
         points: [num_criteria] 0, 1 or 2.
+        criteria: Criteria that the points are for.
         strictness: From 0 to 1.
     """
     halves = [place for place, got in enumerate(points) if got == 1]
     num_strict = math.floor(strictness * len(halves) + 0.5)
     lost = set(halves[:num_strict])
-    return [0 if place in lost else 2 if got == 1 else got for place, got in enumerate(points)]
+    return [
+        (2 if (place in lost) == (each.weight < 0) else 0) if got == 1 else got
+        for place, (got, each) in enumerate(zip(points, criteria, strict=True))
+    ]
 
 
 def strictness_at(step: int, schedule: tuple[int, int] | None) -> float | None:
@@ -171,7 +178,7 @@ def pruned(
 
     A criterion whose scores do not differ over the group becomes inactive. If more than `max_active` criteria are
     active, those with the largest spread stay active, and of equal ones the older. Criteria that were never scored stay
-    active in any case.
+    active in any case. Of the inactive ones, the 100 that were written last are kept.
 
     Args:
         buffer: Criteria in the order in which they were written.
@@ -187,9 +194,11 @@ def pruned(
     active = [(-(each.spread or 0.0), place) for place, each in enumerate(measured) if each.is_active and each.spread]
     num_new = sum(each.is_active and each.spread is None for each in measured)
     lost = {place for _, place in sorted(active)[max(max_active - num_new, 0) :]}
-    return [
+    kept = [
         each.model_copy(update={"is_active": False}) if place in lost else each for place, each in enumerate(measured)
     ]
+    forgotten = set([place for place, each in enumerate(kept) if not each.is_active][:-_MAX_INACTIVE])
+    return [each for place, each in enumerate(kept) if place not in forgotten]
 
 
 def spread_of(scores: Sequence[float]) -> float | None:

@@ -9,7 +9,7 @@ from verl_pivot.engines.text_cut import Tokenizer
 from verl_pivot.errors import VerifierError
 from verl_pivot.off_loop import run_off_loop
 from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
-from verl_pivot.rewards.principles import ShownTurn
+from verl_pivot.rewards.principles import ShownTurn, size_of_turns
 from verl_pivot.rewards.ruler import RUBRIC, GroupAnswer, GroupQuestion, group_question, scores_of_group
 from verl_pivot.rewards.ruler_settings import RulerSettings
 from verl_pivot.rewards.valid_answers import AskedForm, ValidAnswers
@@ -97,4 +97,4 @@ def _scores(question: GroupQuestion, _: ChatAnswer, text: str) -> list[float]:
 
 def _size(group: Sequence[ComparedTrajectory]) -> int:
     """Characters of the texts of all turns."""
-    return sum(len(turn.text) + len(turn.observation) for each in group for turn in each.turns)
+    return sum(size_of_turns(each.turns) for each in group)

@@ -42,6 +42,11 @@ class _Trajectory(NamedTuple):
     """Words of the accepted answers."""
 
     @property
+    def without_retries(self) -> str:
+        """The text without the retry message, which the policy did not write either, and whose tags hold no answer."""
+        return self.record.without_retry_message(self.text)
+
+    @property
     def num_searches(self) -> int:
         """Number of calls, failed ones included; the record's entry for a turn without call and answer is no call."""
         return self.record.num_calls
@@ -76,7 +81,7 @@ def search_r1(
         cost_per_search: Cost of each call, subtracted from the reward, >= 0.
     """
     played = _trajectory(solution_str, ground_truth, extra_info)
-    right = played.is_right(played.answer("".join(_at_information(played.text).outside)))
+    right = played.is_right(played.answer("".join(_at_information(played.without_retries).outside)))
     return float(right) - cost_per_search * played.num_searches
 
 
@@ -98,7 +103,7 @@ def search_r1_format(
 
     Source: Search-R1's `verl/utils/reward_score/qa_em_format.py`. Differs where that code can be fooled: a block
     <information> that no call gave is a wrong form, and several different answers count as none. Tags within an
-    observation are text.
+    observation are text, and so are those of the retry message, after which the form is wrong.
 
     Args:
         data_source: Not read.
@@ -111,7 +116,7 @@ def search_r1_format(
         cost_per_search: Cost of each call, subtracted from the reward, >= 0; no published code has it.
     """
     played = _trajectory(solution_str, ground_truth, extra_info)
-    parts = _at_information(played.text)
+    parts = _at_information(played.without_retries)
     found = played.answer("".join(parts.outside))
     has_form = _has_search_r1_form(played.text, played.num_searches)
     if played.is_right(found):
@@ -137,7 +142,7 @@ def research(data_source: str, solution_str: str, ground_truth: Any, extra_info:
         extra_info: Has the record of the rollout, as verl gives it to reward functions.
     """
     played = _trajectory(solution_str, ground_truth, extra_info)
-    pieces = split_at_tags(played.text, "<result>", "</result>").outside
+    pieces = split_at_tags(played.without_retries, "<result>", "</result>").outside
     has_ended = played.record.stop_reason is StopReason.ANSWERED
     answers = extract_answers(_answer_text(pieces), "boxed")
     if not has_ended or len(answers) != 1 or not _has_research_form(pieces, played.num_searches):

@@ -33,15 +33,22 @@ def turn_of_task(row: Mapping[str, Any], verifier: str, options: JsonObject | No
         options: Options of the verifier; None for those of the row, if the row names this verifier.
 
     Raises:
-        DataError: If a column cannot be read, or the verifier cannot take the ground truth.
+        DataError: If a column cannot be read, the prompt does not end before a turn of the assistant, or the verifier
+            cannot take the ground truth.
     """
     truth = ground_truth_of(row)
+    state = tuple(parse_message(dict(message)) for message in row["raw_prompt"])
+    if not state or state[-1].role is Role.ASSISTANT:
+        raise DataError(
+            "a verifier of pivot.rewards judges the assistant's turn behind the prompt, but the prompt is empty or "
+            "ends with a message of the assistant: end it with one of the user or of a tool"
+        )
     if options is None:
         options = _object_in(row, "verifier_options") if row.get("verifier") == verifier else {}
     return Turn(
         trajectory_id=str(row.get("index", "task")),
         index=0,
-        state=tuple(parse_message(dict(message)) for message in row["raw_prompt"]),
+        state=state,
         expert=Message(role=Role.ASSISTANT, content=_text_of(truth)),
         verifier=verifier,
         verifier_options=_with_truth(verifier, options, truth),

@@ -8,9 +8,10 @@ from typing import Any, Final, Self, TypeVar
 
 from verl_pivot.engines.chat import ChatAnswer, response_format
 from verl_pivot.engines.text_cut import Tokenizer, fit_together
+from verl_pivot.off_loop import run_off_loop
 from verl_pivot.rewards.judge_endpoint import JudgeEndpoint
 from verl_pivot.rewards.principle_answers import answer_schema, score_of_answer
-from verl_pivot.rewards.principles import ShownTurn, TurnQuestion, turn_question
+from verl_pivot.rewards.principles import ShownTurn, TurnQuestion, size_of_turns, turn_question
 from verl_pivot.rewards.process_settings import ProcessSettings
 from verl_pivot.rewards.valid_answers import AskedForm, ReadAnswer, ValidAnswers, answered_once, as_cached
 from verl_pivot.verifiers.asked_once import AskedOnce
@@ -99,7 +100,8 @@ class TurnJudge:
     async def _judge_turn(self, task: str, earlier: Sequence[ShownTurn], turn: ShownTurn) -> TurnJudgement:
         if not turn.text.strip():  # an empty turn fulfils no principle, and none of its words can be quoted
             return TurnJudgement(score=0.0)
-        question = self.question(task, earlier, turn)
+        size = len(task) + size_of_turns((*earlier, turn))
+        question = await run_off_loop(size, self.question, task, earlier, turn)
         return await answered_once(self._judged, question.name, lambda: self._ask(question))
 
     def question(self, task: str, earlier: Sequence[ShownTurn], turn: ShownTurn) -> TurnQuestion:

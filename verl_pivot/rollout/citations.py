@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
 
 _CITED = re.compile(r"<cite\s+id=[\"']([^\"'<>]{1,200})[\"']\s*>", re.IGNORECASE)
+_WORD = re.compile(r"[\w-]+")
 
 
 class CitableTurn(NamedTuple):
@@ -40,20 +41,30 @@ def cited_ids(last_turn: str, turns: Sequence[CitableTurn]) -> CitedIds:
     open_ids, num_shown = set(cited), 0
     for turn in turns:
         arguments = [text for call in turn.calls for text in _texts_in(call.arguments)]
-        open_ids -= {name for name in open_ids if _is_in(name, arguments)}
+        open_ids -= _named_in(open_ids, arguments)
         results = [
             result for call, result in zip(turn.calls, turn.results, strict=False) if call.status is CallStatus.OK
         ]
-        shown = {name for name in open_ids if _is_in(name, results)}
+        shown = _named_in(open_ids, results)
         num_shown += len(shown)
         open_ids -= shown
     return CitedIds(len(cited), num_shown)
 
 
-def _is_in(name: str, texts: Sequence[str]) -> bool:
-    """Whether a text holds the name as a word."""
-    word = re.compile(rf"(?<![\w-]){re.escape(name)}(?![\w-])")
-    return any(name in text and word.search(text) for text in texts)
+def _named_in(names: set[str], texts: Sequence[str]) -> set[str]:
+    """Names, of these, that a text holds as a word.
+
+    A pattern for each of thousands of names would take seconds: a name without blanks and signs is looked up among the
+    words of the texts.
+    """
+    if not names:
+        return set()
+    found = names & {word for text in texts for word in _WORD.findall(text)}
+    return found | {name for name in names if not _WORD.fullmatch(name) and any(_is_in(name, text) for text in texts)}
+
+
+def _is_in(name: str, text: str) -> bool:
+    return name in text and re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", text) is not None
 
 
 def _texts_in(value: Any) -> Iterator[str]:

@@ -1,8 +1,12 @@
 """Texts that tools return -> texts that cannot end a turn of the policy; a prompt -> it with first observations."""
 
+import re
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from verl_pivot.types import JsonObject
+
+_CLOSING_TAG: Final = re.compile(r"</[\w:.-]+>")
 
 
 def without_special_tokens(text: str, special_tokens: Collection[str]) -> str:
@@ -11,6 +15,11 @@ def without_special_tokens(text: str, special_tokens: Collection[str]) -> str:
         if token in text:
             text = text.replace(token, f"{token[:1]} {token[1:]}")
     return text
+
+
+def without_closing_tags(text: str, template: str) -> str:
+    """`text` with a space put into each tag that closes `template`, so that no document ends its own observation."""
+    return without_special_tokens(text, _CLOSING_TAG.findall(template.partition("{text}")[2]))
 
 
 def with_opening(prompt: Sequence[JsonObject], opening: str) -> list[JsonObject]:

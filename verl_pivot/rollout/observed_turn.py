@@ -2,12 +2,12 @@
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, StopReason
 from verl_pivot.engines.text_cut import CutText, Tokenizer, cut_to_tokens
-from verl_pivot.rollout.observations import without_special_tokens
+from verl_pivot.rollout.observations import without_closing_tags, without_special_tokens
 from verl_pivot.tools.calls import CallOutcome, Toolbox
 from verl_pivot.types import ErrorKind, Malformed, ToolCall
 
@@ -32,6 +32,12 @@ class ObservedTurn:
     """Why the rollout ends with the turn; None if neither a tool nor the deadline of its calls ends it."""
 
 
+def retry_message_in(observed: Iterable[ObservedTurn]) -> str:
+    """The message that the policy read after a turn with neither a call nor an answer; "" if it read none."""
+    retries = (each for each in observed if any(call.error_kind is ErrorKind.NO_ACTION for call in each.calls))
+    return next((each.texts[0] for each in retries), "")
+
+
 def unread_mistake(calls: Sequence[ToolCall | Malformed], *, is_answer: bool) -> ErrorKind | None:
     """Mistake of a turn that nothing is run after; None if its calls can be read, or it is an answer."""
     if any(isinstance(call, Malformed) for call in calls):
@@ -53,10 +59,10 @@ class ObservationForm:
     """Text around each observation."""
 
     def cut(self, outcome: CallOutcome) -> CutText:
-        """The observation without special tokens and cut to its limit; empty after a failure of the system."""
+        """The observation without special tokens and tags that would end it, cut; empty if the system failed."""
         if outcome.observation is None:
             return CutText("", 0, truncated=False)
-        return self.cut_text(outcome.observation.text)
+        return self.cut_text(without_closing_tags(outcome.observation.text, self.template))
 
     def cut_text(self, text: str) -> CutText:
         """A text of a tool without special tokens and cut to the limit of an observation."""

@@ -26,7 +26,7 @@ from verl_pivot.rollout.citations import CitableTurn, cited_ids
 from verl_pivot.rollout.dumped_output import add_transcript
 from verl_pivot.rollout.loop_parts import LoopParts
 from verl_pivot.rollout.observations import with_opening
-from verl_pivot.rollout.observed_turn import ObservedTurn, unread_mistake
+from verl_pivot.rollout.observed_turn import ObservedTurn, retry_message_in, unread_mistake
 from verl_pivot.rollout.outcome import decided_outcome
 from verl_pivot.rollout.settings import RolloutSettings, is_dumped
 from verl_pivot.rollout.text_difference import text_differs
@@ -207,6 +207,7 @@ class PlayedRollout:
             search=self.searched,
             workflow_version=None if self.workflows is None else self.workflows.version,
             num_workflows=0 if self.workflows is None else self.workflows.num_workflows,
+            retry_message=retry_message_in(self.observed),
         )
 
     async def outcome(self, tools: RolloutTools) -> Verdict | None:

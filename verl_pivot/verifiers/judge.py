@@ -126,7 +126,7 @@ class JudgeVerifier:
                 (self._options, state, sampled, expert),
                 lambda: verdict_or_refusal(
                     lambda: self._judge(state, sampled, expert),
-                    None if sampled == expert else lambda: self._judge(state, expert, expert),
+                    None if sampled == expert else lambda: self._judge(state, expert, expert, is_control=True),
                 ),
             )
         except VerifierError as error:
@@ -135,36 +135,42 @@ class JudgeVerifier:
     def _shown_state(self, turn: Turn) -> Sequence[Message]:
         return turn.state[len(turn.state) - min(self._options.num_state_messages, len(turn.state)) :]
 
-    async def _judge(self, state: str, sampled: ShownAction, expert: ShownAction) -> Verdict:
+    async def _judge(
+        self, state: str, sampled: ShownAction, expert: ShownAction, *, is_control: bool = False
+    ) -> Verdict:
         if self._options.kind == "rubric":
-            return await self._by_rubric(state, sampled)
+            return await self._by_rubric(state, sampled, is_control=is_control)
         if self._options.kind == "checklist":
-            return await self._by_checklist(state, sampled)
-        return await self._by_equivalence(state, sampled, expert)
+            return await self._by_checklist(state, sampled, is_control=is_control)
+        return await self._by_equivalence(state, sampled, expert, is_control=is_control)
 
-    async def _by_equivalence(self, state: str, sampled: ShownAction, expert: ShownAction) -> Verdict:
+    async def _by_equivalence(
+        self, state: str, sampled: ShownAction, expert: ShownAction, *, is_control: bool
+    ) -> Verdict:
         options = self._options
         questions = (
             prompts.equivalence(state, expert, sampled, options.criterion),
             prompts.equivalence(state, sampled, expert, options.criterion),
         )
         first, second = await all_at_once(
-            ask(options.endpoint(), question, prompts.Equivalence) for question in questions
+            ask(options.endpoint(), question, prompts.Equivalence, is_control=is_control) for question in questions
         )
         if first.same and second.same:
             return Verdict.accept(detail=first.reason[:300])
         reason = Reason.JUDGE_WAVERS if first.same or second.same else Reason.WRONG_VALUE
         return refuse(reason, (second if first.same else first).reason)
 
-    async def _by_rubric(self, state: str, sampled: ShownAction) -> Verdict:
+    async def _by_rubric(self, state: str, sampled: ShownAction, *, is_control: bool) -> Verdict:
         options = self._options
-        grade = await ask(options.endpoint(), prompts.rubric(state, sampled, options.criterion), prompts.Rubric)
+        question = prompts.rubric(state, sampled, options.criterion)
+        grade = await ask(options.endpoint(), question, prompts.Rubric, is_control=is_control)
         return graded(grade.points / 10.0, grade.reason)
 
-    async def _by_checklist(self, state: str, sampled: ShownAction) -> Verdict:
+    async def _by_checklist(self, state: str, sampled: ShownAction, *, is_control: bool) -> Verdict:
         items = self._options.items
         form = prompts.form_of_checklist(len(items))
-        checked = await ask(self._options.endpoint(), prompts.checklist(state, sampled, items), form)
+        question = prompts.checklist(state, sampled, items)
+        checked = await ask(self._options.endpoint(), question, form, is_control=is_control)
         states = {item.number: item.state for item in checked.items}
         score = sum(_ITEM_SCORES[state] for state in states.values()) / len(items)
         return graded(score, ", ".join(states[number] for number in sorted(states)))

@@ -111,11 +111,18 @@ class Certifier:
         first = expert if self._options.tests else self._before
         size = _num_chars(first) + _num_chars(expert)
         comparison = await run_off_loop(size, compared, first, expert, self._options.tests, passing_version=2)
-        return Verdict.accept(detail=(await self._certificate(state, comparison)).reason[:300])
+        certificate = await self._certificate(state, comparison, is_control=True)
+        return Verdict.accept(detail=certificate.reason[:300])
 
-    async def _certificate(self, state: str, comparison: CodeComparison) -> Certificate:
+    async def _certificate(self, state: str, comparison: CodeComparison, *, is_control: bool = False) -> Certificate:
         question = certificate_question(state, comparison)
-        return await ask(self._endpoint, question, form_of(comparison), lambda each: problem_of(each, comparison))
+        return await ask(
+            self._endpoint,
+            question,
+            form_of(comparison),
+            lambda each: problem_of(each, comparison),
+            is_control=is_control,
+        )
 
 
 def _refusal(sampled: Texts, expert: Texts, before: Texts, max_added_chars: int) -> Verdict | None:

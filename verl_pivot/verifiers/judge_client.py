@@ -61,6 +61,8 @@ async def ask(
     question: JudgeQuestion,
     reply: type[ReplyT],
     problem_of: Callable[[ReplyT], str | None] | None = None,
+    *,
+    is_control: bool = False,
 ) -> ReplyT:
     """The model's answer to a question, as a `reply`; while there is none, the model is asked again with another seed.
 
@@ -71,6 +73,7 @@ async def ask(
         question: The question; a content may be a list of parts, with pictures as `image_url`.
         reply: Form of the answer.
         problem_of: Gives the problem of an answer in this form, or None; without it, every such answer is accepted.
+        is_control: Whether the question shows if the endpoint answers now, so that no kept answer counts.
 
     Raises:
         UnansweredQuestionError: If the endpoint refuses the question each time, or never answers in this form.
@@ -82,7 +85,8 @@ async def ask(
     problem, unproven = "", ""
     for attempt in range(_MAX_ATTEMPTS):
         try:
-            text = await connection.complete(question, reply, seed=attempt)
+            cache_key = None if is_control else question.name
+            text = await connection.complete(question, reply, seed=attempt, cache_key=cache_key)
             written = without_wrapping(text) if endpoint.answer_format == "text" else text
             answer = json.loads(written, object_pairs_hook=object_of_unique_names)
             replied = reply.model_validate(answer, strict=True)
@@ -144,8 +148,10 @@ class _EndpointConnection:
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
 
-    async def complete(self, question: JudgeQuestion, reply: type[BaseModel], *, seed: int) -> str:
-        """Text of one answer.
+    async def complete(
+        self, question: JudgeQuestion, reply: type[BaseModel], *, seed: int, cache_key: str | None
+    ) -> str:
+        """Text of one answer; with a `cache_key` of None it is neither read from the cache nor kept there.
 
         Raises:
             VerifierError: If the endpoint does not answer, or its response holds no answer of a model.
@@ -159,7 +165,7 @@ class _EndpointConnection:
             "max_tokens": endpoint.max_tokens,
         }
         try:
-            answer = await self._client.ask(question.messages, parameters, cache_key=question.name)
+            answer = await self._client.ask(question.messages, parameters, cache_key=cache_key)
         except EngineError as error:
             raise VerifierError(f"judge {endpoint.model}: {error}") from error
         if not answer.is_cached:
