@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hostile.test_sandbox_sessions import in_session
-from tests.support.sandbox_services import Kind, service
+from tests.support.sandbox_services import Kind, assert_no_survivors, marked, on_every_kind_and_tier, service
 from verl_pivot.sandbox.execution import Limits, Program, Result, Status
 from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting, family, lacked_core
 from verl_pivot.sandbox.session import Session
@@ -103,6 +103,39 @@ def test_h60_a_cell_that_starves_itself_by_daemons_had_a_core() -> None:
         # An interpreter that its own daemons keep from a core may not end its cell in time.
         assert result.status in (Status.TIMEOUT, Status.SESSION_KILLED)
         assert not result.had_no_core, result.timing
+
+    in_session(body, Limits(wall_seconds=WALL_SECONDS))
+
+
+SIBLINGS = """
+import ctypes
+libc = ctypes.CDLL(None)
+def spin():
+    while True: pass
+for _ in range(12):
+    if libc.syscall(56, 0x8000 | 17, 0, 0, 0, 0) == 0: spin()  # clone with CLONE_PARENT and SIGCHLD
+"""
+"""Program that asks for children of its own parent, which would keep it from a core and be none of its family."""
+
+
+@on_every_kind_and_tier
+@pytest.mark.finding("children that no watch sees")
+def test_h60_a_program_makes_no_children_that_would_be_its_zygotes(kind: Kind) -> None:
+    marker, code = marked(f"{SIBLINGS}spin()")
+
+    result = service(kind).run(code, limits=Limits(wall_seconds=WALL_SECONDS))
+
+    assert (result.status, result.had_no_core) == (Status.TIMEOUT, False), result.timing
+    assert_no_survivors(marker)  # a child that nobody waits for would be a zombie with the marker
+
+
+@pytest.mark.finding("children that no watch sees")
+def test_h60_a_cell_makes_no_children_that_would_be_its_zygotes() -> None:
+    async def body(session: Session) -> None:
+        assert (await session.run(SIBLINGS)).status == Status.OK
+        result = await session.run("spin()")
+
+        assert (result.status, result.had_no_core) == (Status.TIMEOUT, False), result.timing
 
     in_session(body, Limits(wall_seconds=WALL_SECONDS))
 
