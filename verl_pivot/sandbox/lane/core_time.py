@@ -37,9 +37,9 @@ _NO_TIME = CoreTime(0.0, 0.0)
 
 
 class Waiting:
-    """Time in which the processes of a program, living and ended, were ready to run and had no core.
+    """Time in which the threads of a program, living and ended, were ready to run and had no core.
 
-    The times of all processes are added up, but the sum is at most the elapsed time minus the CPU time of the program.
+    The times of all threads are added up, but the sum is at most the elapsed time minus the CPU time of the program.
     So a program gains no time by competing with itself.
     """
 
@@ -47,7 +47,7 @@ class Waiting:
         """Begin.
 
         Args:
-            before: {process id: times that the process had already, which do not count}.
+            before: {thread id: times that the thread had already, which do not count}; see core_times.
         """
         self._latest = dict(before)
         self._before = self._total = _sum(before.values())
@@ -58,10 +58,10 @@ class Waiting:
         the process has a core. The kernel counts a wait only when the wait has ended."""
 
     def look(self, times: Mapping[int, CoreTime], *, is_ready: bool, now: float) -> None:
-        """Record the present times of all processes; the times of a process that has ended stay as they were.
+        """Record the present times of all threads; the times of a thread that has ended stay as they were.
 
         Args:
-            times: {process id: times of a living process}.
+            times: {thread id: times of a living thread}.
             is_ready: Whether one of the processes runs or is ready to run.
             now: Time on the monotonic clock.
         """
@@ -73,9 +73,9 @@ class Waiting:
         self._total, self._is_ready, self._looked_at = total, is_ready, now
 
     def note(self, times: Mapping[int, CoreTime]) -> None:
-        """Record times ahead of the next look, in case a process ends before it: {process id: its times}."""
-        for pid, latest in times.items():
-            self._latest[pid] = CoreTime(*map(max, self._latest.get(pid, _NO_TIME), latest))
+        """Record times ahead of the next look, in case a thread ends before it: {thread id: its times}."""
+        for thread, latest in times.items():
+            self._latest[thread] = CoreTime(*map(max, self._latest.get(thread, _NO_TIME), latest))
 
     def seconds(self, elapsed_seconds: float) -> float:
         """Seconds, out of `elapsed_seconds`, that the program had waited for a core by the latest look."""
@@ -95,8 +95,8 @@ def _sum(times: Collection[CoreTime]) -> CoreTime:
 
 def look_at(waiting: Waiting, processes: Sequence[ProcessStat], now: float) -> None:
     """Record the times of `processes`, which are all living processes of a program."""
-    times = {process.pid: core_time(process) for process in processes}
-    waiting.look(times, is_ready=not are_asleep(tuple(times)), now=now)
+    times = core_times(processes)
+    waiting.look(times, is_ready=not are_asleep(tuple(process.pid for process in processes)), now=now)
 
 
 def note_crowd(waiting: Waiting, processes: Sequence[ProcessStat]) -> None:
@@ -143,10 +143,15 @@ def family(pid: int, shim_pid: int | None = None) -> list[ProcessStat]:
     return found
 
 
-def core_time(process: ProcessStat) -> CoreTime:
-    """Times of a process; waiting is summed over its living threads."""
-    waited = sum(_waited_seconds(process.pid, thread) for thread in _threads(process))
-    return CoreTime(process.cpu_seconds, waited)
+def core_times(processes: Collection[ProcessStat]) -> dict[int, CoreTime]:
+    """{thread id: times of a living thread}; the first thread of a process has the CPU time of all its threads."""
+    times = {}
+    for process in processes:
+        times[process.pid] = CoreTime(process.cpu_seconds, 0.0)
+        for thread in _threads(process):
+            used = process.cpu_seconds if thread == process.pid else 0.0
+            times[thread] = CoreTime(used, _waited_seconds(process.pid, thread))
+    return times
 
 
 def cpu_seconds_of_process(pid: int) -> float | None:

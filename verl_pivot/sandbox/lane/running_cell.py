@@ -12,7 +12,7 @@ from verl_pivot.sandbox.lane.core_time import (
     LOOK_AGAIN_SECONDS,
     CoreTime,
     Waiting,
-    core_time,
+    core_times,
     cpu_seconds_of_process,
     family,
     granted_seconds,
@@ -88,7 +88,7 @@ class RunningCell:
         self._cpu_before = cpu_seconds_of_process(self._pid) or 0.0
         # Branches of a session have the same parent as its daemons, but are not daemons.
         self._shim_pid = interpreter.shared.pod.pid if interpreter.shared.num_users == 1 else None
-        before = {each.pid: core_time(each) for each in self._processes()}
+        before = core_times(self._processes())
         before[self._pid] = CoreTime(self._cpu_before, interpreter.starved_seconds)
         self._waiting = Waiting(before)
         self._socket = AnswerSocket(num_fields=2, max_bytes=max_bytes, max_total_bytes=2 * max_bytes)
