@@ -14,7 +14,7 @@ import pytest
 
 from verl_pivot.sandbox.execution import MIB
 from verl_pivot.sandbox.lane import control_groups
-from verl_pivot.sandbox.lane.control_groups import GroupFolders, GroupPool, PodGroup, group_bytes
+from verl_pivot.sandbox.lane.control_groups import GroupFolders, GroupPool, PodGroup, group_bytes, machine_ran_out
 
 OF_THE_KERNEL = {
     "cgroup.procs": "",
@@ -113,6 +113,7 @@ def test_only_a_limit_of_its_own_that_ended_a_process_is_its_own_fault(
     change(tmp_path, group)
 
     assert group.has_run_out() == has_run_out
+    assert machine_ran_out(group, since=0.0) == (name == "the machine ran out")
 
 
 def test_what_an_earlier_program_of_the_group_did_does_not_count(folders: GroupFolders, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from verl_pivot.sandbox.bubblewrap.command_line import BwrapCommand
 from verl_pivot.sandbox.bubblewrap.drain import Drain
 from verl_pivot.sandbox.bubblewrap.process_tree import be_ended_first, child_pids, num_tmp_files, usage_below
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, MIB, Limits, Status
-from verl_pivot.sandbox.lane.control_groups import PodGroup
+from verl_pivot.sandbox.lane.control_groups import PodGroup, machine_ran_out
 from verl_pivot.sandbox.lane.core_time import (
     LOOK_AGAIN_SECONDS,
     MANY_PROCESSES,
@@ -166,7 +166,10 @@ class BwrapRun:
         if self.group is not None and self.group.has_run_out():
             self.kill(Status.MEMORY_LIMIT)
         elif ended is not None:
-            return _ended(ended, self._peak_memory_bytes)
+            end = _ended(ended, self._peak_memory_bytes)
+            if end.wait_status & 0x7F == signal.SIGKILL and machine_ran_out(self.group, start):
+                raise self._broken("the machine ran out of memory")
+            return end
         if self._reason is None:
             raise self._broken("its PID 1 was killed")
         wall_seconds = asyncio.get_running_loop().time() - start

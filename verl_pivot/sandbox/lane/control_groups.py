@@ -11,7 +11,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from verl_pivot.sandbox.lane.confinement import SHM_BYTES
+from verl_pivot.sandbox.lane.procfs import MemoryKills
 
+_memory_kills = MemoryKills()
 _MIB = 1024**2
 _ROOM_BYTES = 16 * _MIB
 """Bytes that a group may use above the limits, in addition to an eighth of the limit on memory. The watchdog, which
@@ -232,6 +234,18 @@ class PodGroup:
 
     def _open(self, folder: int, file: str, flags: int) -> int:
         return os.open(f"{self.name}/{file}", flags | os.O_CLOEXEC, dir_fd=folder)
+
+
+def machine_ran_out(group: PodGroup | None, since: float) -> bool:
+    """Whether the kernel has killed processes of a pod because the machine, and not the pod, ran out of memory.
+
+    Args:
+        group: Control group of the pod; without one, any kill on the machine counts.
+        since: Time on the monotonic clock from which on a kill counts, where there is no group.
+    """
+    if group is None:
+        return _memory_kills.noticed_since(since)
+    return group.has_lost_processes() and not group.has_run_out()
 
 
 class GroupPool:

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from verl_pivot.sandbox.lane.capture import Capture
+from verl_pivot.sandbox.lane.control_groups import machine_ran_out
 from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, Waiting, family, granted_seconds, lacked_core, look_at
 from verl_pivot.sandbox.lane.event_loop import EventLoop, Timer
 from verl_pivot.sandbox.lane.pod_process import PodProcess
-from verl_pivot.sandbox.lane.procfs import MemoryKills, has_ended
+from verl_pivot.sandbox.lane.procfs import has_ended
 from verl_pivot.sandbox.lane.terminal import TerminalEnd
 from verl_pivot.sandbox.lane.zygote_handle import ANSWER_SECONDS
 
@@ -19,8 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.messages import LimitFields
     from verl_pivot.sandbox.lane.process_messages import LaneTask, ResourceLimits
-
-_memory_kills = MemoryKills()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,10 +196,7 @@ class RunningTask:
 
     def _failure_of_machine(self, was_killed: bool) -> str | None:
         """Why the kernel killed the process, if the machine rather than the process is at fault."""
-        if not was_killed:
-            return None
-        group = self.process.pod.group
-        is_robbed = _memory_kills.noticed_since(self._forked_at) if group is None else group.has_lost_processes()
+        is_robbed = was_killed and machine_ran_out(self.process.pod.group, self._forked_at)
         return "the machine ran out of memory" if is_robbed else None
 
     def _starved_seconds(self, elapsed_seconds: float, now: float) -> float:
