@@ -12,7 +12,7 @@ from verl_pivot.sandbox.lane.procfs import ProcessStat, are_asleep, read_process
 _MAX_WAITS = 5.0
 _MAX_WAITED_SECONDS = 30.0
 """Time spent waiting for a core is granted on top of a wall limit: up to _MAX_WAITS times that limit, or up to
-_MAX_WAITED_SECONDS, whichever is more. Both stay below the time after which clients give up."""
+_MAX_WAITED_SECONDS, whichever is more. Clients give up later than both, see deadlines.deadline_for."""
 MANY_PROCESSES = 12
 """Number of processes of a program above which no time is granted. They wait for each other, and the times of a process
 that starts and ends between two looks are not known. A thread that ends leaves its CPU time to its process."""
