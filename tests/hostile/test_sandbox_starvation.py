@@ -265,6 +265,16 @@ def test_what_is_noted_of_a_process_between_two_looks_counts_though_it_has_ended
     assert waiting.seconds(4.0) == 1.0
 
 
+def test_time_that_a_control_group_has_counted_is_no_waiting_whoever_used_it() -> None:
+    waiting = Waiting({7: CoreTime(used_seconds=1.0, waited_seconds=0.0)})
+
+    waiting.look({7: CoreTime(used_seconds=1.5, waited_seconds=9.0)}, is_ready=False, now=10.0)
+    assert (waiting.used_seconds, waiting.seconds(10.0)) == (0.5, 9.0)
+    waiting.note_counted(8.0)
+
+    assert (waiting.used_seconds, waiting.seconds(10.0)) == (8.0, 2.0)
+
+
 def test_a_process_that_has_a_core_is_found_out_at_the_second_look() -> None:
     waiting = Waiting()
 

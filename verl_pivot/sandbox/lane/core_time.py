@@ -51,6 +51,7 @@ class Waiting:
         """
         self._latest = dict(before)
         self._before = self._total = _sum(before.values())
+        self._counted_seconds = 0.0
         self._looked_at = self._stalled_since = -math.inf
         self._is_ready = False
         self.is_undecided = False
@@ -77,6 +78,10 @@ class Waiting:
         for thread, latest in times.items():
             self._latest[thread] = CoreTime(*map(max, self._latest.get(thread, _NO_TIME), latest))
 
+    def note_counted(self, used_seconds: float) -> None:
+        """Record the CPU seconds of the whole program where something counts them, see control_groups.CpuCounter."""
+        self._counted_seconds = max(self._counted_seconds, used_seconds)
+
     def seconds(self, elapsed_seconds: float) -> float:
         """Seconds, out of `elapsed_seconds`, that the program had waited for a core by the latest look."""
         stalled = self._looked_at - self._stalled_since if self._is_ready else 0.0
@@ -86,7 +91,7 @@ class Waiting:
     @property
     def used_seconds(self) -> float:
         """CPU seconds that the program had used by the latest look."""
-        return self._total.used_seconds - self._before.used_seconds
+        return max(self._total.used_seconds - self._before.used_seconds, self._counted_seconds)
 
 
 def _sum(times: Collection[CoreTime]) -> CoreTime:
