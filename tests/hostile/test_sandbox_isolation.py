@@ -492,6 +492,7 @@ NARROWED = {
     "TIOCCONS": ("fcntl.ioctl(os.openpty()[1], 0x541D)", "EPERM"),
     "FICLONE": ("fcntl.ioctl(os.open('a', os.O_CREAT | os.O_RDWR), 0x40049409, 0)", "ENOTTY"),
     "ADDR_NO_RANDOMIZE": ("call(135, 0x40000)", "EPERM"),
+    "CLONE_PARENT": ("call(56, 0x8000 | 17, 0, 0, 0, 0)", "EPERM"),
 }
 
 

@@ -1,7 +1,9 @@
 """Honest programs on a machine that others keep busy: time without a core does not count for a program's limit."""
 
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hostile.test_sandbox_sessions import in_session
-from tests.support.sandbox_services import Kind, service
+from tests.support.sandbox_services import Kind, assert_no_survivors, marked, on_every_kind_and_tier, service
 from verl_pivot.sandbox.execution import Limits, Program, Result, Status
-from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting, family, lacked_core
+from verl_pivot.sandbox.lane.core_time import CoreTime, Waiting, core_times, family, lacked_core
+from verl_pivot.sandbox.lane.procfs import read_process
 from verl_pivot.sandbox.session import Session
 
 pytestmark = pytest.mark.heavy
@@ -107,6 +110,63 @@ def test_h60_a_cell_that_starves_itself_by_daemons_had_a_core() -> None:
     in_session(body, Limits(wall_seconds=WALL_SECONDS))
 
 
+SIBLINGS = """
+import ctypes
+libc = ctypes.CDLL(None)
+def spin():
+    while True: pass
+for _ in range(12):
+    if libc.syscall(56, 0x8000 | 17, 0, 0, 0, 0) == 0: spin()  # clone with CLONE_PARENT and SIGCHLD
+"""
+"""Program that asks for children of its own parent, which would keep it from a core and be none of its family."""
+
+
+@on_every_kind_and_tier
+@pytest.mark.finding("children that no watch sees")
+def test_h60_a_program_makes_no_children_that_would_be_its_zygotes(kind: Kind) -> None:
+    marker, code = marked(f"{SIBLINGS}spin()")
+
+    result = service(kind).run(code, limits=Limits(wall_seconds=WALL_SECONDS))
+
+    assert (result.status, result.had_no_core) == (Status.TIMEOUT, False), result.timing
+    assert_no_survivors(marker)  # a child that nobody waits for would be a zombie with the marker
+
+
+@pytest.mark.finding("children that no watch sees")
+def test_h60_a_cell_makes_no_children_that_would_be_its_zygotes() -> None:
+    async def body(session: Session) -> None:
+        assert (await session.run(SIBLINGS)).status == Status.OK
+        result = await session.run("spin()")
+
+        assert (result.status, result.had_no_core) == (Status.TIMEOUT, False), result.timing
+
+    in_session(body, Limits(wall_seconds=WALL_SECONDS))
+
+
+THREADS_THAT_STAY = """
+import hashlib, threading, time
+block, end, stay = bytes(1 << 20), time.monotonic() + 0.4, threading.Event()
+def work():
+    while time.monotonic() < end: hashlib.sha256(block)  # without the interpreter's lock
+    stay.wait()
+for _ in range(40): threading.Thread(target=work, daemon=True).start()
+time.sleep(0.5)
+"""
+"""Cell whose threads keep each other from a core, then live on and sleep."""
+
+
+@pytest.mark.finding("time without a core")
+def test_h60_waits_of_threads_that_an_earlier_cell_left_count_for_no_later_cell() -> None:
+    async def body(session: Session) -> None:
+        await session.run(THREADS_THAT_STAY)
+        result = await session.run("time.sleep(1000)")
+
+        assert (result.status, result.had_no_core) == (Status.TIMEOUT, False), result.timing
+        assert result.timing.wall_seconds < 2 * WALL_SECONDS
+
+    in_session(body, Limits(wall_seconds=WALL_SECONDS))
+
+
 NEW_PARENT = """
 import ctypes, os, time
 libc = ctypes.CDLL(None)
@@ -175,6 +235,27 @@ def test_times_before_the_first_look_count_for_nothing_whoever_had_them() -> Non
     assert (waiting.seconds(60.0), waiting.seconds(2.0)) == (3.0, 1.5)
 
 
+def test_each_thread_has_times_of_its_own_and_the_first_has_the_cpu_time_of_all() -> None:
+    stay, has_begun = threading.Event(), threading.Event()
+
+    def sleep() -> None:
+        has_begun.set()
+        stay.wait()
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    has_begun.wait()
+    process = read_process(os.getpid())
+    assert process is not None
+    times = core_times([process])
+    stay.set()
+    thread.join()
+
+    assert times[process.pid].used_seconds == process.cpu_seconds
+    assert sum(each.used_seconds for each in times.values()) == process.cpu_seconds
+    assert thread.native_id in times
+
+
 def test_what_is_noted_of_a_process_between_two_looks_counts_though_it_has_ended() -> None:
     waiting = Waiting()
 
@@ -182,6 +263,16 @@ def test_what_is_noted_of_a_process_between_two_looks_counts_though_it_has_ended
     waiting.look({7: CoreTime(used_seconds=0.0, waited_seconds=4.0)}, is_ready=False, now=10.0)
 
     assert waiting.seconds(4.0) == 1.0
+
+
+def test_time_that_a_control_group_has_counted_is_no_waiting_whoever_used_it() -> None:
+    waiting = Waiting({7: CoreTime(used_seconds=1.0, waited_seconds=0.0)})
+
+    waiting.look({7: CoreTime(used_seconds=1.5, waited_seconds=9.0)}, is_ready=False, now=10.0)
+    assert (waiting.used_seconds, waiting.seconds(10.0)) == (0.5, 9.0)
+    waiting.note_counted(8.0)
+
+    assert (waiting.used_seconds, waiting.seconds(10.0)) == (8.0, 2.0)
 
 
 def test_a_process_that_has_a_core_is_found_out_at_the_second_look() -> None:

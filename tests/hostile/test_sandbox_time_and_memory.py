@@ -195,7 +195,31 @@ def test_memory_is_bounded_and_the_result_says_so(name: str) -> None:
     assert_no_survivors(marker)
 
 
-def test_h12_children_within_the_limit_together_are_no_attack() -> None:
+EXECUTING = """
+import subprocess, sympy, sys
+held = "import sys; held = b'x' * (40 << 20); print(flush=True); sys.stdin.read()"
+children = [
+    subprocess.Popen([sys.executable, "-S", "-c", held], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    for _ in range(40)
+]
+for child in children: child.stdout.readline()
+children[0].wait()
+"""
+"""Program whose zygote holds some tens of MiB, which its children do not share: each executes an interpreter anew."""
+
+
+@pytest.mark.finding("memory that limits of a process do not see")
+def test_h12_children_that_execute_a_program_have_no_memory_of_the_zygotes_for_free() -> None:
+    marker, code = marked(EXECUTING)
+
+    result = service().run(code, limits=Limits(wall_seconds=20.0, memory_bytes=128 * MIB))
+
+    assert (result.status, result.exit_code) == (Status.MEMORY_LIMIT, None)
+    assert_no_survivors(marker)
+
+
+@pytest.mark.parametrize("imports", ["", "import sympy"])
+def test_h12_children_within_the_limit_together_are_no_attack(imports: str) -> None:
     code = """
 import os, time
 children = []
@@ -208,7 +232,7 @@ for _ in range(5):
 print([os.waitpid(pid, 0)[1] for pid in children])
 """
 
-    assert service().output(code, limits=replace(FEW, wall_seconds=10.0)) == "[0, 0, 0, 0, 0]\n"
+    assert service().output(imports + code, limits=replace(FEW, wall_seconds=10.0)) == "[0, 0, 0, 0, 0]\n"
 
 
 @pytest.mark.finding("memory that limits of a process do not see")

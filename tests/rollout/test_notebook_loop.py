@@ -460,6 +460,23 @@ async def test_what_is_no_answer_is_refused(tmp_path: Path, code: str, error: st
     assert verdict(outputs) == (1.0, "accepted")
 
 
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [("add('7' * 10**6, 3)", "add"), ("submit_final_answer(' ' * 10**6 + '5')", "submit_final_answer")],
+)
+async def test_arguments_that_code_made_long_are_refused_and_not_kept(tmp_path: Path, call: str, name: str) -> None:
+    attempts = "\n".join(["try:", f"    {call}", "except RuntimeError as error:", "    print(error)"])
+    loop = make_loop([step(attempts), step("submit_final_answer('5')")], tmp_path)
+
+    outputs = await play(loop)
+
+    assert f"{name}() was not called: its arguments have 1000" in read(loop, 1)
+    first, second = record(outputs)["calls"]
+    assert (first["name"], first["arguments"], first["status"]) == (name, None, "tool_error")
+    assert (second["arguments"], verdict(outputs)) == ({"answer": "5"}, (1.0, "accepted"))
+    assert len(json.dumps(record(outputs))) < 10_000
+
+
 async def test_the_first_of_two_answers_counts(tmp_path: Path) -> None:
     loop = make_loop([step("submit_final_answer('6')\nsubmit_final_answer('5')")], tmp_path)
 

@@ -18,10 +18,12 @@ from tests.support.sandbox_services import KINDS, Kind, service
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError, UnsupportedLanguageError
 from verl_pivot.sandbox.client import Sandbox
 from verl_pivot.sandbox.code_judge import read_submission_answer
-from verl_pivot.sandbox.execution import MIB, Limits, Program, Result
+from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
 from verl_pivot.sandbox.pool_answers import PoolFailure
 from verl_pivot.sandbox.pool_settings import PoolSettings, pool_of_environment
-from verl_pivot.sandbox.sandbox_fusion import read_run_code_answer
+from verl_pivot.sandbox.sandbox_fusion import RunCodeBody, read_run_code_answer
+from verl_pivot.sandbox.service.run_code import run_code_response
+from verl_pivot.sandbox.wire import encode_line
 
 PROGRAM = Program(code="x", fetch=("out.txt",))
 
@@ -275,6 +277,19 @@ async def test_a_full_service_answers_run_code_with_504_so_that_clients_come_aga
         status, answer = await post(ours.url, TOKEN, code="print 1", language="python")
 
     assert (status, answer["status"]) == (504, "SandboxError")
+
+
+@pytest.mark.parametrize("status", [Status.TIMEOUT, Status.COMPILE_TIMEOUT])
+def test_a_program_that_had_no_core_is_no_answer_of_run_code_but_asks_clients_to_come_again(status: Status) -> None:
+    body = RunCodeBody(code="while True: pass", language="python")
+
+    answers = [
+        run_code_response(body, encode_line("1", Result(status=status, had_no_core=had_no_core)))
+        for had_no_core in (True, False)
+    ]
+
+    assert [answer.status for answer in answers] == [504, 200]
+    assert [json.loads(answer.body)["status"] for answer in answers] == ["SandboxError", "Failed"]
 
 
 PROGRAMS = (

@@ -112,7 +112,7 @@ def serve_command(
     max_sessions: Annotated[int, typer.Option(min=0, help="Maximum number of open sessions.")] = 1024,
     session_idle_seconds: Annotated[
         float, typer.Option(min=1.0, help="Seconds until an unused session is closed.")
-    ] = 600.0,
+    ] = 3600.0,
     session_cpu_seconds: Annotated[
         int, typer.Option(min=1, help="CPU seconds of a session over all its cells; each cell has its own limit, too.")
     ] = 3600,

@@ -109,8 +109,7 @@ def _piped(*, with_end: bool) -> str:
 async def _run(program: "Program") -> "Result":
     from verl_pivot.sandbox.client import Sandbox
 
-    deadline_seconds = 2 * program.limits.wall_seconds + 60.0
-    async with Sandbox() as sandbox, sandbox.stream(program, deadline_seconds=deadline_seconds) as output:
+    async with Sandbox() as sandbox, sandbox.stream(program) as output:
         with _keyboard(output) if program.terminal is not None else contextlib.nullcontext():
             async for chunk in output:
                 stream = sys.stdout if chunk.stream == "stdout" else sys.stderr

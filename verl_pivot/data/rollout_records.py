@@ -92,7 +92,7 @@ class CallRecord(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Name of the tool; empty if the call could not be read."""
     arguments: dict[str, Any] | None
-    """JSON values by parameter name; None if the call could not be read."""
+    """JSON values by parameter name; None if the call could not be read, or was refused for their length."""
     status: CallStatus
     error_kind: ErrorKind | None = None
     """Kind of the policy's mistake, with status tool_error."""

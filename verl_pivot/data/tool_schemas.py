@@ -1,17 +1,19 @@
 """Tool schemas: parsing JSON into OpenAI's form, checking arguments, and finding the nulls that parquet adds."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
 import jsonschema
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json, encode_json
+from verl_pivot.data.json_values import BadRowError, all_differ, as_list, as_object, decode_json, encode_json
 from verl_pivot.types import Json, JsonObject, Message
 
 _MANGLED = "parquet adds keys of other rows to a struct as null; store this column as JSON strings and import again"
@@ -118,11 +120,20 @@ class ArgumentProblem(NamedTuple):
     """Whether the schema cannot be applied to any arguments, which is not the caller's fault."""
 
 
+def _unique_items(validator: Validator, is_unique: bool, value: Json, schema: object) -> Iterator[ValidationError]:
+    if is_unique and isinstance(value, list) and not all_differ(value):
+        yield ValidationError(f"{value!r} has non-unique elements")
+
+
+# The check of jsonschema itself takes time quadratic in the number of items.
+_Validator = extend(Draft202012Validator, {"uniqueItems": _unique_items})  # type: ignore[no-untyped-call]
+
+
 class ToolSchema:
     """Schema of one tool's parameters. References are resolved only inside the schema, never over the network."""
 
     def __init__(self, parameters: JsonObject) -> None:
-        self._validator = Draft202012Validator(parameters, registry=Registry())
+        self._validator = _Validator(parameters, registry=Registry())
         named = parameters.get("properties")
         is_open = "additionalProperties" in parameters or "patternProperties" in parameters
         self._named = set(named) if isinstance(named, dict) and not is_open else None

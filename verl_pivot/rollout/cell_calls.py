@@ -1,5 +1,6 @@
 """CellCalls: calls that one cell makes of the host's functions -> their replies, records, and the submitted answer."""
 
+import json
 from collections.abc import Iterable
 
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
@@ -10,6 +11,9 @@ from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
 
 SUBMIT = "submit_final_answer"
 _OWN_NAMES = frozenset({SUBMIT, "notepad", "Notepad"})
+MAX_ARGUMENT_CHARACTERS = 32 * 1024
+"""Most characters of the arguments of one call as JSON: the policy's code makes them, and not the policy itself, whose
+turns are limited."""
 SUBMIT_FUNCTION = HostFunction(
     name=SUBMIT,
     description="Submit the answer of the task, which ends the task; only the first answer counts.",
@@ -43,6 +47,9 @@ class CellCalls:
         Raises:
             ToolFailureError: If the tool failed, through no fault of the policy.
         """
+        length = len(json.dumps(arguments, ensure_ascii=False))
+        if length > MAX_ARGUMENT_CHARACTERS:
+            return self._refuse(name, f"its arguments have {length} characters, at most {MAX_ARGUMENT_CHARACTERS}")
         if name == SUBMIT:
             return self._submit(arguments)
         outcome = await self._toolbox.run_one(ToolCall(name=name, arguments=arguments), 0)
@@ -51,6 +58,12 @@ class CellCalls:
             raise (ToolBugError if outcome.is_bug else ToolFailureError)(outcome.failure)
         is_error = outcome.observation.error is not None
         return HostReply(error=outcome.observation.text) if is_error else HostReply(value=outcome.observation.text)
+
+    def _refuse(self, name: str, problem: str) -> HostReply:
+        """Refuse a call whose arguments are too long to be kept."""
+        status, kind = CallStatus.TOOL_ERROR, ErrorKind.INVALID_ARGUMENT
+        self.records.append(CallRecord(turn=self._turn, name=name, arguments=None, status=status, error_kind=kind))
+        return HostReply(error=f"{name}() was not called: {problem} are allowed")
 
     def _submit(self, arguments: JsonObject) -> HostReply:
         answer = arguments.get("answer")

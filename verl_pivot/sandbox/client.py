@@ -12,6 +12,7 @@ from types import TracebackType
 from uuid import uuid4
 
 from verl_pivot.errors import ConfigError, SandboxError, SandboxRequestError
+from verl_pivot.sandbox.deadlines import DEADLINE_SECONDS, deadline_for
 from verl_pivot.sandbox.discovery import Discovery, NodeFollower, first_nodes
 from verl_pivot.sandbox.execution import Limits, Network, OnOutput, Program, Result, Terminal
 from verl_pivot.sandbox.host_functions import HostFunction
@@ -21,7 +22,7 @@ from verl_pivot.sandbox.output_stream import OutputStream
 from verl_pivot.sandbox.pool_client import PoolClient
 from verl_pivot.sandbox.pool_settings import PoolSettings, pool_of_environment
 from verl_pivot.sandbox.sender import Sender
-from verl_pivot.sandbox.session import DEADLINE_SECONDS, Session, open_session
+from verl_pivot.sandbox.session import Session, open_session
 from verl_pivot.sandbox.session_sender import SessionSender
 from verl_pivot.sandbox.streamed_program import StreamedProgram
 from verl_pivot.sandbox.transport import Transport
@@ -112,7 +113,7 @@ class Sandbox:
         compile_seconds: float | None = None,
         root: str = "",
         terminal: Terminal | None = None,
-        deadline_seconds: float = DEADLINE_SECONDS,
+        deadline_seconds: float | None = None,
     ) -> Result:
         """Run one program; the Result says how it ended, whatever it did. Cancelling this call ends the program.
 
@@ -131,7 +132,8 @@ class Sandbox:
             root: Name of the root file system that the program runs in, a folder of `verl-pivot sandbox serve --roots`;
                 "" for none.
             terminal: Terminal that the program runs in; `stdin` is typed into it. None for pipes.
-            deadline_seconds: Seconds for the whole call: queues, retries and the program itself.
+            deadline_seconds: Seconds for the whole call: queues, retries and the program itself. None for 120, or more
+                for a limit over 10 s, so that a program that reaches its limit has a result.
 
         Raises:
             SandboxRequestError: If the request is not allowed.
@@ -155,28 +157,28 @@ class Sandbox:
         (result,) = await self.run_many([program], deadline_seconds=deadline_seconds)
         return result
 
-    async def run_many(
-        self, programs: Iterable[Program], *, deadline_seconds: float = DEADLINE_SECONDS
-    ) -> list[Result]:
+    async def run_many(self, programs: Iterable[Program], *, deadline_seconds: float | None = None) -> list[Result]:
         """Run programs side by side; returns their Results in the programs' order.
 
         Raises as `run` does for the first program that has no result, and ends the others.
         """
-        deadline = time.monotonic() + deadline_seconds
+        programs = list(programs)
+        seconds = _longest_deadline(programs) if deadline_seconds is None else deadline_seconds
+        deadline = time.monotonic() + seconds
         if self._pool_settings is not None:
             return await self._pool_client(self._pool_settings).run_many(programs, deadline)
         sender = (await self._connected(deadline)).sender
         futures: list[asyncio.Future[Result]] = []
         try:
             for program in programs:
-                futures.append(await sender.submit(encode(program), deadline, deadline_seconds))
+                futures.append(await sender.submit(encode(program), deadline, seconds))
             return await asyncio.gather(*futures)
         finally:
             for future in futures:
                 if not future.cancel() and not future.cancelled():
                     future.exception()  # marks the exception as seen, so that asyncio does not report it
 
-    def stream(self, program: Program, *, deadline_seconds: float = DEADLINE_SECONDS) -> OutputStream:
+    def stream(self, program: Program, *, deadline_seconds: float | None = None) -> OutputStream:
         """Run one program and read its output while it runs; result and errors are those of `run`.
 
         Raises:
@@ -187,10 +189,11 @@ class Sandbox:
             raise SandboxRequestError(
                 f"a {protocol} pool sends no output before the end: use a service of `verl-pivot sandbox serve`"
             )
-        streamed = StreamedProgram(program, deadline_seconds)
+        seconds = _longest_deadline([program]) if deadline_seconds is None else deadline_seconds
+        streamed = StreamedProgram(program, seconds)
 
         async def run(on_output: OnOutput) -> Result:
-            connection = await self._connected(time.monotonic() + deadline_seconds)
+            connection = await self._connected(time.monotonic() + seconds)
             return await streamed.run(connection.session_sender, connection.nodes, on_output)
 
         return OutputStream(run, streamed.write)
@@ -310,6 +313,12 @@ class Sandbox:
             local=local,
             loop=asyncio.get_running_loop(),
         )
+
+
+def _longest_deadline(programs: Sequence[Program]) -> float:
+    """Deadline of a call with these programs, in seconds from now; one for the longest of their limits."""
+    limits = [program.limits.wall_seconds + (program.compile_seconds or 0.0) for program in programs]
+    return deadline_for(max(limits, default=0.0))
 
 
 async def _acquired(arguments: Sequence[str]) -> LocalService:

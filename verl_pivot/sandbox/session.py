@@ -11,6 +11,7 @@ import msgspec
 from verl_pivot.errors import SandboxError, SandboxFileError, SandboxRequestError, SessionLostError, SnapshotError
 from verl_pivot.sandbox.call_answering import CallAnswering, HostFailureError
 from verl_pivot.sandbox.cell_socket import CellSocket
+from verl_pivot.sandbox.deadlines import DEADLINE_SECONDS, deadline_for
 from verl_pivot.sandbox.execution import Limits, Network, OnOutput, Program, Result, SessionState, Status, Terminal
 from verl_pivot.sandbox.failures import Failure, FailureKind
 from verl_pivot.sandbox.host_functions import AnswerCall, CallLimits, HostFunction, check_functions
@@ -28,8 +29,6 @@ from verl_pivot.sandbox.snapshot import (
 from verl_pivot.sandbox.transport import TransportError
 from verl_pivot.sandbox.wire import MAX_CALL_MESSAGE_BYTES, CellBody, ForkBody, Line, OpenBody, encode
 
-DEADLINE_SECONDS = 120.0
-"""Default of `deadline_seconds`: seconds for a whole call with its queues and retries."""
 _MAX_ERROR_LENGTH = 1000
 _RETRIED = frozenset({FailureKind.OVERLOADED})
 """Failures after which a cell or a fork is sent again: it was never started."""
@@ -129,7 +128,7 @@ class Session:
         fetch: Sequence[str] = (),
         answer_call: AnswerCall | None = None,
         call_limits: CallLimits = CallLimits(),  # noqa: B008  frozen
-        deadline_seconds: float = DEADLINE_SECONDS,
+        deadline_seconds: float | None = None,
     ) -> Result:
         """Run one cell; the repr of its last expression comes back as `value`.
 
@@ -141,7 +140,8 @@ class Session:
             answer_call: Answers the cell's calls of the functions that the session was opened with; None refuses them.
                 An exception that it raises ends the cell and its interpreter, and is raised here.
             call_limits: Limits of these calls.
-            deadline_seconds: Seconds for the whole call, without those in which `answer_call` works.
+            deadline_seconds: Seconds for the whole call, without those in which `answer_call` works; None for 120, or
+                more for a limit over 10 s, so that a cell that reaches its limit has a result.
 
         Raises:
             SandboxRequestError: If the cell is not allowed, or the session is busy with another one.
@@ -180,7 +180,7 @@ class Session:
         wall_seconds: float | None = None,
         files: Mapping[str, bytes] | None = None,
         fetch: Sequence[str] = (),
-        deadline_seconds: float = DEADLINE_SECONDS,
+        deadline_seconds: float | None = None,
     ) -> OutputStream:
         """Run one cell and read its output while it runs; arguments, result and errors are those of `run`.
 
@@ -206,14 +206,14 @@ class Session:
         wall_seconds: float | None,
         files: Mapping[str, bytes] | None,
         fetch: Sequence[str],
-        deadline_seconds: float,
+        deadline_seconds: float | None,
     ) -> CellBody:
         limits = Limits(wall_seconds=self._limits.wall_seconds if wall_seconds is None else wall_seconds)
         cell = Program(code=code, files=files or {}, fetch=tuple(fetch), limits=limits)  # checks names and sizes
         return CellBody(
             client=self._sender.client,
             id=uuid4().hex,
-            deadline_seconds=deadline_seconds,
+            deadline_seconds=deadline_for(limits.wall_seconds) if deadline_seconds is None else deadline_seconds,
             epoch=self.epoch,
             code=code,
             wall_seconds=limits.wall_seconds,
@@ -230,12 +230,12 @@ class Session:
         notice, self._notice = self._notice, ""
         return replace(result, stderr=notice + result.stderr) if notice else result
 
-    async def read_file(self, path: str, *, deadline_seconds: float = DEADLINE_SECONDS) -> bytes:
+    async def read_file(self, path: str, *, deadline_seconds: float | None = None) -> bytes:
         """Content of a regular file in the session's working directory. Raises as `run` does.
 
         Args:
             path: Path relative to /tmp, whatever the current directory of the interpreter is.
-            deadline_seconds: Seconds for the whole call.
+            deadline_seconds: Seconds for the whole call; None as for `run`.
 
         Raises:
             SandboxFileError: If there is no such file, or it is a link, a folder or too large.
@@ -246,13 +246,13 @@ class Session:
             raise SandboxFileError(f"file {path!r} of session {self.id} cannot be read: {reason}")
         return result.files[path]
 
-    async def write_file(self, path: str, content: bytes, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    async def write_file(self, path: str, content: bytes, *, deadline_seconds: float | None = None) -> None:
         """Write or replace a file in the session's working directory, and make its folders. Raises as `run` does.
 
         Args:
             path: Path relative to /tmp, whatever the current directory of the interpreter is.
             content: At most MAX_FILE_BYTES; a file that does not fit into /tmp raises SandboxRequestError.
-            deadline_seconds: Seconds for the whole call.
+            deadline_seconds: Seconds for the whole call; None as for `run`.
         """
         await self._run_empty_cell(f"{path!r} was written", {path: content}, (), deadline_seconds)
 
@@ -262,9 +262,7 @@ class Session:
         state = _state(await self._send("fork", body))
         return Session(self._sender, self._node, state, self._limits, self._functions)
 
-    async def snapshot(
-        self, *, wall_seconds: float | None = None, deadline_seconds: float = DEADLINE_SECONDS
-    ) -> Snapshot:
+    async def snapshot(self, *, wall_seconds: float | None = None, deadline_seconds: float | None = None) -> Snapshot:
         """State of the session as bytes, from which `Sandbox.open` makes another one, on any service. Raises as `run`.
 
         It holds variables, functions, classes and imports of cells, and the files and links below /tmp. Those that
@@ -272,7 +270,7 @@ class Session:
 
         Args:
             wall_seconds: Wall limit of the cell that writes the snapshot; None takes the session's.
-            deadline_seconds: Seconds for each of the two requests.
+            deadline_seconds: Seconds for each of the two requests; None as for `run`.
 
         Raises:
             SnapshotError: If the session's cells or limits kept the snapshot from being written.
@@ -280,7 +278,7 @@ class Session:
         name = f"snapshot-{uuid4().hex}"
         return decode_snapshot(await self._run_helper(saving_cell(name), name, {}, wall_seconds, deadline_seconds))
 
-    async def restore(self, snapshot: bytes, *, deadline_seconds: float = DEADLINE_SECONDS) -> None:
+    async def restore(self, snapshot: bytes, *, deadline_seconds: float | None = None) -> None:
         """Restore the state of a snapshot in a session in which no cell ran; sets `lost`. Raises as `run` does.
 
         Raises:
@@ -302,7 +300,7 @@ class Session:
             await self._sender.transport.delete(self._node, f"/v1/sessions/{self.id}?client={self._sender.client}")
 
     async def _run_empty_cell(
-        self, purpose: str, files: Mapping[str, bytes], fetch: Sequence[str], deadline_seconds: float
+        self, purpose: str, files: Mapping[str, bytes], fetch: Sequence[str], deadline_seconds: float | None
     ) -> Result:
         """Move files with an empty cell, so that they are moved in order with the session's other cells."""
         epoch = self.epoch
@@ -313,7 +311,12 @@ class Session:
         return result
 
     async def _run_helper(
-        self, code: str, name: str, files: Mapping[str, bytes], wall_seconds: float | None, deadline_seconds: float
+        self,
+        code: str,
+        name: str,
+        files: Mapping[str, bytes],
+        wall_seconds: float | None,
+        deadline_seconds: float | None,
     ) -> bytes:
         """Run a cell that this package wrote; returns the file that the cell leaves."""
         result = await self.run(

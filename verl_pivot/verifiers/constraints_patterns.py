@@ -1,6 +1,5 @@
 """Regular expressions and JSON schemas of rows -> checks of a text of the policy, in time linear in its length."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
@@ -15,6 +14,7 @@ from pydantic import ValidationError
 from pydantic_core import SchemaError, SchemaValidator, core_schema
 from referencing import Registry
 
+from verl_pivot.data.json_values import all_differ
 from verl_pivot.types import Json
 
 _ESCAPE = re.compile(r"\\.", re.DOTALL)
@@ -171,19 +171,8 @@ def _matches_one(patterns: Iterable[str], name: str) -> bool:
 
 
 def _unique_items(validator: Validator, is_unique: bool, value: Any, schema: Any) -> Iterator[SchemaMismatchError]:
-    if is_unique and validator.is_type(value, "array"):
-        keys = [json.dumps(_canonical(each), sort_keys=True) for each in value]
-        if len(set(keys)) < len(keys):
-            yield SchemaMismatchError("an item occurs twice")
-
-
-def _canonical(value: Json) -> Json:
-    """The value with whole numbers written without a point, so that equal values have one text."""
-    if isinstance(value, dict):
-        return {name: _canonical(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_canonical(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    if is_unique and validator.is_type(value, "array") and not all_differ(value):
+        yield SchemaMismatchError("an item occurs twice")
 
 
 _LinearValidator = extend(  # type: ignore[no-untyped-call]

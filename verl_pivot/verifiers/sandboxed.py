@@ -6,13 +6,15 @@ from collections.abc import Sequence
 
 from verl_pivot.errors import SandboxError
 from verl_pivot.loop_local import LoopLocal
+from verl_pivot.sandbox.deadlines import deadline_for
 from verl_pivot.sandbox.execution import Program, Result, Status
 from verl_pivot.sandbox.shared import shared_sandbox
 from verl_pivot.types import Verdict
 from verl_pivot.verifiers.verdicts import Reason, undecided
 
 DEADLINE_SECONDS = 300.0
-"""Time limit in seconds for all programs of one call of `execute`, including queues and retries."""
+"""Time limit in seconds for all programs of one call of `execute`, including queues and retries; programs with a limit
+of more than 10 s get more, see deadlines.deadline_for."""
 
 REASONS = {
     Status.ERROR: Reason.RUNTIME_ERROR,
@@ -57,19 +59,21 @@ async def execute(programs: Sequence[Program]) -> list[Result]:
         SandboxRequestError: If a program may not be sent, as with a language that no node has or too large files.
         SandboxError: If the system could not run one of them.
     """
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    results = await (await shared_sandbox()).run_many(programs, deadline_seconds=DEADLINE_SECONDS)
+    longest = max((program.limits.wall_seconds for program in programs), default=0.0)
+    seconds = deadline_for(longest, DEADLINE_SECONDS)
+    deadline = time.monotonic() + seconds
+    results = await (await shared_sandbox()).run_many(programs, deadline_seconds=seconds)
     pairs = zip(programs, results, strict=True)
-    return list(await asyncio.gather(*(_with_core(program, result, deadline) for program, result in pairs)))
+    return list(await asyncio.gather(*(_with_core(program, result, deadline, seconds) for program, result in pairs)))
 
 
-async def _with_core(program: Program, result: Result, deadline: float) -> Result:
+async def _with_core(program: Program, result: Result, deadline: float, deadline_seconds: float) -> Result:
     """The result, or that of a later run if there was no CPU core for the program."""
     while _lacks_core(result):
         async with (await _runs_again.get()).bound:
             seconds_left = deadline - time.monotonic()
             if seconds_left <= 0.0:
-                raise SandboxError(f"the machine had no core for the program within {DEADLINE_SECONDS:.0f} s")
+                raise SandboxError(f"the machine had no core for the program within {deadline_seconds:.0f} s")
             (result,) = await (await shared_sandbox()).run_many([program], deadline_seconds=seconds_left)
     return result
 

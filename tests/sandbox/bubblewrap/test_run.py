@@ -4,6 +4,7 @@ import asyncio
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,6 +14,7 @@ from verl_pivot.sandbox.bubblewrap.command_line import BwrapCommand
 from verl_pivot.sandbox.bubblewrap.process_tree import descendants
 from verl_pivot.sandbox.bubblewrap.run import BwrapRun
 from verl_pivot.sandbox.execution import MIB, Limits, Network, Program, Status
+from verl_pivot.sandbox.lane import control_groups
 from verl_pivot.sandbox.lane.core_time import Waiting
 from verl_pivot.sandbox.service.backend import BackendSettings
 from verl_pivot.sandbox.service.bwrap_backend import BwrapExecBackend
@@ -57,6 +59,18 @@ async def test_a_program_ended_at_its_limit_says_whether_it_had_a_core(
     is_ended = result.status is Status.TIMEOUT
     assert is_ended == (code != "print(1)")
     assert result.had_no_core == (is_ended and had_no_core)
+
+
+@needs_sandbox
+async def test_a_program_that_the_kernel_ended_as_the_machine_ran_out_of_memory_has_no_result(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kills = SimpleNamespace(noticed_since=lambda since: True)
+    monkeypatch.setattr(control_groups, "_memory_kills", kills)
+
+    assert (await run(Program(code="import os; os.abort()"))).status is Status.SIGNALED
+    with pytest.raises(SandboxError, match="the machine ran out of memory"):
+        await run(Program(code="import os; os.kill(os.getpid(), 9)"))
 
 
 SHARED_MEMORY = """

@@ -52,6 +52,7 @@ async def farm(
     bounds: EgressBounds | None = None,
     found: Sequence[str] = (),
     answer: bytes = ANSWER,
+    later: Sequence[bytes] = (),
     reaches_own_machine: bool = True,
 ) -> AsyncIterator[Farm]:
     """Run a proxy and its server; PORT in an entry stands for the server's port.
@@ -61,6 +62,7 @@ async def farm(
         bounds: Bounds of the proxy.
         found: Addresses that DNS gives for every name.
         answer: Answer of the server.
+        later: Pieces that follow the answer, 0.1 s apart; then the server closes the connection.
         reaches_own_machine: Whether the proxy may reach listed addresses of this machine.
     """
     received: list[bytes] = []
@@ -72,7 +74,10 @@ async def farm(
             received[index] += data
             if received[index] == data:
                 writer.write(answer)
-                if b"Connection: close" in data:
+                for piece in later:
+                    await asyncio.sleep(0.1)
+                    writer.write(piece)
+                if later or b"Connection: close" in data:
                     break
         writer.close()
 
@@ -340,3 +345,24 @@ async def test_a_connection_that_says_nothing_is_closed() -> None:
     async with farm(TLS, bounds=EgressBounds(idle_seconds=0.1), answer=b"") as made:
         answer = await made.ask(CONNECT, then=client_hello("web.test"), seconds=2.0)
         assert answer == b"HTTP/1.1 200 Connection established\r\n\r\n"
+
+
+async def test_a_long_answer_comes_whole_though_the_program_is_silent_meanwhile() -> None:
+    pieces = [EARLY] * 10
+    async with farm(TLS, bounds=EgressBounds(idle_seconds=0.4), answer=SERVER_HELLO, later=pieces) as made:
+        answer = await made.ask(CONNECT, then=client_hello("web.test"))
+        assert answer.endswith(SERVER_HELLO + b"".join(pieces))
+
+
+async def test_a_long_request_goes_out_whole_though_the_host_is_silent_meanwhile() -> None:
+    head = b"POST http://web.test:PORT/ HTTP/1.1\r\nHost: web.test:PORT\r\nContent-Length: 10\r\n\r\n"
+    async with farm(HTTP, bounds=EgressBounds(idle_seconds=0.4), answer=b"") as made:
+        reader, writer = await asyncio.open_connection("127.0.0.1", made.port)
+        writer.write(head.replace(b"PORT", str(made.server_port).encode()))
+        for digit in range(10):
+            await asyncio.sleep(0.1)
+            writer.write(b"%d" % digit)
+        assert await reader.read(-1) == b""  # the proxy closes what is idle
+        writer.close()
+
+        assert made.received[0].endswith(b"\r\n\r\n0123456789")

@@ -8,13 +8,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from verl_pivot.sandbox.execution import MIB
 from verl_pivot.sandbox.lane import control_groups
-from verl_pivot.sandbox.lane.control_groups import GroupFolders, GroupPool, PodGroup, group_bytes
+from verl_pivot.sandbox.lane.control_groups import (
+    CpuCounter,
+    GroupFolders,
+    GroupPool,
+    PodGroup,
+    group_bytes,
+    machine_ran_out,
+)
 
 OF_THE_KERNEL = {
     "cgroup.procs": "",
@@ -26,6 +34,7 @@ OF_THE_KERNEL = {
     "pids.max": "",
     "cgroup.freeze": "0\n",
     "cgroup.kill": "",
+    "cpu.stat": "usage_usec 1500000\nuser_usec 1000000\nsystem_usec 500000\n",
 }
 LEFT_OUT = [(), ("memory.swap.max",), ("memory.oom.group", "cgroup.freeze", "cgroup.kill"), ("cgroup.kill",)]
 """Files that are missing on some kernels: those without swap, and older ones."""
@@ -113,6 +122,7 @@ def test_only_a_limit_of_its_own_that_ended_a_process_is_its_own_fault(
     change(tmp_path, group)
 
     assert group.has_run_out() == has_run_out
+    assert machine_ran_out(group, since=0.0) == (name == "the machine ran out")
 
 
 def test_what_an_earlier_program_of_the_group_did_does_not_count(folders: GroupFolders, tmp_path: Path) -> None:
@@ -159,6 +169,22 @@ def test_a_group_that_can_be_frozen_says_so_and_is_thawed_for_the_next_program(
     assert (freezer.exists(), killer.exists()) == (can_freeze, can_kill)
 
 
+def test_cpu_time_counts_from_the_beginning_of_a_program_until_its_group_is_given_back(
+    folders: GroupFolders, tmp_path: Path
+) -> None:
+    pool = GroupPool(folders)
+    group = pool.take(memory_bytes=64 * MIB, num_processes=10)
+    counter = CpuCounter(group)
+    assert counter.used_seconds == 0.0
+
+    (tmp_path / group.name / "cpu.stat").write_text("usage_usec 4000000\nuser_usec 4000000\n")
+    assert (counter.used_seconds, CpuCounter(None).used_seconds) == (2.5, 0.0)
+    pool.give_back(group)
+    shutil.rmtree(tmp_path / group.name)
+
+    assert counter.used_seconds == 0.0
+
+
 def test_a_group_of_version_1_leaves_stopping_to_signals(tmp_path: Path) -> None:
     memory, pids = tmp_path / "memory", tmp_path / "pids"
     memory.mkdir()
@@ -167,6 +193,7 @@ def test_a_group_of_version_1_leaves_stopping_to_signals(tmp_path: Path) -> None
     group = PodGroup(GroupFolders(version=1, memory=fds[0], pids=fds[1]), "pod")
 
     assert not group.set_frozen(is_frozen=True)
+    assert (group.cpu_seconds(), CpuCounter(group).used_seconds) == (None, 0.0)
     group.kill()
 
     assert list((memory / "pod").iterdir()) == []
@@ -192,32 +219,75 @@ def cpu_microseconds(folder: Path) -> int:
     return int((folder / "cpu.stat").read_text().split()[1])
 
 
-@pytest.mark.skipif(not os.access(UNIFIED / "cgroup.procs", os.W_OK), reason="groups of version 2 cannot be made")
-@pytest.mark.heavy
-@pytest.mark.finding("stopped programs that go on", where="no service")
-def test_the_kernel_stops_and_ends_processes_that_no_signal_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+CHAIN = """
+import os, signal, sys, time
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print("begun", flush=True)
+sys.stdin.readline()
+for _ in range(10):
+    end = time.process_time() + 0.05
+    while time.process_time() < end: pass
+    if os.fork(): os._exit(0)
+"""
+"""Processes each of which computes for 0.05 s, starts its successor and ends."""
+in_version_2 = pytest.mark.skipif(
+    not os.access(UNIFIED / "cgroup.procs", os.W_OK), reason="groups of version 2 cannot be made"
+)
+
+
+@contextmanager
+def real_group(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, PodGroup]]:
+    """A group that the kernel made, and its folder."""
     with tempfile.TemporaryDirectory(dir=UNIFIED, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         (folder / "pod").mkdir()
         fd = os.open(folder, os.O_PATH)
         monkeypatch.setattr(control_groups.os, "mkdir", lambda *_, **__: None)
-        group = PodGroup(GroupFolders(version=2, memory=fd, pids=fd), "pod")
-        with subprocess.Popen([sys.executable, "-c", HOPPERS], stdout=subprocess.PIPE) as process:
-            group.admit(process.pid)
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"begun\n"
-
-            assert group.set_frozen(is_frozen=True)
-            until_event(folder / "pod", "frozen 1")
-            before = cpu_microseconds(folder / "pod")
-            until_event(folder / "pod", "frozen 1", looks=20)
-            assert cpu_microseconds(folder / "pod") == before
-            group.kill()
-            until_event(folder / "pod", "populated 0")
-
-            assert process.wait() in (0, -signal.SIGKILL)
+        yield folder / "pod", PodGroup(GroupFolders(version=2, memory=fd, pids=fd), "pod")
         os.close(fd)
         (folder / "pod").rmdir()
+
+
+@in_version_2
+@pytest.mark.heavy
+@pytest.mark.finding("time without a core", where="no service")
+def test_the_kernel_counts_the_time_of_processes_that_nobody_saw(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        real_group(monkeypatch) as (folder, group),
+        subprocess.Popen([sys.executable, "-c", CHAIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process,
+    ):
+        assert process.stdout is not None
+        assert process.stdin is not None
+        group.admit(process.pid)
+        process.stdout.readline()
+        counter = CpuCounter(group)
+        process.stdin.close()
+        until_event(folder, "populated 0")
+
+        assert 0.45 < counter.used_seconds < 1.0
+
+
+@in_version_2
+@pytest.mark.heavy
+@pytest.mark.finding("stopped programs that go on", where="no service")
+def test_the_kernel_stops_and_ends_processes_that_no_signal_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        real_group(monkeypatch) as (folder, group),
+        subprocess.Popen([sys.executable, "-c", HOPPERS], stdout=subprocess.PIPE) as process,
+    ):
+        group.admit(process.pid)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+
+        assert group.set_frozen(is_frozen=True)
+        until_event(folder, "frozen 1")
+        before = cpu_microseconds(folder)
+        until_event(folder, "frozen 1", looks=20)
+        assert cpu_microseconds(folder) == before
+        group.kill()
+        until_event(folder, "populated 0")
+
+        assert process.wait() in (0, -signal.SIGKILL)
 
 
 def until_event(folder: Path, line: str, *, looks: int = 1) -> None:

@@ -173,6 +173,29 @@ def test_new_namespaces_are_refused_also_through_clone_and_clone3(machine: str) 
     assert ask(machine, "clone3") == ERRNO | errno.ENOSYS
 
 
+@on_every_machine
+@pytest.mark.finding("children that no watch sees", where="no service")
+def test_no_child_of_a_program_becomes_a_child_of_the_zygote(machine: str) -> None:
+    parent, thread, sigchld = 0x8000, 0x10000, 17
+    refused = [ask(machine, "clone", high | flags) for high in (0, 1 << 32) for flags in (parent, parent | sigchld)]
+
+    assert {*refused, ask(machine, "clone", parent | thread)} == {ERRNO | errno.EPERM}
+
+
+@on_every_machine
+@pytest.mark.parametrize(
+    "flags",
+    [
+        *(0x11, 0x1200011),  # SIGCHLD alone, and glibc's fork: CLONE_CHILD_{SETTID,CLEARTID}
+        *(0x4111, 0x5111),  # glibc's and musl's posix_spawn: CLONE_VM, CLONE_VFORK; Go's with CLONE_PIDFD
+        *(0x3D0F00, 0x7D0F00, 0x50F00),  # threads of glibc, musl and Go
+        0x800700,  # sanitizers: CLONE_UNTRACED
+    ],
+)
+def test_processes_and_threads_of_common_libraries_can_be_made(machine: str, flags: int) -> None:
+    assert ask(machine, "clone", flags) == ALLOW
+
+
 @pytest.mark.parametrize("high", [0, 1 << 32, 0xFFFFFFFF << 32])
 def test_terminal_injection_is_refused_whatever_the_high_bits_are(high: int) -> None:
     code = filter_bytes("x86_64")

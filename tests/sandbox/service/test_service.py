@@ -615,6 +615,11 @@ async def test_a_session_that_was_closed_because_it_was_idle_counts_as_lost() ->
 
     assert backend.sessions == {}
     assert late["failure"]["kind"] == "session_lost"
+    assert late["failure"]["message"].endswith("or start the service with more --session-idle-seconds")
+
+
+def test_a_session_outlives_an_update_of_half_an_hour() -> None:
+    assert ServiceSettings(token=TOKEN).session_idle_seconds >= 1800.0
 
 
 def test_backends_have_names_or_are_imported() -> None:

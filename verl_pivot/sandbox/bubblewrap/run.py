@@ -14,7 +14,7 @@ from verl_pivot.sandbox.bubblewrap.command_line import BwrapCommand
 from verl_pivot.sandbox.bubblewrap.drain import Drain
 from verl_pivot.sandbox.bubblewrap.process_tree import be_ended_first, child_pids, num_tmp_files, usage_below
 from verl_pivot.sandbox.execution import MAX_FILE_BYTES, MIB, Limits, Status
-from verl_pivot.sandbox.lane.control_groups import PodGroup
+from verl_pivot.sandbox.lane.control_groups import CpuCounter, PodGroup, machine_ran_out
 from verl_pivot.sandbox.lane.core_time import (
     LOOK_AGAIN_SECONDS,
     MANY_PROCESSES,
@@ -166,7 +166,10 @@ class BwrapRun:
         if self.group is not None and self.group.has_run_out():
             self.kill(Status.MEMORY_LIMIT)
         elif ended is not None:
-            return _ended(ended, self._peak_memory_bytes)
+            end = _ended(ended, self._peak_memory_bytes)
+            if end.wait_status & 0x7F == signal.SIGKILL and machine_ran_out(self.group, start):
+                raise self._broken("the machine ran out of memory")
+            return end
         if self._reason is None:
             raise self._broken("its PID 1 was killed")
         wall_seconds = asyncio.get_running_loop().time() - start
@@ -238,6 +241,7 @@ class BwrapRun:
         """Watch a step; returns when it was ended because it used too much."""
         loop = asyncio.get_running_loop()
         start, waiting, has_many, missing = loop.time(), Waiting(), False, limits.wall_seconds
+        counter = CpuCounter(self.group)
         while self._reason is None:
             await asyncio.sleep(min(_WATCH_SECONDS, missing))
             usage = usage_below(self._shim_pid, memory_limit_bytes=memory_bytes)
@@ -251,6 +255,7 @@ class BwrapRun:
             has_many = has_many or len(usage.processes) > MANY_PROCESSES
             if not has_many:
                 look_at(waiting, usage.processes, loop.time())
+            waiting.note_counted(counter.used_seconds)
             waited = 0.0 if has_many else waiting.seconds(elapsed)
             granted = granted_seconds(waited, limits.wall_seconds)
             missing = limits.wall_seconds + granted - elapsed

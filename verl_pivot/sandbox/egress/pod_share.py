@@ -1,10 +1,13 @@
 """Use of the proxy by one program, and its bounds: connections at once, and bytes in all."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from verl_pivot.errors import ConfigError
 
+T = TypeVar("T")
 _LEAST_CONNECTIONS = 16
 """Number of connections that the proxy must have room for, unless there are fewer programs."""
 
@@ -24,7 +27,7 @@ class EgressBounds:
     connect_seconds: float = 20.0
     """Seconds for DNS and the connection to the host."""
     idle_seconds: float = 120.0
-    """Seconds without a byte in one direction, after which a connection is closed."""
+    """Seconds without a byte in either direction, after which a connection is closed."""
 
 
 _FDS_OF_PROCESS, _FDS_OF_POD, _FDS_OF_CONNECTION = 128, 2, 3
@@ -68,3 +71,33 @@ class PodShare:
             return False
         writer.write(data)
         return True
+
+
+class Activity:
+    """Time of the latest byte of one connection in either direction: while one side sends, the other may be silent."""
+
+    def __init__(self, idle_seconds: float) -> None:
+        self._idle_seconds = idle_seconds
+        self._latest = asyncio.get_running_loop().time()
+
+    async def of(self, move: Callable[[], Awaitable[T]]) -> T:
+        """Result of a read or write, which counts as activity when it is done.
+
+        Args:
+            move: Begins to read or write; nothing is lost if that is cancelled and begun again.
+
+        Raises:
+            TimeoutError: If no byte moved for too long, in this direction or the other.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            latest = self._latest
+            try:
+                async with asyncio.timeout_at(latest + self._idle_seconds) as limit:
+                    moved = await move()
+            except TimeoutError:
+                if self._latest == latest or not limit.expired():
+                    raise
+            else:
+                self._latest = loop.time()
+                return moved

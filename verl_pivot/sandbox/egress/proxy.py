@@ -9,12 +9,13 @@ import contextlib
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from verl_pivot.extras import extra
 from verl_pivot.sandbox.egress.addresses import is_of_this_machine, is_public
 from verl_pivot.sandbox.egress.client_hello import HelloError
 from verl_pivot.sandbox.egress.listed_hosts import Destination, ListedHost, listed_host
-from verl_pivot.sandbox.egress.pod_share import EgressBounds, PodShare
+from verl_pivot.sandbox.egress.pod_share import Activity, EgressBounds, PodShare
 from verl_pivot.sandbox.egress.proxy_request import ProxyRequest, Refused, read_request
 from verl_pivot.sandbox.egress.tls_opening import Streams, open_tls
 
@@ -154,7 +155,8 @@ class EgressProxy:
         except HelloError:  # there is no way left to tell the program
             return
         if has_bytes_left:
-            await _both(self._copy(near[0], far[1], share), self._copy(far[0], near[1], share))
+            activity = Activity(self.bounds.idle_seconds)
+            await _both(_copy(near[0], far[1], share, activity), _copy(far[0], near[1], share, activity))
 
     async def _forward(
         self,
@@ -166,50 +168,54 @@ class EgressProxy:
     ) -> None:
         """Send one request on, and its answer back; the end of the answer ends both directions."""
 
+        activity = Activity(self.bounds.idle_seconds)
+
         async def answer() -> bool:
-            await self._copy(far[0], near[1], share)
+            await _copy(far[0], near[1], share, activity)
             return False
 
-        await _both(self._send_request(request, parser, share, near[0], far[1]), answer())
+        await _both(_send_request(request, parser, share, (near[0], far[1]), activity), answer())
 
-    async def _send_request(
-        self,
-        request: h11.Request,
-        parser: h11.Connection,
-        share: PodShare,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-    ) -> bool:
-        sender = h11.Connection(h11.CLIENT)
-        event: h11.Event = request
-        while True:
-            try:
-                data = sender.send(event) or b""
-            except h11.LocalProtocolError:  # the body does not match its head
-                return False
-            if not share.spend(len(data)):
-                return False
-            writer.write(data)
-            await writer.drain()
-            if isinstance(event, h11.EndOfMessage):
-                return True
-            async with asyncio.timeout(self.bounds.idle_seconds):
-                event = await _next_event(parser, reader)
 
-    async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, share: PodShare) -> bool:
-        """Copy one direction to its end; False if the other direction has to end as well."""
-        while True:
-            async with asyncio.timeout(self.bounds.idle_seconds):
-                data = await reader.read(_READ_BYTES)
-            if not data:
-                if writer.can_write_eof():
-                    writer.write_eof()
-                return True
-            if not share.spend(len(data)):
-                return False
-            writer.write(data)
-            async with asyncio.timeout(self.bounds.idle_seconds):
-                await writer.drain()
+async def _send_request(
+    request: h11.Request,
+    parser: h11.Connection,
+    share: PodShare,
+    streams: Streams,
+    activity: Activity,
+) -> bool:
+    """Send a request on; False if the answer is not worth waiting for."""
+    reader, writer = streams
+    sender = h11.Connection(h11.CLIENT)
+    event: h11.Event = request
+    while True:
+        try:
+            data = sender.send(event) or b""
+        except h11.LocalProtocolError:  # the body does not match its head
+            return False
+        if not share.spend(len(data)):
+            return False
+        writer.write(data)
+        await activity.of(writer.drain)
+        if isinstance(event, h11.EndOfMessage):
+            return True
+        event = await activity.of(partial(_next_event, parser, reader))
+
+
+async def _copy(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, share: PodShare, activity: Activity
+) -> bool:
+    """Copy one direction to its end; False if the other direction has to end as well."""
+    while True:
+        data = await activity.of(partial(reader.read, _READ_BYTES))
+        if not data:
+            if writer.can_write_eof():
+                writer.write_eof()
+            return True
+        if not share.spend(len(data)):
+            return False
+        writer.write(data)
+        await activity.of(writer.drain)
 
 
 async def _readable(listener: socket.socket) -> None:

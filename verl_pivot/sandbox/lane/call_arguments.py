@@ -10,8 +10,9 @@ from verl_pivot.sandbox.lane.filter_code import ALLOW, by_value, fail
 # Offsets in struct seccomp_data.
 _FIRST, _SECOND, _THIRD, _FOURTH = 16, 24, 32, 40
 
-_NEW_NAMESPACES = 0x7E020080
-"""CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET,TIME}."""
+_REFUSED_CLONES = 0x7E020080 | 0x8000
+"""CLONE_NEW{NS,CGROUP,UTS,IPC,USER,PID,NET,TIME}, and CLONE_PARENT: such a child of a program would be a child of the
+zygote, which is outside of the pod and waits for its own children alone. No C library makes one."""
 _UNIX, _INTERNET = 1, (2, 10)
 _SOCKET_TYPE_BITS = 0xF
 _INTERNET_TYPES = (1, 2, 3)
@@ -56,7 +57,7 @@ _SCHED_IDLE, _POLICY_BITS = 5, 0xF
 
 
 def clone() -> bytes:
-    return by_value(_FIRST, (), ALLOW, bits=_NEW_NAMESPACES, found_bits=fail(errno.EPERM))
+    return by_value(_FIRST, (), ALLOW, bits=_REFUSED_CLONES, found_bits=fail(errno.EPERM))
 
 
 def ioctl() -> bytes:

@@ -11,7 +11,9 @@ from collections import deque
 from dataclasses import dataclass
 
 from verl_pivot.sandbox.lane.confinement import SHM_BYTES
+from verl_pivot.sandbox.lane.procfs import MemoryKills
 
+_memory_kills = MemoryKills()
 _MIB = 1024**2
 _ROOM_BYTES = 16 * _MIB
 """Bytes that a group may use above the limits, in addition to an eighth of the limit on memory. The watchdog, which
@@ -195,6 +197,16 @@ class PodGroup:
         """
         return not self.is_given_back and self._counted(b"oom_kill") > self._num_kills
 
+    def cpu_seconds(self) -> float | None:
+        """CPU time of all processes that were ever in it; None in version 1, which counts it elsewhere.
+
+        Also None for a group that was given back, which may be removed.
+        """
+        if self._folders.version == 1 or self.is_given_back:
+            return None
+        words = self._read(self._folders.memory, "cpu.stat").split()
+        return int(words[words.index(b"usage_usec") + 1]) / 1e6
+
     def remove(self) -> None:
         """Remove the group; if its last processes are just ending, it stays until the folder around it is removed."""
         for folder in self._folders.all:
@@ -232,6 +244,32 @@ class PodGroup:
 
     def _open(self, folder: int, file: str, flags: int) -> int:
         return os.open(f"{self.name}/{file}", flags | os.O_CLOEXEC, dir_fd=folder)
+
+
+def machine_ran_out(group: PodGroup | None, since: float) -> bool:
+    """Whether the kernel has killed processes of a pod because the machine, and not the pod, ran out of memory.
+
+    Args:
+        group: Control group of the pod; without one, any kill on the machine counts.
+        since: Time on the monotonic clock from which on a kill counts, where there is no group.
+    """
+    if group is None:
+        return _memory_kills.noticed_since(since)
+    return group.has_lost_processes() and not group.has_run_out()
+
+
+class CpuCounter:
+    """CPU seconds of the processes of a pod from now on, also of those that start and end unseen."""
+
+    def __init__(self, group: PodGroup | None) -> None:
+        self._group = group
+        self._before = None if group is None else group.cpu_seconds()
+
+    @property
+    def used_seconds(self) -> float:
+        """CPU seconds since the beginning; 0 where no group counts them."""
+        now = None if self._group is None else self._group.cpu_seconds()
+        return 0.0 if now is None or self._before is None else now - self._before
 
 
 class GroupPool:

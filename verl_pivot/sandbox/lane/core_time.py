@@ -12,7 +12,7 @@ from verl_pivot.sandbox.lane.procfs import ProcessStat, are_asleep, read_process
 _MAX_WAITS = 5.0
 _MAX_WAITED_SECONDS = 30.0
 """Time spent waiting for a core is granted on top of a wall limit: up to _MAX_WAITS times that limit, or up to
-_MAX_WAITED_SECONDS, whichever is more. Both stay below the time after which clients give up."""
+_MAX_WAITED_SECONDS, whichever is more. Clients give up later than both, see deadlines.deadline_for."""
 MANY_PROCESSES = 12
 """Number of processes of a program above which no time is granted. They wait for each other, and the times of a process
 that starts and ends between two looks are not known. A thread that ends leaves its CPU time to its process."""
@@ -37,9 +37,9 @@ _NO_TIME = CoreTime(0.0, 0.0)
 
 
 class Waiting:
-    """Time in which the processes of a program, living and ended, were ready to run and had no core.
+    """Time in which the threads of a program, living and ended, were ready to run and had no core.
 
-    The times of all processes are added up, but the sum is at most the elapsed time minus the CPU time of the program.
+    The times of all threads are added up, but the sum is at most the elapsed time minus the CPU time of the program.
     So a program gains no time by competing with itself.
     """
 
@@ -47,10 +47,11 @@ class Waiting:
         """Begin.
 
         Args:
-            before: {process id: times that the process had already, which do not count}.
+            before: {thread id: times that the thread had already, which do not count}; see core_times.
         """
         self._latest = dict(before)
         self._before = self._total = _sum(before.values())
+        self._counted_seconds = 0.0
         self._looked_at = self._stalled_since = -math.inf
         self._is_ready = False
         self.is_undecided = False
@@ -58,10 +59,10 @@ class Waiting:
         the process has a core. The kernel counts a wait only when the wait has ended."""
 
     def look(self, times: Mapping[int, CoreTime], *, is_ready: bool, now: float) -> None:
-        """Record the present times of all processes; the times of a process that has ended stay as they were.
+        """Record the present times of all threads; the times of a thread that has ended stay as they were.
 
         Args:
-            times: {process id: times of a living process}.
+            times: {thread id: times of a living thread}.
             is_ready: Whether one of the processes runs or is ready to run.
             now: Time on the monotonic clock.
         """
@@ -73,9 +74,13 @@ class Waiting:
         self._total, self._is_ready, self._looked_at = total, is_ready, now
 
     def note(self, times: Mapping[int, CoreTime]) -> None:
-        """Record times ahead of the next look, in case a process ends before it: {process id: its times}."""
-        for pid, latest in times.items():
-            self._latest[pid] = CoreTime(*map(max, self._latest.get(pid, _NO_TIME), latest))
+        """Record times ahead of the next look, in case a thread ends before it: {thread id: its times}."""
+        for thread, latest in times.items():
+            self._latest[thread] = CoreTime(*map(max, self._latest.get(thread, _NO_TIME), latest))
+
+    def note_counted(self, used_seconds: float) -> None:
+        """Record the CPU seconds of the whole program where something counts them, see control_groups.CpuCounter."""
+        self._counted_seconds = max(self._counted_seconds, used_seconds)
 
     def seconds(self, elapsed_seconds: float) -> float:
         """Seconds, out of `elapsed_seconds`, that the program had waited for a core by the latest look."""
@@ -86,7 +91,7 @@ class Waiting:
     @property
     def used_seconds(self) -> float:
         """CPU seconds that the program had used by the latest look."""
-        return self._total.used_seconds - self._before.used_seconds
+        return max(self._total.used_seconds - self._before.used_seconds, self._counted_seconds)
 
 
 def _sum(times: Collection[CoreTime]) -> CoreTime:
@@ -95,8 +100,8 @@ def _sum(times: Collection[CoreTime]) -> CoreTime:
 
 def look_at(waiting: Waiting, processes: Sequence[ProcessStat], now: float) -> None:
     """Record the times of `processes`, which are all living processes of a program."""
-    times = {process.pid: core_time(process) for process in processes}
-    waiting.look(times, is_ready=not are_asleep(tuple(times)), now=now)
+    times = core_times(processes)
+    waiting.look(times, is_ready=not are_asleep(tuple(process.pid for process in processes)), now=now)
 
 
 def note_crowd(waiting: Waiting, processes: Sequence[ProcessStat]) -> None:
@@ -143,10 +148,15 @@ def family(pid: int, shim_pid: int | None = None) -> list[ProcessStat]:
     return found
 
 
-def core_time(process: ProcessStat) -> CoreTime:
-    """Times of a process; waiting is summed over its living threads."""
-    waited = sum(_waited_seconds(process.pid, thread) for thread in _threads(process))
-    return CoreTime(process.cpu_seconds, waited)
+def core_times(processes: Collection[ProcessStat]) -> dict[int, CoreTime]:
+    """{thread id: times of a living thread}; the first thread of a process has the CPU time of all its threads."""
+    times = {}
+    for process in processes:
+        times[process.pid] = CoreTime(process.cpu_seconds, 0.0)
+        for thread in _threads(process):
+            used = process.cpu_seconds if thread == process.pid else 0.0
+            times[thread] = CoreTime(used, _waited_seconds(process.pid, thread))
+    return times
 
 
 def cpu_seconds_of_process(pid: int) -> float | None:

@@ -2,14 +2,17 @@
 
 import math
 import os
+import signal
 import socket
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from verl_pivot.sandbox.lane.answer_fields import is_cpu_limit
 from verl_pivot.sandbox.lane.answers import CREDENTIALS, HELLO, AnswerError, attested_pid
 from verl_pivot.sandbox.lane.capture import Capture
+from verl_pivot.sandbox.lane.control_groups import machine_ran_out
 from verl_pivot.sandbox.lane.event_loop import EventLoop
 from verl_pivot.sandbox.lane.pod_process import PodProcess
 from verl_pivot.sandbox.lane.pods import Pod
@@ -32,6 +35,7 @@ KILL_REASONS = {
     "cpu_limit": "the cell used up its CPU time and could not be interrupted",
     "memory_limit": "the session used more memory than its limit",
     "evicted": "the node ran out of memory",
+    "pod_ended": "something outside of the session ended its sandbox",
     "no_reply": "a call of a host function got no reply",
     "output_limit": "the cell wrote more output than is allowed",
 }
@@ -66,6 +70,8 @@ class Interpreter:
     """Descriptor of its scheduling statistics; None without /proc."""
     total_cpu_seconds: float = math.inf
     """CPU seconds after which the kernel ends it."""
+    used_at: float = field(default_factory=time.monotonic)
+    """Time on the monotonic clock at which its latest cell began, or it was started."""
     is_zygote_lost: bool = False
     """Whether the zygote that forked it is gone, so that nobody will report how it ended."""
 
@@ -77,6 +83,8 @@ class Interpreter:
     def expect_end(self, loop: EventLoop, reason: str) -> None:
         """Call `on_end` soon, as the process ends; with `reason`, unless its zygote reports before how it ended."""
         is_reported = self.process is not None and not self.is_zygote_lost
+        if not is_reported and machine_ran_out(self.shared.pod.group, self.used_at):
+            reason = "evicted"
         loop.after(_REPORT_SECONDS if is_reported else 0.0, partial(self.on_end, self, reason))
 
     def drain(self) -> None:
@@ -109,8 +117,11 @@ class Interpreter:
     def on_forked(self, pid: int) -> None: ...
 
     def on_exited(self, status: int, cpu_seconds: float, peak_bytes: int) -> None:
+        was_killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
         if self.shared.pod.has_run_out:
             self.on_end(self, KILL_REASONS["memory_limit"])
+        elif was_killed and machine_ran_out(self.shared.pod.group, self.used_at):
+            self.on_end(self, "evicted")
         else:
             self.on_end(self, _why_ended(status, cpu_seconds, self.total_cpu_seconds))
 

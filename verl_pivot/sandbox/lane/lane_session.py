@@ -6,6 +6,7 @@ goes on in a fresh interpreter with the next epoch, and a request for the old ep
 
 import os
 import signal
+import time
 from functools import partial
 
 from verl_pivot.sandbox.lane.answer_fields import NO_OUTPUT, cell_answer
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 
 _OWN_REASONS = ("memory_limit", "output_limit")
 """Reasons for a kill that are the session's own fault: limits that it exceeded."""
-_SYSTEM_REASONS = ("evicted", "no_reply")
+_SYSTEM_REASONS = ("evicted", "no_reply", "pod_ended")
 """Reasons for a kill that are not the session's fault."""
 
 
@@ -100,9 +101,9 @@ class LaneSession:
         return self._cell is not None or self._on_started is not None
 
     @property
-    def was_evicted(self) -> bool:
-        """Whether the latest interpreter was ended to make room for others."""
-        return self.last_reason == KILL_REASONS["evicted"]
+    def was_ended_by_system(self) -> bool:
+        """Whether the latest interpreter was ended through no fault of the session, as to make room for others."""
+        return self.last_reason in [KILL_REASONS[reason] for reason in _SYSTEM_REASONS]
 
     @property
     def pod(self) -> Pod | None:
@@ -140,6 +141,7 @@ class LaneSession:
         """Run one cell in the idle interpreter; `answer` also receives the cell's calls of host functions."""
         assert self.interpreter is not None, "a cell needs an interpreter"
         self.num_cells += 1
+        self.interpreter.used_at = time.monotonic()
         calls, pid = None, self.interpreter.pid
         if request["calls"] is not None and pid is not None:
             names = frozenset(each["name"] for each in self.functions)
@@ -214,7 +216,9 @@ class LaneSession:
     def _on_end(self, interpreter: Interpreter, reason: str) -> None:
         if interpreter is not self.interpreter:
             return
-        if self._cell is None and interpreter.pidfd is not None and interpreter.shared.pod.is_alive:
+        if not interpreter.shared.pod.is_alive and reason != "evicted":
+            reason = "pod_ended"
+        if self._cell is None and interpreter.pidfd is not None and reason not in _SYSTEM_REASONS:
             self._untold_loss = reason
         self.kill(reason)
 

@@ -13,6 +13,9 @@ _LOW_PRIORITY = 19
 _OOM_SCORE = 500
 _MANY_MAPPED_BYTES = 8 * 1024**3
 """Bytes of address space above which the page tables of a process count too: they take at most 1/512 of it."""
+_SHARED_COPIES = 2
+"""Number of interpreters whose shared memory counts for nothing without a look at what they share: a process that
+executes another program shares none."""
 _STOPPED = frozenset((b"T", b"Z", b"X"))
 _ASLEEP = frozenset((b"S", b"D", b"T", b"Z", b"X"))
 
@@ -79,7 +82,8 @@ class ProcessSnapshot:
         """
         members = self._members(shim_pid, pid)
         memory_bytes = sum(max(0, process.resident_bytes - shared_bytes) for process in members)
-        if memory_bytes > limit_bytes:
+        all_bytes = sum(process.resident_bytes for process in members) - _SHARED_COPIES * shared_bytes
+        if max(memory_bytes, all_bytes) > limit_bytes:
             memory_bytes = _exact_bytes(members)
         memory_bytes += sum(_page_table_bytes(process.pid) for process in members if _may_have_many_tables(process))
         return UsageSample(

@@ -8,11 +8,12 @@ from collections.abc import Callable
 
 from verl_pivot.sandbox.lane.answers import AnswerError, AnswerSocket
 from verl_pivot.sandbox.lane.call_receiver import CallReceiver
+from verl_pivot.sandbox.lane.control_groups import CpuCounter
 from verl_pivot.sandbox.lane.core_time import (
     LOOK_AGAIN_SECONDS,
     CoreTime,
     Waiting,
-    core_time,
+    core_times,
     cpu_seconds_of_process,
     family,
     granted_seconds,
@@ -88,9 +89,11 @@ class RunningCell:
         self._cpu_before = cpu_seconds_of_process(self._pid) or 0.0
         # Branches of a session have the same parent as its daemons, but are not daemons.
         self._shim_pid = interpreter.shared.pod.pid if interpreter.shared.num_users == 1 else None
-        before = {each.pid: core_time(each) for each in self._processes()}
+        before = core_times(self._processes())
         before[self._pid] = CoreTime(self._cpu_before, interpreter.starved_seconds)
         self._waiting = Waiting(before)
+        # Branches also share the group of the pod.
+        self._counter = CpuCounter(None if self._shim_pid is None else interpreter.shared.pod.group)
         self._socket = AnswerSocket(num_fields=2, max_bytes=max_bytes, max_total_bytes=2 * max_bytes)
         loop.on_readable(self._socket.fileno(), self._on_readable)
         self._look_seconds = wall_seconds / _NUM_LOOKS
@@ -143,6 +146,7 @@ class RunningCell:
         """Interrupt the cell if it is over a limit; time of waiting for a core is granted on top of the wall limit."""
         processes = self._processes()
         look_at(self._waiting, processes, time.monotonic())
+        self._waiting.note_counted(self._counter.used_seconds)
         elapsed = self.wall_seconds
         waited = self._waiting.seconds(elapsed)
         granted = granted_seconds(waited, self._wall_seconds)

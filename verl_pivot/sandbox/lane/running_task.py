@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import partial
 
 from verl_pivot.sandbox.lane.capture import Capture
+from verl_pivot.sandbox.lane.control_groups import CpuCounter, machine_ran_out
 from verl_pivot.sandbox.lane.core_time import LOOK_AGAIN_SECONDS, Waiting, family, granted_seconds, lacked_core, look_at
 from verl_pivot.sandbox.lane.event_loop import EventLoop, Timer
 from verl_pivot.sandbox.lane.pod_process import PodProcess
-from verl_pivot.sandbox.lane.procfs import MemoryKills, has_ended
+from verl_pivot.sandbox.lane.procfs import has_ended
 from verl_pivot.sandbox.lane.terminal import TerminalEnd
 from verl_pivot.sandbox.lane.zygote_handle import ANSWER_SECONDS
 
@@ -19,8 +20,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from verl_pivot.sandbox.lane.messages import LimitFields
     from verl_pivot.sandbox.lane.process_messages import LaneTask, ResourceLimits
-
-_memory_kills = MemoryKills()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,6 +94,7 @@ class RunningTask:
         """Whether it had so many processes that they wait for each other; no waiting time is granted then."""
         self.waiting = Waiting()
         """Time in which its processes were ready to run and had no core."""
+        self._counter = CpuCounter(None)
         self._paused_at: float | None = None
         self._paused_seconds = 0.0
         self._timer = Timer(lambda: None)
@@ -130,6 +130,7 @@ class RunningTask:
     def on_forked(self, pid: int) -> None:
         self.pid = pid
         self._forked_at = time.monotonic()
+        self._counter = CpuCounter(self.process.pod.group)
         if self._killed_by is None:
             self._timer.cancel()
             self._timer = self._loop.after(self._wall_seconds, self._on_wall)
@@ -197,10 +198,7 @@ class RunningTask:
 
     def _failure_of_machine(self, was_killed: bool) -> str | None:
         """Why the kernel killed the process, if the machine rather than the process is at fault."""
-        if not was_killed:
-            return None
-        group = self.process.pod.group
-        is_robbed = _memory_kills.noticed_since(self._forked_at) if group is None else group.has_lost_processes()
+        is_robbed = was_killed and machine_ran_out(self.process.pod.group, self._forked_at)
         return "the machine ran out of memory" if is_robbed else None
 
     def _starved_seconds(self, elapsed_seconds: float, now: float) -> float:
@@ -208,6 +206,7 @@ class RunningTask:
         if self.has_many_processes or not self._has_proc or self.pid is None:
             return 0.0
         look_at(self.waiting, family(self.pid, self.process.pod.pid), now)
+        self.waiting.note_counted(self._counter.used_seconds)
         return self.waiting.seconds(elapsed_seconds - self._paused_seconds)
 
     def _on_output(self, output: Capture) -> None:

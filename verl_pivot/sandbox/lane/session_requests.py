@@ -282,6 +282,6 @@ def answer_of_move(session: LaneSession, pod: Pod, moved: "FetchedFields", endin
     failure = ending.failure if ending.is_systems else "the machine had no core" if ending.had_no_core else None
     if failure is not None:
         session.kill(f"its files could not be moved: {failure}")
-    if failure is not None or (session.pod is not pod and session.was_evicted):
+    if failure is not None or (session.pod is not pod and session.was_ended_by_system):
         return {"kind": "lost", "reason": session.last_reason}
     return {"kind": "files", **moved}

@@ -16,6 +16,7 @@ from verl_pivot.sandbox.wire import decode_line
 
 QUEUE_SECONDS = 8.0
 """Seconds that a request may wait for a slot: verl's client waits 10 s beyond the timeouts, and tries again on 504."""
+_NO_CORE = "the machine had no core for the program within its time limit"
 _BUSY = frozenset({FailureKind.OVERLOADED, FailureKind.QUEUE_EXPIRED, FailureKind.SHUTTING_DOWN})
 
 
@@ -41,6 +42,8 @@ def run_code_execution(program: Program, num_bytes: int, remote: str | None, bac
 def run_code_response(body: RunCodeBody, line: bytes) -> web.Response:
     """HTTP answer: 200 with a status of the protocol, 422 for a mistake of the caller, 504 to ask for a retry."""
     outcome = decode_line(line)
+    if outcome.result is not None and outcome.result.had_no_core:
+        return _json(RunCodeAnswer(status=RunStatus.SANDBOX_ERROR, message=_NO_CORE), status=504)
     if outcome.result is not None:
         return _json(run_code_answer(body, outcome.result))
     assert outcome.failure is not None, line

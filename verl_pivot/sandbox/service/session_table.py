@@ -236,7 +236,10 @@ class SessionTable:
 
     def _missing(self, session_id: str) -> Failure:
         if session_id in self._expired:
-            message = f"session {session_id} was closed after {self._idle_seconds:.0f} s without use; open a new one"
+            message = (
+                f"session {session_id} was closed after {self._idle_seconds:.0f} s without use; open a new one, or "
+                "start the service with more --session-idle-seconds"
+            )
             return Failure(kind=FailureKind.SESSION_LOST, message=message)
         message = f"no session {session_id!r} is open here; open one first"
         return Failure(kind=FailureKind.SESSION_NOT_FOUND, message=message)

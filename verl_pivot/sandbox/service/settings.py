@@ -33,7 +33,9 @@ class ServiceSettings:
     """Name of the backend that /healthz shows."""
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     max_sessions: int = 1024
-    session_idle_seconds: float = 600.0
+    session_idle_seconds: float = 3600.0
+    """Seconds until an unused session is closed, as its client may be gone; a rollout that an update of the policy
+    interrupts uses none meanwhile."""
     drain_seconds: float = 10.0
     """Seconds that running programs get when the service stops."""
     body_seconds: float = 30.0
