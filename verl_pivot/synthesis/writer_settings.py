@@ -10,6 +10,7 @@ from typing import Self
 import yaml
 from pydantic import model_validator
 
+from verl_pivot.data.files import make_folder
 from verl_pivot.engines.chat import AnswerFormat
 from verl_pivot.engines.retries import Retries
 from verl_pivot.engines.server import sglang_server
@@ -95,6 +96,7 @@ def open_writers(
             served = str(each.model), each.server_flags
             if each.openai is None and served not in urls:
                 log = logs.with_name(f"{logs.name}.{role}.server.log")
+                make_folder(log.parent)
                 server = sglang_server(str(each.model), log=log, seed=seed, extra_flags=each.server_flags)
                 urls[served] = servers.enter_context(server)
             url = each.openai or urls[served]
