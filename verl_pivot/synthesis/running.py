@@ -1,9 +1,8 @@
 """SynthesisJob -> the output files of `verl-pivot synthesize`: made item by item within a budget, and resumable."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -102,21 +101,38 @@ async def opened_runner(job: SynthesisJob, folder: Path) -> AsyncIterator[Runner
 async def _make_items(
     job: SynthesisJob, journal: Journal, store: DraftStore, runner: Runner, on_items: Callable[[int], object]
 ) -> None:
-    """Make the unfinished items, several concurrently; the first error ends all of them."""
+    """Make the unfinished items, several concurrently; the first error ends all of them, and finished items stay."""
     waiting = ((number, item) for number, item in enumerate(items(job.recipe, job.inputs)) if not store.has(number))
-    committed_at = time.monotonic()
+    has_new, is_done = False, asyncio.Event()
+
+    def commit() -> None:
+        nonlocal has_new
+        if has_new:
+            journal.commit({})
+            has_new = False
 
     async def work() -> None:
-        nonlocal committed_at
+        nonlocal has_new
         for number, item in waiting:  # all workers share the iterator
             drafts = await runner.run(item)
             store.add(number, drafts, is_cut_short=is_cut_short(drafts))
+            has_new = True
             on_items(1)
-            if time.monotonic() - committed_at > _COMMIT_SECONDS:
-                journal.commit({})
-                committed_at = time.monotonic()
 
-    await all_at_once(work() for _ in range(job.concurrency))
+    async def work_all() -> None:
+        await all_at_once(work() for _ in range(job.concurrency))
+        is_done.set()
+
+    async def commit_regularly() -> None:
+        while not is_done.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(is_done.wait(), _COMMIT_SECONDS)
+            commit()
+
+    try:
+        await all_at_once([work_all(), commit_regularly()])
+    finally:
+        commit()
 
 
 def is_cut_short(drafts: Iterable[Draft]) -> bool:
