@@ -164,6 +164,18 @@ def test_items_that_had_finished_when_the_run_failed_are_not_made_again(
     assert later == [NUM_ITEMS - 1, 1]
 
 
+def test_a_resumed_run_knows_that_the_users_code_has_worked(tmp_path: Path) -> None:
+    recipe = "- copies\n- digit: {least: 0, breaks_at: [3/1]}\n"
+    writer = FailingWriter(lambda: True)
+
+    with pytest.raises(EngineError, match="the server is gone"):
+        made(tmp_path, recipe, concurrency=1, writer=writer)
+    report = made(tmp_path, recipe, concurrency=1, writer=FunctionWriter(writer.respond))
+
+    assert report.rejected == {"digit": {"user_code_failed": 1}}
+    assert report.num_kept == 2 * NUM_ITEMS - 1
+
+
 def test_finished_items_outlive_a_kill_while_a_later_one_takes_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

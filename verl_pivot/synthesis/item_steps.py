@@ -37,7 +37,7 @@ class ItemRunner:
         self._recipe, self._inputs, self._writers, self._gate = recipe, inputs, writers, gate
         self._recipe_seed = recipe_seed
         self.worked: set[str] = set()
-        """Labels of the steps that have run at least once without an error in the user's own code."""
+        """Labels of the steps that have run at least once without an error in the user's own code, in any run."""
         self.prepared: list[StepTrace] = []
         """Traces of the steps' preparation before the first draft."""
 

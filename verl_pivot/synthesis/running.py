@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.files import make_folder
 from verl_pivot.data.journal import Journal, open_journal
+from verl_pivot.data.json_values import as_list
 from verl_pivot.synthesis.asking import opened_gate
 from verl_pivot.synthesis.draft_store import DraftStore
 from verl_pivot.synthesis.drafts import Draft, StepTrace
@@ -16,9 +17,13 @@ from verl_pivot.synthesis.item_steps import OUT_OF_BUDGET, ItemRunner
 from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.outputs import OUTPUTS, SynthesisReport, write_outputs
 from verl_pivot.synthesis.recipes import RecipeStep, items
+from verl_pivot.types import JsonObject
 
 _COMMIT_SECONDS: Final = 1.0
 """Interval of commits in seconds; items that finish after the last commit before a kill -9 are made again."""
+
+_WORKED: Final = "worked"
+"""Key of the journal's state with the labels of `Runner.worked`."""
 
 
 class Runner(Protocol):
@@ -27,6 +32,11 @@ class Runner(Protocol):
     @property
     def prepared(self) -> Sequence[StepTrace]:
         """Traces of the steps' preparation before the first draft."""
+        ...
+
+    @property
+    def worked(self) -> set[str]:
+        """Labels of the steps that have run at least once without an error in the user's own code, in any run."""
         ...
 
     async def run(self, item: Draft) -> Sequence[Draft]:
@@ -66,11 +76,12 @@ async def _make_all(
 ) -> Sequence[StepTrace]:
     """Make all items; returns the traces of the steps' preparation before the first item."""
     async with opened_runner(job, journal.folder) as runner:
+        runner.worked.update(map(str, as_list(journal.state.get(_WORKED, []), _WORKED)))
         on_items(store.num_items)
         await _make_items(job, journal, store, runner, on_items)
         for step in job.recipe.cross_steps:
             await _choose_across(step, store, runner)
-    journal.commit({})
+    journal.commit(_state(runner))
     return runner.prepared
 
 
@@ -108,7 +119,7 @@ async def _make_items(
     def commit() -> None:
         nonlocal has_new
         if has_new:
-            journal.commit({})
+            journal.commit(_state(runner))
             has_new = False
 
     async def work() -> None:
@@ -133,6 +144,11 @@ async def _make_items(
         await all_at_once([work_all(), commit_regularly()])
     finally:
         commit()
+
+
+def _state(runner: Runner) -> JsonObject:
+    """State of a run for its journal, so that a resumed run rejects what an uninterrupted one would reject."""
+    return {_WORKED: sorted(runner.worked)}
 
 
 def is_cut_short(drafts: Iterable[Draft]) -> bool:
