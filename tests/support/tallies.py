@@ -108,6 +108,16 @@ class BrokenTally(Tally):
         raise KeyError("number")
 
 
+class SuperstitiousTally(Tally):
+    @tool
+    def tell(self, number: int) -> int:
+        """Tell a number; the sum so far comes back."""
+        if number == 13:
+            raise KeyError("number")
+        self.told.append(number)
+        return sum(self.told)
+
+
 class NamedTally(Tally):
     """Tally that cannot be made from metadata without a wanted sum."""
 

@@ -13,11 +13,11 @@ from tests.support.chat_server import chat_server, said
 from tests.support.direct_workshop import direct_workshop
 from tests.support.fake_engine import Answer
 from tests.support.linked_tools import refund_of
-from tests.support.tallies import DownTally, Tally
+from tests.support.tallies import BrokenTally, DownTally, Tally
 from tests.support.workshops import done, workshop
 from tests.synthesis.test_judging import shown
 from tests.synthesis.test_magnet import call
-from verl_pivot.errors import EngineError
+from verl_pivot.errors import EngineError, UserCodeError
 from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.error_variations import ErrorVariations, VariationsOptions
@@ -265,6 +265,11 @@ def test_what_was_not_run_to_its_outcome_replaces_nothing(
     assert numbers(draft) == [WRONG]
     assert draft.finding.reason == reason
     assert detail in draft.finding.detail
+
+
+def test_code_of_the_users_that_fails_behind_a_label_is_named() -> None:
+    with pytest.raises(UserCodeError, match=r"^task 0: environment BrokenTally\.tell raised KeyError: 'number'"):
+        verified(labelled(WRONG), tells(RIGHT), LABEL_WRONG, BrokenTally)
 
 
 def test_judges_without_a_majority_keep_no_label() -> None:

@@ -1,14 +1,20 @@
 """Rejection sampling: the estimated pass rate is unbiased, and the rollouts with the fewest calls stay."""
 
 import asyncio
+from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
 
 import pytest
 
+from tests.support.tallies import BrokenTally, SuperstitiousTally, Tally
+from tests.support.workshops import done, workshop
+from verl_pivot.errors import UserCodeError
+from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.rejection import FewestCallsOptions, RepeatedRollouts, fewest_calls, pass_rate
-from verl_pivot.types import Message, Role, ToolCall, Trajectory
+from verl_pivot.synthesis.rejection import FewestCallsOptions, RepeatedRollouts, TaskRollouts, fewest_calls, pass_rate
+from verl_pivot.synthesis.workshop import Inputs, Workshop
+from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
 
 
 @pytest.mark.parametrize(("num", "stop_at"), [(2, 2), (6, 2), (7, 3), (5, 5), (4, None)])
@@ -64,3 +70,41 @@ def test_the_fewest_calls_stay_and_equal_actions_stay_once() -> None:
 
 def test_ids_of_calls_are_no_difference() -> None:
     assert chosen([solved("a", "x"), solved("b", "x")], 2) == {"a": None, "b": "same_actions"}
+
+
+TASK: JsonObject = {"prompt": [{"role": "user", "content": "Reach 3."}], "metadata": '{"wanted": 3}'}
+
+
+def tell(number: int) -> str:
+    return f'<tool_call>\n{{"name": "tell", "arguments": {{"number": {number}}}}}\n</tool_call>'
+
+
+def rollouts(*written: Sequence[str], tally: type[Tally] = Tally) -> list[Draft]:
+    """The drafts of rollouts in which the policy writes these texts, turn by turn; after them it says "Done."."""
+
+    async def made() -> Sequence[Draft]:
+        return await TaskRollouts(RepeatedRollouts(num=len(written)))(Draft(id="tasks-1", task=TASK), work)
+
+    texts: dict[int, str] = {}
+    toolset = open_toolset(f"{tally.__module__}:{tally.__name__}")
+    work: Workshop = workshop(lambda question: texts.get(question.seed, "Done."), inputs=Inputs(toolset=toolset))
+    for number, turns in enumerate(written):
+        texts |= {work.seed(number, 1 + 2 * at, 0): text for at, text in enumerate(turns)}
+    return list(done(made()))
+
+
+def reasons(drafts: Sequence[Draft]) -> list[str | None]:
+    return [draft.finding and draft.finding.reason for draft in drafts]
+
+
+def test_a_rollout_in_which_the_users_code_fails_takes_no_other_rollout_of_its_task_with_it() -> None:
+    drafts = rollouts([tell(3)], [tell(2)], [tell(13)], [tell(1), tell(2)], tally=SuperstitiousTally)
+
+    assert reasons(drafts) == [None, "not_solved", "user_code_failed", None]
+    assert {draft.values["pass_rate"] for draft in drafts} == {2 / 3}
+    assert {draft.values["num_rollouts"] for draft in drafts} == {3}
+
+
+def test_code_that_works_in_no_rollout_of_a_task_is_named() -> None:
+    with pytest.raises(UserCodeError, match=r"^task tasks-1: environment BrokenTally\.tell raised KeyError: 'number'"):
+        rollouts([tell(3)], [tell(1)], tally=BrokenTally)

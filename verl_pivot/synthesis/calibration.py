@@ -29,7 +29,7 @@ from verl_pivot.synthesis.deviations import (
 )
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.guided_rollouts import guided_row, play_guided, prompt_of
-from verl_pivot.synthesis.rollouts import RolloutOptions
+from verl_pivot.synthesis.rollouts import RolloutOptions, check_code
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
@@ -124,13 +124,17 @@ class Calibrated:
     ) -> list[PlayedProblem]:
         """[num] conversations in which the policy continues after the given turns; each series has its own seeds."""
         num = self._options.num
-        return await all_at_once(
+        played = await all_at_once(
             play_guided(task.row, given, workshop, self._options, name=task.id, number=series * num + k)
             for k in range(num)
         )
+        check_code(played)
+        return played
 
     async def _play_given(self, task: _GuidedTask, given: Sequence[Message], workshop: Workshop) -> PlayedProblem:
-        return await play_guided(task.row, given, workshop, self._options, name=task.id, policy_goes_on=False)
+        played = await play_guided(task.row, given, workshop, self._options, name=task.id, policy_goes_on=False)
+        check_code([played])
+        return played
 
     async def _made(self, draft: Draft, task: _GuidedTask, deviation: Deviation, workshop: Workshop) -> Draft:
         """The draft with the trajectory that recovers from a deviation, or rejected with the reason."""

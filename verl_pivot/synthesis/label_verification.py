@@ -20,7 +20,7 @@ from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.greedy_probe import PROBE, PROBE_REASON, Probed, policy_action, probed_turn
 from verl_pivot.synthesis.guided_rollouts import guided_row, play_guided, prompt_of
 from verl_pivot.synthesis.judging import THREE_JUDGES, PairVerdict, judged_pair
-from verl_pivot.synthesis.rollouts import RolloutOptions
+from verl_pivot.synthesis.rollouts import RolloutOptions, check_code
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.turn_trajectories import ending_in
 from verl_pivot.synthesis.workshop import Workshop
@@ -123,6 +123,7 @@ class VerifiedLabel:
         before = [message for message in turn.state[len(prompt) :] if message.role is Role.ASSISTANT]
         row = guided_row(draft, trajectory, prompt)
         played = await play_guided(row, [*before, action], workshop, self._options, name=draft.item)
+        check_code([played])
         if not played.outcome.is_masked and not _is_state(played, turn.state):
             return _Continued(solves=False, detail="earlier calls give other results than recorded")
         outcome = played.outcome

@@ -14,7 +14,7 @@ from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.synthesis.drafts import PASS_RATE, Draft
-from verl_pivot.synthesis.rollouts import RolloutOptions, play_task, trajectory_of
+from verl_pivot.synthesis.rollouts import RolloutOptions, check_code, play_task, trajectory_of
 from verl_pivot.synthesis.steps import ChooseStep, choose_step, make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.types import Trajectory
@@ -67,6 +67,7 @@ class TaskRollouts:
         if draft.task is None:
             return [draft.rejected("no_task", "there is no task to play")]
         played = await self._played(draft, workshop)
+        check_code(played)
         outcomes = [each.outcome.passed for each in played if _is_decided(each)]
         rate = pass_rate(outcomes.count(True), len(outcomes), self._options.stop_at)
         return [self._rollout(draft, each, rate, len(outcomes)) for each in played]

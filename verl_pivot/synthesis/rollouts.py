@@ -105,10 +105,13 @@ async def play_task(
         name: Id of the task.
         number: Number of the rollout among those of the task, from which its seeds derive.
 
+    Returns:
+        The conversation. If the user's own code failed in it, it is masked, and the caller decides with `check_code`.
+
     Raises:
         ConfigError: If there are no tools, or nothing decides the outcome.
         DataError: If the row has no prompt, or no tool supports its content.
-        UserCodeError: If the code of the environment fails.
+        UserCodeError: If an environment cannot be created.
         EngineError: If the endpoint cannot be reached or keeps failing.
     """
     toolset = workshop.toolset("plays rollouts")
@@ -125,14 +128,23 @@ async def play_task(
     player = WorkshopPlayer(workshop=workshop, temperature=options.temperature)
     ended: list[PlayedProblem] = []
     outcome = await play_problem(job, player, problem, number, lambda message: None, ended.append)
-    if outcome.is_fault_of_code:
-        raise UserCodeError(f"task {name}: {outcome.detail}")
     if outcome.by == "nobody" and outcome.reason == "not_scored":
         raise ConfigError(
             f"task {name}: nothing decides the outcome of a rollout; give an environment with `score` as --tools, or "
             f"set reward_function of step {workshop.step}, such as verl.utils.reward_score:default_compute_score"
         )
     return ended[0]
+
+
+def check_code(rollouts: Sequence[PlayedProblem]) -> None:
+    """Refuse rollouts of a task in one of which the user's own code failed, unless it worked in another one.
+
+    Raises:
+        UserCodeError: If the code failed, and each rollout is masked.
+    """
+    fault = next((each for each in rollouts if each.outcome.is_fault_of_code), None)
+    if fault is not None and all(each.outcome.is_masked for each in rollouts):
+        raise UserCodeError(f"{fault.problem.place}: {fault.outcome.detail}")
 
 
 def trajectory_of(played: PlayedProblem, draft: Draft) -> Trajectory:
