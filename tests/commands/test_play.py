@@ -495,6 +495,13 @@ class Called(Environment):
     def order(self, amount: int = 1) -> str:
         '''Order.'''
         return {}["tea"]
+
+class Stuck(Environment):
+    async def score(self, answer):
+        return 1.0
+
+    async def close(self):
+        raise ConnectionResetError("reset by peer")
 """
 
 
@@ -503,7 +510,7 @@ class Called(Environment):
     [
         ("Made", 0, "--prompt: environment Made raised KeyError: 'nothing' ({file}, line 6, in __init__)"),
         ("Scored", 1, "--prompt: environment Scored.score returned 'good'"),
-        ("Closed", 1, "environment Closed.close raised RuntimeError: stuck ({file}, line 17, in close)"),
+        ("Closed", 1, "--prompt: environment Closed.close raised RuntimeError: stuck ({file}, line 17, in close)"),
         ("Called", 1, "--prompt: environment Called.order raised KeyError: 'tea' ({file}, line 23, in order)"),
     ],
 )
@@ -532,6 +539,20 @@ def test_a_fault_of_an_environment_masks_its_conversation_once_another_has_worke
     assert [(row["verdict"]["reason"], row["passed"]) for row in lines(out)] == [
         ("not_scored", None), ("user_code_failed", False), ("not_scored", None),
     ]  # fmt: skip
+
+
+def test_a_system_that_fails_while_an_environment_is_closed_masks_its_conversation(tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    out = tmp_path / "played.jsonl"
+
+    with chat_server([said("No.")]) as server:
+        said_error = refusal(f"{tmp_path}/faulty.py:Stuck", "--openai", server.url, "--prompt", "Two.", "--out", out)
+
+    detail = "environment Stuck.close raised ConnectionResetError: reset by peer"
+    assert said_error.startswith(f"every conversation was masked; the last failure: {detail}")
+    (row,) = lines(out)
+    assert row["passed"] is False
+    assert row["verdict"] == {"score": None, "by": "nobody", "reason": "system_failure", "detail": detail}
 
 
 def answered(**message: Any) -> Answer:

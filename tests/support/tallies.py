@@ -132,6 +132,24 @@ class DownTally(Tally):
         raise ConnectionError("no database")
 
 
+class StuckTally(Tally):
+    """Tally whose database restarts while a state with the wanted sum is closed."""
+
+    async def close(self) -> None:
+        await super().close()
+        if sum(self.told) == self.wanted:
+            raise ConnectionResetError("reset by peer")
+
+
+class LeakyTally(Tally):
+    """Tally whose own code fails while a state with the wanted sum is closed."""
+
+    async def close(self) -> None:
+        await super().close()
+        if sum(self.told) == self.wanted:
+            raise KeyError("socket")
+
+
 class BoastfulTally(Tally):
     """Tally that names an achieved task which its state does not solve."""
 

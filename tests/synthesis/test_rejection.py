@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from tests.support.tallies import BrokenTally, SuperstitiousTally, Tally
+from tests.support.tallies import BrokenTally, LeakyTally, StuckTally, SuperstitiousTally, Tally
 from tests.support.workshops import done, workshop
 from verl_pivot.errors import UserCodeError
 from verl_pivot.playing.running import open_toolset
@@ -103,6 +103,16 @@ def test_a_rollout_in_which_the_users_code_fails_takes_no_other_rollout_of_its_t
     assert reasons(drafts) == [None, "not_solved", "user_code_failed", None]
     assert {draft.values["pass_rate"] for draft in drafts} == {2 / 3}
     assert {draft.values["num_rollouts"] for draft in drafts} == {3}
+
+
+@pytest.mark.parametrize(("tally", "reason"), [(StuckTally, "system_failure"), (LeakyTally, "user_code_failed")])
+def test_a_failure_while_tools_are_closed_masks_its_rollout_alone(tally: type[Tally], reason: str) -> None:
+    drafts = rollouts([tell(3)], [tell(2)], tally=tally)
+
+    assert reasons(drafts) == [reason, "not_solved"]
+    assert {draft.values["num_rollouts"] for draft in drafts} == {1}
+    assert drafts[0].finding is not None
+    assert drafts[0].finding.detail.startswith(f"environment {tally.__name__}.close raised ")
 
 
 def test_code_that_works_in_no_rollout_of_a_task_is_named() -> None:
