@@ -14,7 +14,7 @@ from tests.support.direct_workshop import direct_workshop
 from tests.support.fake_engine import Answer
 from tests.support.linked_tools import refund_of
 from tests.support.tallies import BrokenTally, DownTally, Tally
-from tests.support.workshops import done, workshop
+from tests.support.workshops import done, refused, workshop
 from tests.synthesis.test_judging import shown
 from tests.synthesis.test_magnet import call
 from verl_pivot.errors import EngineError, UserCodeError
@@ -91,6 +91,14 @@ async def test_an_undecided_turn_is_left_to_the_outcomes_and_a_trajectory_withou
 async def test_logprobs_that_no_model_has_end_the_run(logprob: float) -> None:
     with pytest.raises(EngineError, match=r"impossible logprobs .*; set greedy_probe\.logprobs=false"):
         await probed([sure(said("No."), logprob)])
+
+
+async def test_a_turn_at_which_the_endpoint_refuses_the_question_is_rejected_alone() -> None:
+    work = workshop(lambda question: refused(question) if len(question.messages) == 5 else "No.")
+
+    drafts = await GreedyProbe(GreedyProbeOptions(logprobs=False))(Draft(id="0", trajectory=SHOP_ROW), work)
+
+    assert [draft.finding and draft.finding.reason for draft in drafts] == [None, None, "question_refused"]
 
 
 async def test_an_answer_that_is_no_action_is_a_failure_without_an_action() -> None:
@@ -366,6 +374,12 @@ async def test_a_variation_that_a_program_or_the_caller_refuses_is_rejected(answ
 
     assert [None if draft.finding is None else draft.finding.reason for draft in drafts] == [None, reason]
     assert len(requests) == len(answers)
+
+
+async def test_a_failed_turn_stays_where_the_writer_refuses_to_vary_it() -> None:
+    drafts = await ErrorVariations(VariationsOptions())(failed_at_refund(), workshop(refused))
+
+    assert [draft.finding and draft.finding.reason for draft in drafts] == [None, "question_refused"]
 
 
 async def test_the_next_draw_may_be_better() -> None:

@@ -28,6 +28,7 @@ from verl_pivot.synthesis.deviations import (
     recovering_turns,
 )
 from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.draws import made_or_refused
 from verl_pivot.synthesis.guided_rollouts import guided_row, play_guided, prompt_of
 from verl_pivot.synthesis.rollouts import RolloutOptions, check_code
 from verl_pivot.synthesis.steps import make_step
@@ -99,7 +100,8 @@ class Calibrated:
         for number, deviation in enumerate(by_loss(found)):
             if sum(each.finding is None for each in drafts) == options.max_per_trajectory:
                 break
-            drafts.append(await self._made(draft.made(number), task, deviation, workshop))
+            made = draft.made(number)
+            drafts.append(await made_or_refused(made, self._made(made, task, deviation, workshop)))
         detail = f"{len(found)} failed actions differ from the expert's, but each of them raises the value"
         return drafts or [draft.rejected("no_deviation", detail)]
 
