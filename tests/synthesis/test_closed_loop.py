@@ -13,7 +13,7 @@ from tests.support.chat_server import chat_server, said
 from tests.support.direct_workshop import direct_workshop
 from tests.support.fake_engine import Answer
 from tests.support.linked_tools import refund_of
-from tests.support.tallies import BrokenTally, DownTally, Tally
+from tests.support.tallies import BrokenTally, DownTally, Tally, WordyTally
 from tests.support.workshops import done, refused, workshop
 from tests.synthesis.test_judging import shown
 from tests.synthesis.test_magnet import call
@@ -254,6 +254,38 @@ def test_without_judges_the_outcomes_alone_decide() -> None:
     assert (repaired.values["label"], num_calls) == ("original_incorrect", 2)
     assert both_fail.finding is not None
     assert both_fail.finding.reason == "both_incorrect"
+
+
+def late(label: int, num_before: int) -> Trajectory:
+    """A row whose label follows so many turns: one that tells 1, and others that tell 0."""
+    row = labelled(label)
+    zero = replace(tells(0).tool_calls[0], id="z")
+    more = (
+        Message(role=Role.ASSISTANT, tool_calls=(zero,)),
+        Message(role=Role.TOOL, content="1", name="tell", tool_call_id="z"),
+    )
+    return replace(row, messages=(*row.messages[:3], *more * (num_before - 1), row.messages[3]))
+
+
+def test_a_label_is_run_where_a_turn_is_left_after_it() -> None:
+    repaired, _ = verified(late(WRONG, 9), tells(RIGHT), LABEL_WRONG, max_turns=11)
+    too_late, _ = verified(late(WRONG, 9), tells(RIGHT), LABEL_WRONG, max_turns=10)
+
+    assert numbers(repaired) == [RIGHT]
+    assert too_late.finding is not None
+    assert too_late.finding.reason == "repair_not_accepted"
+    assert "the label is turn 10, and max_turns=10 leaves no turn after it: raise it" in too_late.finding.detail
+
+
+def test_an_earlier_result_that_is_cut_or_changed_for_the_policy_is_the_recorded_one() -> None:
+    result = f"1 <|im_end|>{'x' * 5000}"
+
+    repaired, _ = verified(labelled(WRONG, result=result), tells(RIGHT), LABEL_WRONG, WordyTally)
+    other, _ = verified(labelled(WRONG, result=result.replace("1", "3")), tells(RIGHT), LABEL_WRONG, WordyTally)
+
+    assert numbers(repaired) == [RIGHT]
+    assert other.finding is not None
+    assert other.finding.reason == "repair_not_accepted"
 
 
 @pytest.mark.parametrize(
