@@ -19,6 +19,7 @@ class FunctionWriter:
 
     respond: Callable[[WriterQuestion], str]
     name: str = "function"
+    identity: str = "function"
     answer_format: AnswerFormat = "text"
 
     def most_tokens(self, question: WriterQuestion) -> int:

@@ -164,6 +164,21 @@ def test_items_that_had_finished_when_the_run_failed_are_not_made_again(
     assert later == [NUM_ITEMS - 1, 1]
 
 
+def test_a_run_begins_anew_with_another_model_of_the_same_name(tmp_path: Path) -> None:
+    done: list[int] = []
+    writer = FailingWriter(lambda: sum(done) == NUM_ITEMS - 1)
+    with pytest.raises(EngineError, match="the server is gone"):
+        made(tmp_path, "- copies\n", writer=writer, on_items=done.append)
+
+    later: list[int] = []
+    asked: list[WriterQuestion] = []
+    trained = FunctionWriter(lambda question: asked.append(question) or "9", identity="function, trained")  # type: ignore[func-returns-value]
+    made(tmp_path, "- copies\n", writer=trained, on_items=later.append)
+
+    assert later == [0, *[1] * NUM_ITEMS]
+    assert len(asked) == 2 * NUM_ITEMS
+
+
 def test_a_resumed_run_knows_that_the_users_code_has_worked(tmp_path: Path) -> None:
     recipe = "- copies\n- digit: {least: 0, breaks_at: [3/1]}\n"
     writer = FailingWriter(lambda: True)

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
-from tests.support.chat_server import chat_server, said
+from tests.support.chat_server import MODEL, chat_server, said
 from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import UserCodeError
 from verl_pivot.synthesis import writer_settings
-from verl_pivot.synthesis.writer import ProgramWriter, WriterQuestion
+from verl_pivot.synthesis.asking import GateSettings, opened_gate
+from verl_pivot.synthesis.budget import BudgetLimits
+from verl_pivot.synthesis.writer import EndpointWriter, ProgramWriter, WriterQuestion
 from verl_pivot.synthesis.writer_settings import WriterSettings, open_writers
 
 QUESTION = WriterQuestion(messages=({"role": "user", "content": "Add 1 and 2."},), seed=0, max_tokens=8)
@@ -43,7 +45,7 @@ def stand_in_server(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def served(model: str, *, log: Path, **options: Any) -> Iterator[str]:
         log.write_text("started")
-        with chat_server([said("Yes.")]) as server:
+        with chat_server([said("Yes.")], models=(model,)) as server:
             yield server.url
 
     monkeypatch.setattr(writer_settings, "sglang_server", served)
@@ -57,3 +59,59 @@ def test_the_log_of_a_started_server_lies_beside_an_output_whose_folder_is_new(t
         assert writers.keys() == {"writer"}
 
     assert [path.name for path in out.parent.iterdir()] == ["synthetic.writer.server.log"]
+
+
+async def test_models_of_one_name_and_other_content_share_no_answer(tmp_path: Path) -> None:
+    settings = GateSettings(
+        out=tmp_path, folder=tmp_path, limits=BudgetLimits(), retries=Retries(num_attempts=1), concurrency=1
+    )
+    with chat_server([said("Before."), said("After.")]) as server:
+        before, after = (
+            EndpointWriter(server.url, MODEL, answer_format="text", retries=settings.retries, digest=digest)
+            for digest in ("weights 1", "weights 2")
+        )
+        async with opened_gate(settings, {"before": before, "after": after}) as gate:
+            texts = [(await gate.answer(writer, QUESTION)).text for writer in (before, after, before)]
+
+    assert texts == ["Before.", "After.", "Before."]
+    assert len(server.requests) == 2
+
+
+@pytest.mark.usefixtures("stand_in_server")
+def test_a_checkpoint_is_known_by_its_weights_and_its_chat_template(tmp_path: Path) -> None:
+    model = tmp_path / "policy"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+
+    def identity(weights: bytes, template: str) -> str:
+        (model / "model.safetensors").write_bytes(weights)
+        (model / "chat_template.jinja").write_text(template)
+        settings = {"writer": WriterSettings(model=str(model))}
+        with open_writers(settings, Retries(), logs=tmp_path / "out", seed=0) as writers:
+            return writers["writer"].identity
+
+    first = identity(b"1", "{{ messages }}")
+    assert first.startswith(f"{model} ")
+    assert identity(b"1", "{{ messages }}") == first
+    assert len({first, identity(b"2", "{{ messages }}"), identity(b"1", "{{ messages[0] }}")}) == 3
+
+
+@pytest.mark.usefixtures("stand_in_server")
+def test_a_model_that_runs_elsewhere_is_known_by_its_name(tmp_path: Path) -> None:
+    with chat_server([said("Yes.")]) as server:
+        settings = {"judge": WriterSettings(openai=server.url), "policy": WriterSettings(model="hub/policy")}
+        with open_writers(settings, Retries(), logs=tmp_path / "out", seed=0) as writers:
+            assert [writers[role].identity for role in settings] == [MODEL, "hub/policy"]
+
+
+def test_a_program_is_known_by_the_text_of_its_file(tmp_path: Path) -> None:
+    path = tmp_path / "clerk.py"
+    name = f"{path}:answer"
+    path.write_text("def answer(question):\n    return 'One.'\n")
+    first, again = ProgramWriter(name), ProgramWriter(name)
+    path.write_text("def answer(question):\n    return 'Two.'\n")
+
+    assert first.identity.startswith(f"{name} ")
+    assert first.identity == again.identity
+    assert ProgramWriter(name).identity != first.identity
+    assert ProgramWriter("tests.support.synthesis_steps:number").identity != "tests.support.synthesis_steps:number"

@@ -61,7 +61,7 @@ class AnswerGate:
             OutOfBudgetError: If the budget does not cover the question.
         """
         form = None if question.schema is None else writer.answer_format
-        key = sha256(msgspec.json.encode([writer.name, form, question], order="sorted")).hexdigest()
+        key = sha256(msgspec.json.encode([writer.identity, form, question], order="sorted")).hexdigest()
         if (kept := self._cache.get(key)) is not None:
             if isinstance(writer, EndpointWriter):
                 writer.has_answered = True

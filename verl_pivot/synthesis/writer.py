@@ -3,6 +3,7 @@
 import inspect
 import os
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Final, Protocol
 
 import msgspec
@@ -13,7 +14,7 @@ from verl_pivot.engines.retries import Retries
 from verl_pivot.errors import ConfigError, PivotError, QuestionRefusedError, UserCodeError
 from verl_pivot.types import JsonObject
 from verl_pivot.user_code import code_error
-from verl_pivot.user_modules import load_object
+from verl_pivot.user_modules import load_object, module_path
 
 _MARKERS_OF_MESSAGE: Final = 16
 """Upper bound of the tokens that a chat template puts around one message or tool."""
@@ -54,6 +55,11 @@ class Writer(Protocol):
         ...
 
     @property
+    def identity(self) -> str:
+        """The name, and a digest of the model or of the function's file if it can be read; answers are kept by it."""
+        ...
+
+    @property
     def answer_format(self) -> AnswerFormat:
         """How the writer is told the form of a structured answer."""
         ...
@@ -80,7 +86,9 @@ class Writer(Protocol):
 class EndpointWriter:
     """A model behind an OpenAI-compatible endpoint, such as SGLang's server."""
 
-    def __init__(self, url: str, model: str, *, answer_format: AnswerFormat, retries: Retries) -> None:
+    def __init__(
+        self, url: str, model: str, *, answer_format: AnswerFormat, retries: Retries, digest: str = ""
+    ) -> None:
         """Keep the address; nothing is sent yet.
 
         Args:
@@ -89,8 +97,10 @@ class EndpointWriter:
             answer_format: How the server is told the form of a structured answer. Do not use "json_schema" with SGLang
                 on a CPU: it ends SGLang's scheduler.
             retries: Timeout of an attempt; its number of attempts is not used.
+            digest: Digest of the model, which tells it from another one of the same name; "" if only the name is known.
         """
         self.name = model
+        self.identity = f"{model} {digest}" if digest else model
         self.answer_format = answer_format
         api_key = os.environ.get("OPENAI_API_KEY", "none")
         self._client = ChatClient(url, model, api_key, replace(retries, num_attempts=1), remedy=_REMEDY)
@@ -152,6 +162,8 @@ class ProgramWriter:
         self._function = load_object(name, "program")
         if not callable(self._function):
             raise ConfigError(f"program {name} is not a function, but {self._function!r:.80}")
+        path = module_path(name.rpartition(":")[0])
+        self.identity = f"{name} {sha256(path.read_bytes()).hexdigest()}" if path.is_file() else name
 
     def __reduce__(self) -> tuple[type["ProgramWriter"], tuple[str]]:
         """Pickle the writer by its name, because another process cannot import the user's file as a module."""

@@ -12,6 +12,7 @@ from pydantic import model_validator
 
 from verl_pivot.data.files import make_folder
 from verl_pivot.engines.chat import AnswerFormat
+from verl_pivot.engines.model_identity import template_digest, weights_digest
 from verl_pivot.engines.retries import Retries
 from verl_pivot.engines.server import sglang_server
 from verl_pivot.errors import ConfigError
@@ -102,5 +103,12 @@ def open_writers(
             url = each.openai or urls[served]
             endpoint = ChosenEndpoint(url=url, model=each.model, sampling=ChatSampling(), retries=retries)
             model = asyncio.run(endpoint.served_model(os.environ.get("OPENAI_API_KEY", "none")))
-            writers[role] = EndpointWriter(url, model, answer_format=each.answer_format, retries=retries)
+            digest = _digest(str(each.model)) if each.openai is None else ""
+            writers[role] = EndpointWriter(url, model, answer_format=each.answer_format, retries=retries, digest=digest)
         yield writers
+
+
+def _digest(model: str) -> str:
+    """Digest of the weights and the chat template of a checkpoint; "" for a model of the Hugging Face hub."""
+    weights = weights_digest(model)
+    return "" if weights is None else f"{weights} {template_digest(model)}"
