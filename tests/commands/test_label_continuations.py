@@ -134,6 +134,8 @@ def adding(request: JsonObject) -> Answer:
     messages: Any = request["messages"]
     seed: Any = request["seed"]
     shown = [int(each["content"].split()[-1][:-1]) for each in messages if each["role"] == "tool"]
+    if not shown:  # the harmless question after a refusal
+        return said("Yes.")
     if shown[-1] == 5 or seed % 2:
         return said("Done.")
     return said(None, ("add", {"number": 5 - shown[-1]}))

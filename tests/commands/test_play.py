@@ -330,20 +330,38 @@ def test_empty_answers_are_asked_again_three_times(shop: str, tmp_path: Path, em
     assert failed["verdict"]["detail"] == "the endpoint returned no token 3 times in a row"
 
 
-def test_a_refused_request_masks_its_conversation_once_the_endpoint_has_answered(shop: str, tmp_path: Path) -> None:
+def test_a_refused_request_masks_its_conversation_if_the_endpoint_answers_others(shop: str, tmp_path: Path) -> None:
     too_long = Answer(body={"error": {"message": "maximum context length is 4096"}}, status=400)
-    rows, out = write_rows(tmp_path / "rows.jsonl", 3), tmp_path / "played.jsonl"
+    rows, out = write_rows(tmp_path / "rows.jsonl", 4), tmp_path / "played.jsonl"
 
-    with chat_server([said("No."), too_long, said("No.")]) as server:
+    with chat_server([too_long, said("Yes."), said("No."), too_long, said("Yes."), said("No.")]) as server:
         done = play(shop, "--openai", server.url, "--rows", rows, "--out", out, "--concurrency", "1")
 
     assert done.exit_code == 0, done.output
-    assert [row["rollout"]["stop_reason"] for row in lines(out)] == ["answered", "engine_failure", "answered"]
-    assert "maximum context length is 4096" in lines(out)[1]["verdict"]["detail"]
+    stop_reasons = [row["rollout"]["stop_reason"] for row in lines(out)]
+    assert stop_reasons == ["engine_failure", "answered", "engine_failure", "answered"]
+    assert "maximum context length is 4096" in lines(out)[0]["verdict"]["detail"]
     with chat_server([too_long]) as server:
         said_error = refusal(shop, "--openai", server.url, "--rows", rows)
     assert "maximum context length is 4096" in said_error
     assert "lower --max-response-tokens" in said_error
+
+
+@pytest.mark.parametrize("failure", [said("", end="abort"), Answer(body="out of memory", status=500)])
+def test_a_request_at_which_the_endpoint_fails_each_time_masks_its_conversation(
+    shop: str, tmp_path: Path, failure: Answer
+) -> None:
+    rows, out = write_rows(tmp_path / "rows.jsonl", 3), tmp_path / "played.jsonl"
+
+    with chat_server([said("No."), failure, failure, said("Yes."), said("No.")]) as server:
+        arguments = ["--openai", server.url, "--rows", rows, "--out", out, "--concurrency", "1", "--attempts", "2"]
+        done = play(shop, *arguments)
+
+    assert done.exit_code == 0, done.output
+    assert [row["rollout"]["stop_reason"] for row in lines(out)] == ["answered", "engine_failure", "answered"]
+    with chat_server([failure]) as server:
+        said_error = refusal(shop, "--openai", server.url, "--rows", rows, "--attempts", "1")
+    assert said_error.startswith(f"{server.url}/v1 kept a")
 
 
 def test_an_endpoint_that_dies_stops_the_command_and_keeps_what_had_ended(shop: str, tmp_path: Path) -> None:

@@ -3,19 +3,23 @@
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.support.chat_server import MODEL, chat_server, said
+from tests.support.fake_engine import Answer, fake_server
+from tests.support.linked_tools import make_tool
 from verl_pivot.engines.retries import Retries
-from verl_pivot.errors import UserCodeError
+from verl_pivot.errors import ConfigError, PivotError, QuestionRefusedError, UserCodeError
 from verl_pivot.synthesis import writer_settings
 from verl_pivot.synthesis.asking import GateSettings, opened_gate
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.writer import EndpointWriter, ProgramWriter, WriterQuestion
 from verl_pivot.synthesis.writer_settings import WriterSettings, open_writers
+from verl_pivot.types import JsonObject
 
 QUESTION = WriterQuestion(messages=({"role": "user", "content": "Add 1 and 2."},), seed=0, max_tokens=8)
 
@@ -115,3 +119,38 @@ def test_a_program_is_known_by_the_text_of_its_file(tmp_path: Path) -> None:
     assert first.identity == again.identity
     assert ProgramWriter(name).identity != first.identity
     assert ProgramWriter("tests.support.synthesis_steps:number").identity != "tests.support.synthesis_steps:number"
+
+
+def with_tool(name: str, seed: int) -> WriterQuestion:
+    return replace(QUESTION, seed=seed, tools=(make_tool(name, []),))
+
+
+@pytest.mark.parametrize(
+    ("refused", "known", "error"),
+    [
+        ({"bad"}, [with_tool("good", 0)], QuestionRefusedError),
+        ({"good", "bad"}, [QUESTION], ConfigError),
+        ({"bad"}, [], ConfigError),
+    ],
+    ids=["once tools were taken", "an endpoint without tools", "the first tools"],
+)
+async def test_tools_that_an_endpoint_refuses_are_those_of_one_draft_once_it_has_taken_others(
+    tmp_path: Path, refused: set[str], known: list[WriterQuestion], error: type[PivotError]
+) -> None:
+    def respond(path: str, body: JsonObject) -> Answer:
+        tools: Any = body.get("tools", [])
+        names = {tool["function"]["name"] for tool in tools}
+        return Answer(body={"error": "no such tools"}, status=400) if names & refused else said("Yes.")
+
+    settings = GateSettings(
+        out=tmp_path, folder=tmp_path, limits=BudgetLimits(), retries=Retries(num_attempts=1), concurrency=1
+    )
+    with fake_server(respond) as server:
+        for _ in range(2):  # the second time the known answers come from the cache
+            writer = EndpointWriter(server.url, MODEL, answer_format="text", retries=settings.retries)
+            async with opened_gate(settings, {"writer": writer}) as gate:
+                for question in known:
+                    await gate.answer(writer, question)
+                with pytest.raises(error, match="no such tools") as raised:
+                    await gate.answer(writer, with_tool("bad", 1))
+                assert type(raised.value) is error

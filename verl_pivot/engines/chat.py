@@ -25,6 +25,8 @@ _CLAIM_SECONDS: Final = 0.05
 _REMEDY: Final = "check that the server supports these parameters"
 _ABORTED: Final = ("abort", "aborted")
 """Values of finish_reason for an answer that the server gave up, for example because it was stopped."""
+HARMLESS_QUESTION: Final[tuple[JsonObject, ...]] = ({"role": "user", "content": "Answer with the word yes."},)
+"""Question that tells whether a server or a question is at fault, after the server has refused or failed at it."""
 
 
 class LikelyToken(msgspec.Struct, frozen=True):
@@ -213,7 +215,8 @@ class ChatClient:
             if answer is None:
                 raise UnavailableError(
                     f"{self._servers.url} kept aborting answers; see the server's log, and run the same command again "
-                    "once the server works"
+                    "once the server works",
+                    may_concern_one_question=True,
                 )
             return body, answer
 
