@@ -6,7 +6,7 @@ PivotError
   + ConfigError          a setting is missing, misspelt or contradicts another  -> the command stops before it starts
     + OptionsError       a verifier or the like does not take its options        -> from a row: undecided and counted
   + EngineError          an inference engine died, timed out or sent garbage    -> retried; the job stops, resumable
-    + QuestionRefusedError  an endpoint refuses one question, or fails at it   -> its draft is rejected and counted
+    + QuestionRefusedError  an endpoint refuses one question, or fails at it    -> its draft or samples are left out
   + OutOfBudgetError     a run has no tokens, calls or seconds left            -> the items not made are counted
   + VerifierError        no reward could be decided for too long                -> the run stops; its checkpoints stay
   + StateError           a training's state cannot be read or written          -> what needs it is masked and counted
