@@ -6,7 +6,7 @@ PivotError
   + ConfigError          a setting is missing, misspelt or contradicts another  -> the command stops before it starts
     + OptionsError       a verifier or the like does not take its options        -> from a row: undecided and counted
   + EngineError          an inference engine died, timed out or sent garbage    -> retried; the job stops, resumable
-    + QuestionRefusedError  an endpoint refuses one question of many           -> its draft is rejected and counted
+    + QuestionRefusedError  an endpoint refuses one question, or fails at it    -> its draft or samples are left out
   + OutOfBudgetError     a run has no tokens, calls or seconds left            -> the items not made are counted
   + VerifierError        no reward could be decided for too long                -> the run stops; its checkpoints stay
   + StateError           a training's state cannot be read or written          -> what needs it is masked and counted
@@ -59,7 +59,7 @@ class EngineError(PivotError, RuntimeError):
 
 
 class QuestionRefusedError(EngineError):
-    """An endpoint that has answered other questions refuses this one, for example because its context is too short."""
+    """An endpoint that answers other questions refuses this one, as too long for example, or fails at it each time."""
 
 
 class OutOfBudgetError(PivotError, RuntimeError):

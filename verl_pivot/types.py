@@ -274,8 +274,8 @@ class TurnProfile:
     samples: tuple[Sample, ...]
     """[num_samples]"""
     num_prompt_tokens: int | None
-    """Tokens of the rendered state; 0 if the model's chat template refuses it, None for profiles that others published
-    without this number."""
+    """Tokens of the rendered state; 0 if the model's chat template or each server refuses it, None for profiles that
+    others published without this number."""
 
     @property
     def scores(self) -> tuple[float, ...]:

@@ -67,18 +67,19 @@ def load_object(name: str, kind: str) -> Any:
     if not module or not attribute:
         raise ConfigError(f"{kind} {name!r} must be 'package.module:name' or 'folder/file.py:name'")
     load_modules([module], kind)
-    loaded = sys.modules[_name_of_file(Path(module), kind) if module.endswith(".py") else module]
+    loaded = sys.modules[_name_of_file(Path(module)) if module.endswith(".py") else module]
     if not hasattr(loaded, attribute):
         raise ConfigError(f"{kind} {name!r}: {module} has no {attribute!r}")
     return getattr(loaded, attribute)
 
 
-def _name_of_file(path: Path, kind: str) -> str:
-    return f"verl_pivot_{kind}_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+def _name_of_file(path: Path) -> str:
+    """Name of a file's module, the same for whatever the file is used as, so that the file is executed once."""
+    return f"verl_pivot_user_{path.stem}_{sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
 
 
 def _import_file(path: Path, kind: str) -> None:
-    name = _name_of_file(path, kind)
+    name = _name_of_file(path)
     if name in sys.modules:
         return
     if not path.is_file():

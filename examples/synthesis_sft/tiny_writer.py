@@ -57,7 +57,7 @@ class TinyWriter:
     answer_format: AnswerFormat = "text"
 
     def __init__(self, policy: TinyPolicy, name: str) -> None:
-        self._policy, self.name = policy, name
+        self._policy, self.name, self.identity = policy, name, name
 
     def most_tokens(self, question: WriterQuestion) -> int:
         return 0

@@ -36,7 +36,7 @@ from verl_pivot.types import Verdict
 
 class Sum(Environment):
     def __init__(self, metadata):
-        self.total, self.goal = 0, metadata["goal"]
+        self.total, self.goal, self.is_jammed = 0, metadata["goal"], False
 
     @tool
     def add(self, number: int) -> str:
@@ -50,6 +50,12 @@ class Sum(Environment):
         raise ConnectionError("the database is down")
 
     @tool
+    def jam(self) -> str:
+        '''Let the end fail.'''
+        self.is_jammed = True
+        return f"The sum is {self.total}."
+
+    @tool
     def clock(self) -> str:
         '''What no second call answers alike.'''
         return str(time.monotonic_ns())
@@ -58,6 +64,10 @@ class Sum(Environment):
         if answer is not None and "unclear" in answer.content:
             return Verdict.undecided("unclear")
         return float(self.total == self.goal and answer is not None)
+
+    async def close(self):
+        if self.is_jammed:
+            raise ConnectionError("the database is down")
 
 def search(query: str) -> str:
     '''Look it up.'''
@@ -124,6 +134,8 @@ def adding(request: JsonObject) -> Answer:
     messages: Any = request["messages"]
     seed: Any = request["seed"]
     shown = [int(each["content"].split()[-1][:-1]) for each in messages if each["role"] == "tool"]
+    if not shown:  # the harmless question after a refusal
+        return said("Yes.")
     if shown[-1] == 5 or seed % 2:
         return said("Done.")
     return said(None, ("add", {"number": 5 - shown[-1]}))
@@ -289,14 +301,24 @@ def test_a_turn_with_neither_call_nor_answer_reads_the_retry_message(folder: Pat
     assert "never closed\nMy previous action is invalid." in last[-1]["content"]
 
 
-@pytest.mark.parametrize("crashing", ["tool", "endpoint"])
-def test_what_the_system_got_wrong_leaves_the_turn_out_and_is_no_label(folder: Path, crashing: str) -> None:
+@pytest.mark.parametrize(
+    ("failure", "told"),
+    [
+        (said(None, ("crash", {})), "environment Sum.crash raised"),
+        (said(None, ("jam", {})), "environment Sum.close raised"),
+        (Answer(body="too long", status=400), "http://"),
+    ],
+    ids=["tool", "end", "endpoint"],
+)
+def test_what_the_system_got_wrong_leaves_the_turn_out_and_is_no_label(
+    folder: Path, failure: Answer, told: str
+) -> None:
     """One of four continuations of the first turn fails; running the same command again tries that turn again."""
 
     def failing(request: JsonObject) -> Answer:
         messages: Any = request["messages"]
         if len(messages) == 3 and request["seed"] == 2 and is_down:
-            return said(None, ("crash", {})) if crashing == "tool" else Answer(body="too long", status=400)
+            return failure
         return adding(request)
 
     is_down = True
@@ -309,7 +331,7 @@ def test_what_the_system_got_wrong_leaves_the_turn_out_and_is_no_label(folder: P
     assert down.exit_code == 0, down.output
     assert [(row["id"], row["label"]) for row in rows] == [("1:a_0_0:1", 0.5)]
     assert "left out" in down.output
-    assert "the system failed: " + ("environment Sum.crash raised" if crashing == "tool" else server.url) in down.output
+    assert f"the system failed: {told}" in down.output
     assert [row["label"] for row in rows_of(folder)] == [0.5, 0.5]
 
 

@@ -330,20 +330,38 @@ def test_empty_answers_are_asked_again_three_times(shop: str, tmp_path: Path, em
     assert failed["verdict"]["detail"] == "the endpoint returned no token 3 times in a row"
 
 
-def test_a_refused_request_masks_its_conversation_once_the_endpoint_has_answered(shop: str, tmp_path: Path) -> None:
+def test_a_refused_request_masks_its_conversation_if_the_endpoint_answers_others(shop: str, tmp_path: Path) -> None:
     too_long = Answer(body={"error": {"message": "maximum context length is 4096"}}, status=400)
-    rows, out = write_rows(tmp_path / "rows.jsonl", 3), tmp_path / "played.jsonl"
+    rows, out = write_rows(tmp_path / "rows.jsonl", 4), tmp_path / "played.jsonl"
 
-    with chat_server([said("No."), too_long, said("No.")]) as server:
+    with chat_server([too_long, said("Yes."), said("No."), too_long, said("Yes."), said("No.")]) as server:
         done = play(shop, "--openai", server.url, "--rows", rows, "--out", out, "--concurrency", "1")
 
     assert done.exit_code == 0, done.output
-    assert [row["rollout"]["stop_reason"] for row in lines(out)] == ["answered", "engine_failure", "answered"]
-    assert "maximum context length is 4096" in lines(out)[1]["verdict"]["detail"]
+    stop_reasons = [row["rollout"]["stop_reason"] for row in lines(out)]
+    assert stop_reasons == ["engine_failure", "answered", "engine_failure", "answered"]
+    assert "maximum context length is 4096" in lines(out)[0]["verdict"]["detail"]
     with chat_server([too_long]) as server:
         said_error = refusal(shop, "--openai", server.url, "--rows", rows)
     assert "maximum context length is 4096" in said_error
     assert "lower --max-response-tokens" in said_error
+
+
+@pytest.mark.parametrize("failure", [said("", end="abort"), Answer(body="out of memory", status=500)])
+def test_a_request_at_which_the_endpoint_fails_each_time_masks_its_conversation(
+    shop: str, tmp_path: Path, failure: Answer
+) -> None:
+    rows, out = write_rows(tmp_path / "rows.jsonl", 3), tmp_path / "played.jsonl"
+
+    with chat_server([said("No."), failure, failure, said("Yes."), said("No.")]) as server:
+        arguments = ["--openai", server.url, "--rows", rows, "--out", out, "--concurrency", "1", "--attempts", "2"]
+        done = play(shop, *arguments)
+
+    assert done.exit_code == 0, done.output
+    assert [row["rollout"]["stop_reason"] for row in lines(out)] == ["answered", "engine_failure", "answered"]
+    with chat_server([failure]) as server:
+        said_error = refusal(shop, "--openai", server.url, "--rows", rows, "--attempts", "1")
+    assert said_error.startswith(f"{server.url}/v1 kept a")
 
 
 def test_an_endpoint_that_dies_stops_the_command_and_keeps_what_had_ended(shop: str, tmp_path: Path) -> None:
@@ -495,6 +513,13 @@ class Called(Environment):
     def order(self, amount: int = 1) -> str:
         '''Order.'''
         return {}["tea"]
+
+class Stuck(Environment):
+    async def score(self, answer):
+        return 1.0
+
+    async def close(self):
+        raise ConnectionResetError("reset by peer")
 """
 
 
@@ -503,7 +528,7 @@ class Called(Environment):
     [
         ("Made", 0, "--prompt: environment Made raised KeyError: 'nothing' ({file}, line 6, in __init__)"),
         ("Scored", 1, "--prompt: environment Scored.score returned 'good'"),
-        ("Closed", 1, "environment Closed.close raised RuntimeError: stuck ({file}, line 17, in close)"),
+        ("Closed", 1, "--prompt: environment Closed.close raised RuntimeError: stuck ({file}, line 17, in close)"),
         ("Called", 1, "--prompt: environment Called.order raised KeyError: 'tea' ({file}, line 23, in order)"),
     ],
 )
@@ -532,6 +557,20 @@ def test_a_fault_of_an_environment_masks_its_conversation_once_another_has_worke
     assert [(row["verdict"]["reason"], row["passed"]) for row in lines(out)] == [
         ("not_scored", None), ("user_code_failed", False), ("not_scored", None),
     ]  # fmt: skip
+
+
+def test_a_system_that_fails_while_an_environment_is_closed_masks_its_conversation(tmp_path: Path) -> None:
+    (tmp_path / "faulty.py").write_text(FAULTY)
+    out = tmp_path / "played.jsonl"
+
+    with chat_server([said("No.")]) as server:
+        said_error = refusal(f"{tmp_path}/faulty.py:Stuck", "--openai", server.url, "--prompt", "Two.", "--out", out)
+
+    detail = "environment Stuck.close raised ConnectionResetError: reset by peer"
+    assert said_error.startswith(f"every conversation was masked; the last failure: {detail}")
+    (row,) = lines(out)
+    assert row["passed"] is False
+    assert row["verdict"] == {"score": None, "by": "nobody", "reason": "system_failure", "detail": detail}
 
 
 def answered(**message: Any) -> Answer:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -34,3 +35,21 @@ def test_only_another_process_that_writes_the_output_is_told_as_such(tmp_path: P
 
     assert str(locked.value) == f"{out} is being written by another process; wait for it, or choose another --out"
     assert str(refused.value).startswith(f"{out} cannot be written: Resource temporarily unavailable; ")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError(errno.ECONNRESET, "reset by peer"),
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+        TimeoutError(),
+        OSError("?"),
+    ],
+)
+def test_a_connection_that_fails_in_a_job_is_not_told_as_a_file_that_cannot_be_written(
+    tmp_path: Path, error: OSError
+) -> None:
+    with pytest.raises(type(error)) as raised, open_journal(tmp_path / "out", {}):
+        raise error
+
+    assert raised.value is error

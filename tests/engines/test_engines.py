@@ -3,6 +3,7 @@
 import threading
 from itertools import count
 from time import monotonic
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,12 @@ from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.types import Json, JsonObject
 
 QUICK = Retries(num_attempts=3, longest_wait_seconds=0.01, timeout_seconds=5.0)
+
+
+ABORTED: dict[str, Json] = {
+    "/generate": [sglang_sample([2], end="abort")],
+    "/v1/completions": openai_answer("hi", end="abort"),
+}
 
 
 async def generate(url: str, n: int = 2, sampling: Sampling | None = None) -> tuple[Completion, ...]:
@@ -123,7 +130,6 @@ async def test_a_refused_request_is_the_users_error_and_is_not_retried() -> None
         ([sglang_sample([2])], "was asked for 2 samples and answered"),
         ([{"text": "a"}, {"text": "b"}], "a sample that lacks text, output_ids or finish_reason"),
         ([sglang_sample([2]) | {"output_ids": ["x"]}] * 2, "a sample that lacks text, output_ids or finish_reason"),
-        ([sglang_sample([2], end="abort")] * 2, "aborted the request"),
     ],
 )
 async def test_an_unreadable_answer_is_an_engine_error_and_never_a_sample(body: "Json | bytes", message: str) -> None:
@@ -134,6 +140,25 @@ async def test_an_unreadable_answer_is_an_engine_error_and_never_a_sample(body: 
         await generate(server.url)
 
     assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("ask", [generate, complete])
+async def test_a_request_that_the_server_aborts_is_sent_again(ask: Any) -> None:
+    def answer(path: str, body: JsonObject) -> Answer:
+        end = "abort" if len(server.requests) % 3 else "stop"
+        return Answer(body=openai_answer("hi", end=end) if "prompt" in body else [sglang_sample([2], end=end)])
+
+    with fake_server(answer) as server:
+        completions = await ask(server.url, 1)
+        assert len(server.requests) == 3
+        assert len(completions) == 1
+
+    with (
+        fake_server(lambda path, body: Answer(body=ABORTED[path])) as server,
+        pytest.raises(EngineError, match=r"aborted the request.*; see its log"),
+    ):
+        await ask(server.url, 1)
+    assert len(server.requests) == 3
 
 
 async def test_a_url_that_is_no_inference_server_is_an_engine_error() -> None:
@@ -178,9 +203,9 @@ async def test_an_openai_server_without_token_ids_is_read_by_its_text() -> None:
         (Answer(body="loading", status=503), EngineError, "kept answering with status 503"),
         (Answer(body="", status=0), EngineError, "cannot be reached"),
         (
-            Answer(body={"choices": [{"text": "a", "finish_reason": "abort"}]}),
+            Answer(body={"choices": [{"text": "a", "finish_reason": "tired"}]}),
             EngineError,
-            "Invalid enum value 'abort'",
+            "Invalid enum value 'tired'",
         ),
         (Answer(body="prompt must be text", status=422), ConfigError, "refused the request"),
         (Answer(body="no such key", status=401), ConfigError, "refused the key .*set the environment variable"),

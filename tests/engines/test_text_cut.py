@@ -28,6 +28,16 @@ class LongestLetters(Letters):
         return super().encode(text, add_special_tokens=add_special_tokens)
 
 
+class Runs(Letters):
+    """A tokenizer with one token for each 128 spaces, as those of common models have."""
+
+    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
+        return [token for part in text.split(" " * 128) for token in (0, *map(ord, part))][1:]
+
+    def decode(self, token_ids: list[int]) -> str:
+        return "".join(chr(token) if token else " " * 128 for token in token_ids)
+
+
 def test_texts_that_fit_stay_as_they_are() -> None:
     assert fit_together(["a" * 50, "b" * 50], [0, 1], 100, Letters()) == ["a" * 50, "b" * 50]
 
@@ -80,6 +90,14 @@ def test_a_text_of_a_hundred_megabytes_is_cut_in_little_time() -> None:
     huge, small = fit_together(["a" * 100_000_000, "b" * 100], [0, 1], 1000, Letters())
 
     assert len(huge) <= 900
+    assert small == "b" * 100
+
+
+def test_a_text_of_few_tokens_for_its_length_is_cut_where_they_are_too_many() -> None:
+    spaces, small = fit_together([" " * 128 * 16_000, "b" * 100], [0, 1], 8192, Runs())
+
+    assert len(Runs().encode(spaces, add_special_tokens=False)) <= 8092
+    assert "characters left out] ..." in spaces
     assert small == "b" * 100
 
 

@@ -28,6 +28,7 @@ class ConfusedClerk:
     """Careful policy that, in three of four draws, counts where the task asks for a sum."""
 
     name: str = "clerk"
+    identity: str = "clerk"
     answer_format: AnswerFormat = "text"
 
     def most_tokens(self, question: WriterQuestion) -> int:

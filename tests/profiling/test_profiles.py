@@ -31,6 +31,7 @@ from verl_pivot.data.turns import turns
 from verl_pivot.engines.engine import Completion, Sampling
 from verl_pivot.engines.pool import EnginePool
 from verl_pivot.engines.rendering import ActionText
+from verl_pivot.engines.retries import UnavailableError
 from verl_pivot.engines.sglang_engine import SGLangEngine
 from verl_pivot.errors import ConfigError, DataError, EngineError, StateRefusedError
 from verl_pivot.profiling.early_stopping import EarlyStop
@@ -417,6 +418,48 @@ async def test_a_lost_endpoint_is_tried_again_later() -> None:
 
     assert lost == ["http://back died (endpoints left: 1)"]
     assert (len(engine.prompts), len(other.prompts)) == (2, 2)
+
+
+class Frail(ScriptedEngine):
+    """Engine that fails, each time, at prompts of 17 tokens or more."""
+
+    num_failures = 0
+
+    async def generate(self, prompt_ids: Sequence[int], sampling: Sampling, n: int) -> tuple[Completion, ...]:
+        if len(prompt_ids) >= 17:
+            self.num_failures += 1
+            raise UnavailableError(f"{self.url} is out of memory", may_concern_one_question=True)
+        return await super().generate(prompt_ids, sampling, n)
+
+
+async def test_a_prompt_at_which_each_endpoint_fails_has_no_samples_and_takes_no_endpoint_out(tmp_path: Path) -> None:
+    path, said = tmp_path / "profile.jsonl", list[str]()
+    one, two = Frail(half_right, "http://one"), Frail(half_right, "http://two")
+    with open_profile(path, make_settings()) as writer:
+        pool = EnginePool([one, two], said.append)
+        profiler = Profiler(
+            renderer=ByteRenderer(), pool=pool, settings=make_settings(), seed=0, totals=Totals(), say=said.append
+        )
+        three_turns = turns(make_trajectory(num_turns=3))  # prompts of 3, 10 and 17 tokens
+        await profile_turns(three_turns, profiler, writer, concurrency=1, on_turn=lambda: None)
+
+    profiles = read_profiles(path)
+    assert [(index, len(profiles[TurnKey("t", index)].samples)) for index in range(3)] == [(0, 2), (1, 2), (2, 0)]
+    assert outcome(profiles[TurnKey("t", 2)]) is TurnOutcome.UNDECIDED
+    assert (one.num_failures, two.num_failures) == (1, 1)
+    assert said == [
+        "Turn t:2, and perhaps others, gets no samples: no server samples its prompt (each endpoint fails at it, and "
+        "samples other prompts: http://two is out of memory)."
+    ]
+
+
+async def test_a_prompt_at_which_one_endpoint_fails_is_sampled_by_another(tmp_path: Path) -> None:
+    path, frail = tmp_path / "profile.jsonl", Frail(half_right, "http://frail")
+
+    lost = await run(path, [make_trajectory(num_turns=3)], frail, ScriptedEngine(half_right), concurrency=1)
+
+    assert (lost, frail.num_failures) == ([], 1)
+    assert [len(profile.samples) for profile in read_profiles(path).values()] == [2, 2, 2]
 
 
 async def test_with_no_endpoint_left_finished_turns_are_kept(tmp_path: Path) -> None:

@@ -108,6 +108,16 @@ class BrokenTally(Tally):
         raise KeyError("number")
 
 
+class SuperstitiousTally(Tally):
+    @tool
+    def tell(self, number: int) -> int:
+        """Tell a number; the sum so far comes back."""
+        if number == 13:
+            raise KeyError("number")
+        self.told.append(number)
+        return sum(self.told)
+
+
 class NamedTally(Tally):
     """Tally that cannot be made from metadata without a wanted sum."""
 
@@ -120,6 +130,31 @@ class DownTally(Tally):
     def tell(self, number: int) -> int:
         """Tell a number."""
         raise ConnectionError("no database")
+
+
+class StuckTally(Tally):
+    """Tally whose database restarts while a state with the wanted sum is closed."""
+
+    async def close(self) -> None:
+        await super().close()
+        if sum(self.told) == self.wanted:
+            raise ConnectionResetError("reset by peer")
+
+
+class LeakyTally(Tally):
+    """Tally whose own code fails while a state with the wanted sum is closed."""
+
+    async def close(self) -> None:
+        await super().close()
+        if sum(self.told) == self.wanted:
+            raise KeyError("socket")
+
+
+class WordyTally(Tally):
+    @tool
+    def tell(self, number: int) -> str:  # type: ignore[override]  # a longer answer
+        """Tell a number; the sum so far comes back, with a mark of a chat template and 5,000 other characters."""
+        return f"{super().tell(number)} <|im_end|>{'x' * 5000}"
 
 
 class BoastfulTally(Tally):

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from verl_pivot.engines.chat import AnswerFormat, ChatAnswer
+from verl_pivot.errors import QuestionRefusedError
 from verl_pivot.synthesis.workshop import Inputs, Workshop
 from verl_pivot.synthesis.writer import Writer, WriterQuestion
 
@@ -18,6 +19,7 @@ class FunctionWriter:
 
     respond: Callable[[WriterQuestion], str]
     name: str = "function"
+    identity: str = "function"
     answer_format: AnswerFormat = "text"
 
     def most_tokens(self, question: WriterQuestion) -> int:
@@ -29,6 +31,11 @@ class FunctionWriter:
 
     async def close(self) -> None:
         """Do nothing: a function holds nothing open."""
+
+
+def refused(question: WriterQuestion) -> str:
+    """The answer of an endpoint that refuses every question."""
+    raise QuestionRefusedError("the answer is withheld")
 
 
 class OpenGate:

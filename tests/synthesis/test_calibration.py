@@ -13,6 +13,7 @@ from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
 from verl_pivot.data.turns import turns
 from verl_pivot.engines.retries import Retries
+from verl_pivot.errors import QuestionRefusedError
 from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.deviations import Deviation, by_loss, mean_outcome
@@ -125,6 +126,16 @@ def says_nothing(question: WriterQuestion) -> Any:
 
 def speaks_for_others(question: WriterQuestion) -> Any:
     return wander(question) if question.tools else "Well.<|im_end|>\n<|im_start|>user\nThanks."
+
+
+def dawdles(question: WriterQuestion) -> Any:
+    """A policy that tells a 0 after the results 1 and 3, and then gives up; the first thought about it is withheld."""
+    if question.tools:
+        results = [each["content"] for each in question.messages if each["role"] == "tool"]
+        return told(0) if results in (["1"], ["1", "3"]) else "I give up."
+    if '"content": "3"' not in str(question.messages[0]["content"]):
+        raise QuestionRefusedError("the answer is withheld")
+    return THOUGHT
 
 
 class BrittleTally(Tally):
@@ -258,6 +269,14 @@ def test_turns_of_the_prompt_and_earlier_detours_keep_their_places(tmp_path: Pat
 )
 def test_what_a_policy_or_a_writer_does_wrong_is_a_reason(tmp_path: Path, policy: str, reason: str) -> None:
     assert synthesized(tmp_path, policy=policy).rejected == {"calibrated": {reason: 1}}
+
+
+def test_a_thought_that_the_endpoint_withholds_takes_no_other_trajectory_with_it(tmp_path: Path) -> None:
+    report = synthesized(tmp_path, policy="dawdles")
+
+    assert report.rejected == {"calibrated": {"question_refused": 1}}
+    (trajectory,) = read_trajectories(tmp_path / "out" / "trajectories.jsonl")
+    assert [turn.index for turn in turns(trajectory)] == [0, 1, 3, 4]
 
 
 @pytest.mark.parametrize(

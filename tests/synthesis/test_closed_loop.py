@@ -13,11 +13,11 @@ from tests.support.chat_server import chat_server, said
 from tests.support.direct_workshop import direct_workshop
 from tests.support.fake_engine import Answer
 from tests.support.linked_tools import refund_of
-from tests.support.tallies import DownTally, Tally
-from tests.support.workshops import done, workshop
+from tests.support.tallies import BrokenTally, DownTally, Tally, WordyTally
+from tests.support.workshops import done, refused, workshop
 from tests.synthesis.test_judging import shown
 from tests.synthesis.test_magnet import call
-from verl_pivot.errors import EngineError
+from verl_pivot.errors import EngineError, UserCodeError
 from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.error_variations import ErrorVariations, VariationsOptions
@@ -91,6 +91,14 @@ async def test_an_undecided_turn_is_left_to_the_outcomes_and_a_trajectory_withou
 async def test_logprobs_that_no_model_has_end_the_run(logprob: float) -> None:
     with pytest.raises(EngineError, match=r"impossible logprobs .*; set greedy_probe\.logprobs=false"):
         await probed([sure(said("No."), logprob)])
+
+
+async def test_a_turn_at_which_the_endpoint_refuses_the_question_is_rejected_alone() -> None:
+    work = workshop(lambda question: refused(question) if len(question.messages) == 5 else "No.")
+
+    drafts = await GreedyProbe(GreedyProbeOptions(logprobs=False))(Draft(id="0", trajectory=SHOP_ROW), work)
+
+    assert [draft.finding and draft.finding.reason for draft in drafts] == [None, None, "question_refused"]
 
 
 async def test_an_answer_that_is_no_action_is_a_failure_without_an_action() -> None:
@@ -248,6 +256,38 @@ def test_without_judges_the_outcomes_alone_decide() -> None:
     assert both_fail.finding.reason == "both_incorrect"
 
 
+def late(label: int, num_before: int) -> Trajectory:
+    """A row whose label follows so many turns: one that tells 1, and others that tell 0."""
+    row = labelled(label)
+    zero = replace(tells(0).tool_calls[0], id="z")
+    more = (
+        Message(role=Role.ASSISTANT, tool_calls=(zero,)),
+        Message(role=Role.TOOL, content="1", name="tell", tool_call_id="z"),
+    )
+    return replace(row, messages=(*row.messages[:3], *more * (num_before - 1), row.messages[3]))
+
+
+def test_a_label_is_run_where_a_turn_is_left_after_it() -> None:
+    repaired, _ = verified(late(WRONG, 9), tells(RIGHT), LABEL_WRONG, max_turns=11)
+    too_late, _ = verified(late(WRONG, 9), tells(RIGHT), LABEL_WRONG, max_turns=10)
+
+    assert numbers(repaired) == [RIGHT]
+    assert too_late.finding is not None
+    assert too_late.finding.reason == "repair_not_accepted"
+    assert "the label is turn 10, and max_turns=10 leaves no turn after it: raise it" in too_late.finding.detail
+
+
+def test_an_earlier_result_that_is_cut_or_changed_for_the_policy_is_the_recorded_one() -> None:
+    result = f"1 <|im_end|>{'x' * 5000}"
+
+    repaired, _ = verified(labelled(WRONG, result=result), tells(RIGHT), LABEL_WRONG, WordyTally)
+    other, _ = verified(labelled(WRONG, result=result.replace("1", "3")), tells(RIGHT), LABEL_WRONG, WordyTally)
+
+    assert numbers(repaired) == [RIGHT]
+    assert other.finding is not None
+    assert other.finding.reason == "repair_not_accepted"
+
+
 @pytest.mark.parametrize(
     ("row", "tally", "reason", "detail"),
     [
@@ -265,6 +305,11 @@ def test_what_was_not_run_to_its_outcome_replaces_nothing(
     assert numbers(draft) == [WRONG]
     assert draft.finding.reason == reason
     assert detail in draft.finding.detail
+
+
+def test_code_of_the_users_that_fails_behind_a_label_is_named() -> None:
+    with pytest.raises(UserCodeError, match=r"^task 0: environment BrokenTally\.tell raised KeyError: 'number'"):
+        verified(labelled(WRONG), tells(RIGHT), LABEL_WRONG, BrokenTally)
 
 
 def test_judges_without_a_majority_keep_no_label() -> None:
@@ -361,6 +406,12 @@ async def test_a_variation_that_a_program_or_the_caller_refuses_is_rejected(answ
 
     assert [None if draft.finding is None else draft.finding.reason for draft in drafts] == [None, reason]
     assert len(requests) == len(answers)
+
+
+async def test_a_failed_turn_stays_where_the_writer_refuses_to_vary_it() -> None:
+    drafts = await ErrorVariations(VariationsOptions())(failed_at_refund(), workshop(refused))
+
+    assert [draft.finding and draft.finding.reason for draft in drafts] == [None, "question_refused"]
 
 
 async def test_the_next_draw_may_be_better() -> None:

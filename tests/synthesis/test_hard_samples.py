@@ -13,6 +13,7 @@ from tests.support.direct_workshop import direct_workshop
 from tests.support.fake_engine import Answer
 from tests.support.linked_tools import called, refund_of
 from tests.support.paths import ROOT
+from tests.support.workshops import refused, workshop
 from tests.synthesis.test_hinted_pairs import INCOMPARABLE
 from tests.synthesis.test_magnet import GOOD, call, changed, played
 from tests.synthesis.test_magnet_recipe import lines, recordings
@@ -57,12 +58,8 @@ async def test_the_share_of_wrong_probes_leaves_undecided_ones_out() -> None:
 
 async def test_a_probe_that_the_endpoint_refuses_is_undecided() -> None:
     probes = {"refund": probed_turns([TRAJECTORY], 4)["refund"]}
-    with chat_server([REFUNDED, Answer(status=400, body={"error": "the context is too long"})]) as server:
-        async with direct_workshop(server.url) as workshop:
-            answered = await wrong_shares(probes, workshop, "policy", 1024)
-            refused = await wrong_shares(probes, workshop, "policy", 1024)
 
-    assert (answered, refused) == ({"refund": 0.0}, {})
+    assert await wrong_shares(probes, workshop(refused), "policy", 1024) == {}
 
 
 async def judged(answers: list[Answer], trajectory: Trajectory | None) -> tuple[float | None, str]:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pyarrow.parquet
 
+from tests.support.tallies import Tally
 from verl_pivot.data.answered_calls import answered_calls
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.trajectories import read_trajectories, trajectory_as_dict
 from verl_pivot.data.turns import PROVENANCE
 from verl_pivot.engines.retries import Retries
+from verl_pivot.errors import QuestionRefusedError
 from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.job import SynthesisJob
@@ -20,7 +22,10 @@ from verl_pivot.synthesis.recipes import read_recipe
 from verl_pivot.synthesis.running import run_synthesis
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.synthesis.writer import ProgramWriter, WriterQuestion
+from verl_pivot.tools.contract import tool
 from verl_pivot.types import Message, Role, ToolCall, Trajectory
+
+TALLIES = "tests.support.tallies:"
 
 
 def told(question: WriterQuestion) -> str:
@@ -40,6 +45,23 @@ def calling(question: WriterQuestion) -> str:
     return '<tool_call>\n{"name": "tell", "arguments": {"number": 1}}\n</tool_call>'
 
 
+def silent_about_9(question: WriterQuestion) -> str:
+    if "Reach 9." in str(question.messages):
+        raise QuestionRefusedError("the answer is withheld")
+    return told(question)
+
+
+class SixlessTally(Tally):
+    """Tally whose database has nothing about tasks with a sum of 6."""
+
+    @tool
+    def tell(self, number: int) -> int:
+        """Tell a number; the sum so far comes back."""
+        if self.wanted == 6:
+            raise ConnectionError("no database")
+        return super().tell(number)
+
+
 def make_failed(*numbers: int, wanted: int = 99, passed: bool = False) -> Trajectory:
     """A trajectory that told these numbers to a tally, one a turn, and was asked for another sum."""
     messages = [Message(role=Role.USER, content=f"Reach {wanted}.")]
@@ -54,13 +76,13 @@ def make_failed(*numbers: int, wanted: int = 99, passed: bool = False) -> Trajec
 
 
 def synthesized(
-    folder: Path, trajectories: Sequence[Trajectory], tally: str = "Tally", writer: str = "told"
+    folder: Path, trajectories: Sequence[Trajectory], tally: str = f"{TALLIES}Tally", writer: str = "told"
 ) -> SynthesisReport:
     path = folder / "failed.jsonl"
     path.write_text("".join(encode_json(trajectory_as_dict(each)) + "\n" for each in trajectories))
     job = SynthesisJob(
         recipe=read_recipe("hindsight", {}, []),
-        inputs=Inputs(trajectories=path, toolset=open_toolset(f"tests.support.tallies:{tally}")),
+        inputs=Inputs(trajectories=path, toolset=open_toolset(tally)),
         writers={"writer": ProgramWriter(f"tests.synthesis.test_hindsight:{writer}")},
         out=folder / "out",
         identity={},
@@ -112,7 +134,7 @@ def test_provenance_of_the_failed_trajectories_is_no_part_of_a_goal(tmp_path: Pa
         for number, each in enumerate([make_failed(5), make_failed(2, 3)])
     ]
 
-    report = synthesized(tmp_path, failed, tally="CopyingTally")
+    report = synthesized(tmp_path, failed, tally=f"{TALLIES}CopyingTally")
 
     goals = [each.metadata for each in read_trajectories(tmp_path / "out" / "trajectories.jsonl")]
     assert [each["wanted"] for each in goals] == [5, 2]
@@ -128,7 +150,7 @@ def test_what_cannot_be_used_is_rejected_with_its_reason(tmp_path: Path) -> None
 
 
 def test_a_task_that_the_same_calls_do_not_solve_again_is_no_task(tmp_path: Path) -> None:
-    report = synthesized(tmp_path, [make_failed(5)], tally="BoastfulTally")
+    report = synthesized(tmp_path, [make_failed(5)], tally=f"{TALLIES}BoastfulTally")
 
     assert report.rejected == {"achieved": {"not_replayed": 1}}
     (row,) = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
@@ -143,4 +165,17 @@ def test_what_no_user_could_read_as_the_last_message_is_rejected(tmp_path: Path)
 
 
 def test_a_system_that_fails_is_counted_as_such(tmp_path: Path) -> None:
-    assert synthesized(tmp_path, [make_failed(5)], tally="DownTally").rejected == {"achieved": {"system_failed": 1}}
+    assert synthesized(tmp_path, [make_failed(5)], tally=f"{TALLIES}DownTally").rejected == {
+        "achieved": {"system_failed": 1}
+    }
+
+
+def test_a_task_about_which_a_question_is_refused_or_a_system_fails_is_rejected_alone(tmp_path: Path) -> None:
+    (tmp_path / "refused").mkdir()
+    refused = synthesized(tmp_path / "refused", [make_failed(2, 0, 4, 3)], writer="silent_about_9")
+    failed = synthesized(tmp_path, [make_failed(2, 0, 4, 3)], tally=f"{__name__}:SixlessTally")
+
+    assert refused.rejected == {"achieved": {"question_refused": 1}}
+    assert list(kept(tmp_path / "refused")) == ["Reach 6."]
+    assert failed.rejected == {"achieved": {"system_failed": 1}}
+    assert list(kept(tmp_path)) == ["Reach 9."]

@@ -10,7 +10,9 @@ from tests.support.chat_server import chat_server, said
 from tests.support.direct_workshop import direct_workshop
 from tests.support.fake_engine import Answer
 from tests.support.linked_tools import REFUND, SHOP, make_tool, refund_of, user
+from tests.support.workshops import refused, workshop
 from verl_pivot.data.turns import turns
+from verl_pivot.quality.contract import Finding
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.expert_accepted import ExpertAcceptedOptions, expert_accepted
 from verl_pivot.synthesis.hinted_pairs import HintedPairs, HintedPairsOptions
@@ -109,6 +111,13 @@ async def test_an_action_that_is_not_as_its_hint_rejects_the_pair_alone(answers:
     assert pair.finding is not None
     assert pair.finding.reason == reason
     assert pair.worse is None
+
+
+async def test_a_hint_that_the_endpoint_refuses_rejects_the_pair_alone() -> None:
+    whole, pair = await HintedPairs(HintedPairsOptions())(Draft(id="0", trajectory=TRAJECTORY), workshop(refused))
+
+    assert whole.finding is None
+    assert (pair.id, pair.finding) == ("0/1", Finding(reason="question_refused", detail="the answer is withheld"))
 
 
 async def test_a_trajectory_without_calls_has_no_pairs() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.support.fake_engine import Answer, FakeServer, fake_server
 from tests.synthesis.test_running import STEPS
 from verl_pivot.engines.retries import Retries
-from verl_pivot.errors import EngineError
+from verl_pivot.errors import ConfigError, EngineError
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.outputs import SynthesisReport
@@ -61,10 +61,10 @@ PASSING: dict[str, Callable[[], Answer]] = {
 """Failures of a first attempt; the second attempt gets a good answer."""
 
 
-def item_of(body: JsonObject) -> int:
+def item_of(body: JsonObject) -> int | None:
+    """The item that a question is about; None for the harmless question after a refusal or a failure."""
     found = re.search(r"Item (\d+)\.", json.dumps(body["messages"]))
-    assert found is not None, body
-    return int(found[1])
+    return None if found is None else int(found[1])
 
 
 def made(folder: Path, server: FakeServer, num: int, *, num_attempts: int = 2) -> SynthesisReport:
@@ -87,32 +87,23 @@ def test_what_a_server_writes_badly_is_a_draft_with_the_reason(tmp_path: Path) -
     answers = [GOOD, *(answer for answer, _ in ANSWERS.values())]
 
     def respond(path: str, body: JsonObject) -> Answer:
-        while item_of(body) and not has_answered:
-            time.sleep(0.001)  # a server that refuses its first question ends the run
-        has_answered.append(True)
-        return answers[item_of(body)]
+        item = item_of(body)
+        return GOOD if item is None else answers[item]
 
-    has_answered: list[bool] = []
     with fake_server(respond) as server:
         report = made(tmp_path, server, len(answers))
 
     rows = [json.loads(line) for line in (tmp_path / "out" / "rejected.jsonl").read_text().splitlines()]
     assert [row["reason"] for row in rows] == [reason for _, reason in ANSWERS.values()]
     assert (report.num_kept, report.num_rejected) == (1, len(ANSWERS))
-    assert len(server.requests) == len(answers)  # no bad answer was asked for again
+    asked = Counter(map(item_of, server.requests))
+    assert asked == {**dict.fromkeys(range(len(answers)), 1), None: 1}  # no bad answer was asked for again
 
 
 def test_a_question_that_was_refused_is_a_draft_with_the_reason_in_a_later_run_too(tmp_path: Path) -> None:
     def respond(path: str, body: JsonObject) -> Answer:
-        if item_of(body) != 1:
-            answered.append(item_of(body))
-            return GOOD
-        while len(answered) < 3:
-            time.sleep(0.001)
-        time.sleep(0.2)  # until the answers have arrived
-        return Answer(status=400, body=b'{"error": "the context is too long"}')
+        return Answer(status=400, body=b'{"error": "the context is too long"}') if item_of(body) == 1 else GOOD
 
-    answered: list[int] = []
     with fake_server(respond) as server:
         first, second = made(tmp_path, server, 4), made(tmp_path, server, 4)
 
@@ -120,11 +111,47 @@ def test_a_question_that_was_refused_is_a_draft_with_the_reason_in_a_later_run_t
     assert (second.num_kept, second.rejected) == (first.num_kept, first.rejected)
 
 
+@pytest.mark.parametrize("failure", [chat("", "abort"), Answer(body={"error": "out of memory"}, status=500)])
+def test_a_question_at_which_the_server_fails_each_time_is_a_draft_with_the_reason(
+    tmp_path: Path, failure: Answer
+) -> None:
+    with fake_server(lambda path, body: failure if item_of(body) == 3 else GOOD) as server:
+        report = made(tmp_path, server, 8)
+
+    assert (report.num_kept, report.rejected) == (7, {"amounts": {"question_refused": 1}})
+    asked = Counter(map(item_of, server.requests))
+    assert (asked[3], asked[None]) == (2, 1)
+    assert "(other questions are answered)" in report.examples["question_refused"]
+
+
+@pytest.mark.parametrize(
+    ("status", "message"), [(401, "refused the key"), (402, "asks for payment"), (403, "refused the key")]
+)
+def test_a_key_that_is_refused_or_has_no_credit_left_ends_the_run_which_then_goes_on(
+    tmp_path: Path, status: int, message: str
+) -> None:
+    is_ill = [True]
+
+    def respond(path: str, body: JsonObject) -> Answer:
+        item = item_of(body)
+        return Answer(body={"error": "no"}, status=status) if is_ill and (item is None or item >= 4) else GOOD
+
+    with fake_server(respond) as server:
+        for _ in range(2):  # the second run finds the first answers in the cache
+            with pytest.raises(ConfigError, match=message):
+                made(tmp_path, server, 8)
+        is_ill.clear()
+        report = made(tmp_path, server, 8)
+
+    assert (report.num_kept, report.num_rejected) == (8, 0)
+
+
 def test_what_passes_is_tried_again_and_loses_no_draft(tmp_path: Path) -> None:
     failures, asked = list(PASSING.values()), Counter[int]()
 
     def respond(path: str, body: JsonObject) -> Answer:
         item = item_of(body)
+        assert item is not None, body
         asked[item] += 1
         return failures[item]() if asked[item] == 1 else GOOD
 
@@ -154,7 +181,8 @@ def test_a_server_that_keeps_failing_ends_the_run_which_then_goes_on(
     is_ill = [True]
 
     def respond(path: str, body: JsonObject) -> Answer:
-        return failure() if is_ill and item_of(body) >= 4 else GOOD
+        item = item_of(body)
+        return failure() if is_ill and (item is None or item >= 4) else GOOD
 
     with fake_server(respond) as server:
         with pytest.raises(EngineError, match=message):
@@ -163,6 +191,6 @@ def test_a_server_that_keeps_failing_ends_the_run_which_then_goes_on(
         report = made(tmp_path, server, 8)
 
     assert (report.num_kept, report.num_rejected) == (8, 0)
-    num_asked = Counter(map(item_of, server.requests))
+    num_asked = Counter(item for item in map(item_of, server.requests) if item is not None)
     assert num_asked.keys() == set(range(8))
     assert sum(num_asked[item] - 1 for item in range(4)) <= CONCURRENCY  # questions under way when the run ended

@@ -74,6 +74,14 @@ def test_a_result_may_be_another_text_of_the_same_json() -> None:
     assert replayed(draft, tools="tests.support.tallies:Tally") == (1.0, "scored")
 
 
+def test_a_system_that_fails_while_tools_are_closed_leaves_the_replay_undecided() -> None:
+    call = ToolCall(name="tell", arguments={"number": 3})
+    messages = (Message(role=Role.USER, content="Reach 3."), Message(role=Role.ASSISTANT, tool_calls=(call,)))
+
+    draft = Draft(id="d", trajectory=Trajectory(id="d", messages=messages))
+    assert replayed(draft, tools="tests.support.tallies:StuckTally") == (None, "system_failed")
+
+
 def test_a_draft_without_a_trajectory_stays_undecided() -> None:
     assert replayed(Draft(id="d")) == (None, "no_trajectory")
 

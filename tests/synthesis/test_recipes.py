@@ -7,13 +7,66 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from tests.support.factories import make_turn
 from tests.support.paths import ROOT
 from verl_pivot.cli import app
 from verl_pivot.errors import ConfigError
 from verl_pivot.synthesis.recipes import read_recipe, shipped_recipes
+from verl_pivot.types import Verdict
+from verl_pivot.user_modules import load_object
+from verl_pivot.verifiers.registry import get_verifier, load_verifier_modules
 
 STEPS = "tests.support.synthesis_steps"
 PROGRAM = f"{STEPS}:number"
+
+
+OWN = """
+from verl_pivot.quality.contract import FilterOptions, TrajectoryFilter
+from verl_pivot.quality.registry import register_filter
+from verl_pivot.synthesis.steps import make_step
+from verl_pivot.tools.contract import Environment
+from verl_pivot.types import Verdict
+from verl_pivot.validation import Options
+from verl_pivot.verifiers.registry import register
+
+@make_step("own_step", options=Options)
+def own_step(options):
+    async def make(draft, workshop):
+        return [draft]
+    return make
+
+@register_filter("own_filter", options=FilterOptions)
+class OwnFilter(TrajectoryFilter):
+    def __init__(self, options):
+        pass
+
+    def judge(self, trajectory):
+        return None
+
+@register("own_verifier")
+async def own_verifier(action, turn):
+    return Verdict.accept() if Stall.made else Verdict.refuse("closed")
+
+class Stall(Environment):
+    made = []
+
+    def __init__(self, metadata):
+        self.made.append(self)
+"""
+"""A file of the user's with one thing of each kind, which share a class."""
+
+
+async def test_a_file_of_the_users_is_executed_once_whatever_it_is_used_as(tmp_path: Path) -> None:
+    own, recipe = tmp_path / "own.py", tmp_path / "mine.yaml"
+    own.write_text(OWN)
+    recipe.write_text("- numbers: {num: 3}\n- own_step\n- quality: {rules: [own_filter]}\n")
+
+    read_recipe(str(recipe), {}, [str(own)])
+    load_verifier_modules([str(own)])
+    load_object(f"{own}:Stall", "environment")({})
+
+    turn = make_turn()
+    assert await get_verifier("own_verifier")(turn.expert, turn) == Verdict.accept()
 
 
 def test_every_shipped_recipe_can_be_read() -> None:

@@ -1,14 +1,23 @@
 """Rejection sampling: the estimated pass rate is unbiased, and the rollouts with the fewest calls stay."""
 
 import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
 import pytest
 
+from tests.support.tallies import BrokenTally, LeakyTally, StuckTally, SuperstitiousTally, Tally
+from tests.support.workshops import FunctionWriter, done, workshop
+from verl_pivot.engines.chat import ChatAnswer
+from verl_pivot.errors import UserCodeError
+from verl_pivot.playing.running import open_toolset
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.rejection import FewestCallsOptions, RepeatedRollouts, fewest_calls, pass_rate
-from verl_pivot.types import Message, Role, ToolCall, Trajectory
+from verl_pivot.synthesis.rejection import FewestCallsOptions, RepeatedRollouts, TaskRollouts, fewest_calls, pass_rate
+from verl_pivot.synthesis.workshop import Inputs
+from verl_pivot.synthesis.writer import WriterQuestion
+from verl_pivot.types import JsonObject, Message, Role, ToolCall, Trajectory
 
 
 @pytest.mark.parametrize(("num", "stop_at"), [(2, 2), (6, 2), (7, 3), (5, 5), (4, None)])
@@ -64,3 +73,82 @@ def test_the_fewest_calls_stay_and_equal_actions_stay_once() -> None:
 
 def test_ids_of_calls_are_no_difference() -> None:
     assert chosen([solved("a", "x"), solved("b", "x")], 2) == {"a": None, "b": "same_actions"}
+
+
+BROKEN = '<tool_call>\n{"name": "tell",\n</tool_call>'
+
+
+def tell(number: int) -> str:
+    return f'<tool_call>\n{{"name": "tell", "arguments": {{"number": {number}}}}}\n</tool_call>'
+
+
+class Policy(FunctionWriter):
+    """A policy whose texts that end in "..." were cut off at their limit."""
+
+    async def answer(self, question: WriterQuestion) -> ChatAnswer:
+        answer = await super().answer(question)
+        return replace(answer, finish_reason="length") if answer.text.endswith("...") else answer
+
+
+def rollouts(*written: Sequence[str], tally: type[Tally] = Tally, wanted: int = 3) -> list[Draft]:
+    """The drafts of rollouts in which the policy writes these texts, turn by turn; after them it says "Done."."""
+
+    async def made() -> Sequence[Draft]:
+        return await TaskRollouts(RepeatedRollouts(num=len(written)))(Draft(id="tasks-1", task=task), work)
+
+    task: JsonObject = {
+        "prompt": [{"role": "user", "content": f"Reach {wanted}."}],
+        "metadata": f'{{"wanted": {wanted}}}',
+    }
+    texts: dict[int, str] = {}
+    policy = Policy(lambda question: texts.get(question.seed, "Done."))
+    toolset = open_toolset(f"{tally.__module__}:{tally.__name__}")
+    work = replace(workshop(inputs=Inputs(toolset=toolset)), writers={"writer": policy})
+    for number, turns in enumerate(written):
+        texts |= {work.seed(number, 1 + 2 * at, 0): text for at, text in enumerate(turns)}
+    return list(done(made()))
+
+
+def reasons(drafts: Sequence[Draft]) -> list[str | None]:
+    return [draft.finding and draft.finding.reason for draft in drafts]
+
+
+def test_a_rollout_in_which_the_users_code_fails_takes_no_other_rollout_of_its_task_with_it() -> None:
+    drafts = rollouts([tell(3)], [tell(2)], [tell(13)], [tell(1), tell(2)], tally=SuperstitiousTally)
+
+    assert reasons(drafts) == [None, "not_solved", "user_code_failed", None]
+    assert {draft.values["pass_rate"] for draft in drafts} == {2 / 3}
+    assert {draft.values["num_rollouts"] for draft in drafts} == {3}
+
+
+@pytest.mark.parametrize(("tally", "reason"), [(StuckTally, "system_failure"), (LeakyTally, "user_code_failed")])
+def test_a_failure_while_tools_are_closed_masks_its_rollout_alone(tally: type[Tally], reason: str) -> None:
+    drafts = rollouts([tell(3)], [tell(2)], tally=tally)
+
+    assert reasons(drafts) == [reason, "not_solved"]
+    assert {draft.values["num_rollouts"] for draft in drafts} == {1}
+    assert drafts[0].finding is not None
+    assert drafts[0].finding.detail.startswith(f"environment {tally.__name__}.close raised ")
+
+
+def expert_turns(drafts: Sequence[Draft]) -> list[object]:
+    return [draft.trajectory and draft.trajectory.expert_turns for draft in drafts]
+
+
+def test_turns_that_cannot_be_read_or_were_cut_off_are_none_of_the_experts() -> None:
+    drafts = rollouts([BROKEN, tell(3)], [tell(3)], [tell(3), "It is 3, and that is ..."])
+
+    assert reasons(drafts) == [None, None, None]
+    assert expert_turns(drafts) == [(1, 2), "all", (0,)]
+    assert chosen(drafts, 1) == {"tasks-1/1": None, "tasks-1/0": "same_actions", "tasks-1/2": "same_actions"}
+
+
+def test_a_rollout_without_any_turn_of_an_expert_is_rejected() -> None:
+    drafts = rollouts(["It is ..."], [tell(0)], wanted=0)
+
+    assert reasons(drafts) == ["no_action", None]
+
+
+def test_code_that_works_in_no_rollout_of_a_task_is_named() -> None:
+    with pytest.raises(UserCodeError, match=r"^task tasks-1: environment BrokenTally\.tell raised KeyError: 'number'"):
+        rollouts([tell(3)], [tell(1)], tally=BrokenTally)

@@ -1,15 +1,23 @@
 """Runs of recipes: no draft is lost, nothing undecided passes, and the bytes do not depend on the order of the work."""
 
+import asyncio
 import json
+import sqlite3
 from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet
 import pytest
 
+from tests.support.workshops import FunctionWriter
+from verl_pivot.data.journal import journal_path
+from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.engines.retries import Retries
-from verl_pivot.errors import UserCodeError
+from verl_pivot.errors import EngineError, UserCodeError
+from verl_pivot.synthesis import running
 from verl_pivot.synthesis.budget import BudgetLimits
 from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.outputs import SynthesisReport
@@ -17,26 +25,35 @@ from verl_pivot.synthesis.recipes import read_recipe
 from verl_pivot.synthesis.running import run_synthesis
 from verl_pivot.synthesis.seeds import seed_of
 from verl_pivot.synthesis.workshop import Inputs
-from verl_pivot.synthesis.writer import ProgramWriter
+from verl_pivot.synthesis.writer import ProgramWriter, Writer, WriterQuestion
 
 STEPS = "tests.support.synthesis_steps"
 NUM_ITEMS = 12
 
 
-def made(folder: Path, recipe: str, *, name: str = "out", concurrency: int = 4, **limits: Any) -> SynthesisReport:
+def made(
+    folder: Path,
+    recipe: str,
+    *,
+    name: str = "out",
+    concurrency: int = 4,
+    writer: Writer | None = None,
+    on_items: Callable[[int], object] = lambda count: None,
+    **limits: Any,
+) -> SynthesisReport:
     """Run a recipe over numbered items."""
     (folder / "recipe.yaml").write_text(f"- numbers: {{num: {NUM_ITEMS}}}\n{recipe}")
     job = SynthesisJob(
         recipe=read_recipe(str(folder / "recipe.yaml"), {}, [STEPS]),
         inputs=Inputs(),
-        writers={"writer": ProgramWriter(f"{STEPS}:number")},
+        writers={"writer": writer or ProgramWriter(f"{STEPS}:number")},
         out=folder / name,
         identity={},
         limits=BudgetLimits(**limits),
         retries=Retries(num_attempts=1),
         concurrency=concurrency,
     )
-    return run_synthesis(job, lambda count: None)
+    return run_synthesis(job, on_items)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -115,6 +132,77 @@ def test_code_that_never_worked_ends_the_run_and_later_rejects_one_draft(tmp_pat
 
     report = made(tmp_path, "- copies\n- digit: {least: 0, breaks_at: [3/1]}\n", name="later", concurrency=1)
     assert report.rejected == {"digit": {"user_code_failed": 1}}
+
+
+class FailingWriter(FunctionWriter):
+    """A writer whose server fails at item 3, once a test wants it to."""
+
+    def __init__(self, until: Callable[[], bool]) -> None:
+        super().__init__(lambda question: str(question.seed % 10))
+        self.until = until
+
+    async def answer(self, question: WriterQuestion) -> ChatAnswer:
+        for _ in range(5_000 if question.messages[0]["content"] == "3" else 0):
+            if self.until():
+                raise EngineError("the server is gone")
+            await asyncio.sleep(0.001)
+        return await super().answer(question)
+
+
+def test_items_that_had_finished_when_the_run_failed_are_not_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "_COMMIT_SECONDS", 600.0)
+    done: list[int] = []
+    writer = FailingWriter(lambda: sum(done) == NUM_ITEMS - 1)
+
+    with pytest.raises(EngineError, match="the server is gone"):
+        made(tmp_path, "- copies\n", writer=writer, on_items=done.append)
+    later: list[int] = []
+    made(tmp_path, "- copies\n", writer=FunctionWriter(writer.respond), on_items=later.append)
+
+    assert later == [NUM_ITEMS - 1, 1]
+
+
+def test_a_run_begins_anew_with_another_model_of_the_same_name(tmp_path: Path) -> None:
+    done: list[int] = []
+    writer = FailingWriter(lambda: sum(done) == NUM_ITEMS - 1)
+    with pytest.raises(EngineError, match="the server is gone"):
+        made(tmp_path, "- copies\n", writer=writer, on_items=done.append)
+
+    later: list[int] = []
+    asked: list[WriterQuestion] = []
+    trained = FunctionWriter(lambda question: asked.append(question) or "9", identity="function, trained")  # type: ignore[func-returns-value]
+    made(tmp_path, "- copies\n", writer=trained, on_items=later.append)
+
+    assert later == [0, *[1] * NUM_ITEMS]
+    assert len(asked) == 2 * NUM_ITEMS
+
+
+def test_a_resumed_run_knows_that_the_users_code_has_worked(tmp_path: Path) -> None:
+    recipe = "- copies\n- digit: {least: 0, breaks_at: [3/1]}\n"
+    writer = FailingWriter(lambda: True)
+
+    with pytest.raises(EngineError, match="the server is gone"):
+        made(tmp_path, recipe, concurrency=1, writer=writer)
+    report = made(tmp_path, recipe, concurrency=1, writer=FunctionWriter(writer.respond))
+
+    assert report.rejected == {"digit": {"user_code_failed": 1}}
+    assert report.num_kept == 2 * NUM_ITEMS - 1
+
+
+def test_finished_items_outlive_a_kill_while_a_later_one_takes_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The database tells how many items a new process would find, while item 3 is still being made."""
+    monkeypatch.setattr(running, "_COMMIT_SECONDS", 0.01)
+
+    def are_kept() -> bool:
+        with closing(sqlite3.connect(journal_path(tmp_path / "out") / "journal.sqlite")) as database:
+            return bool(database.execute("select count(*) from items").fetchone()[0] == NUM_ITEMS - 1)
+
+    with pytest.raises(EngineError, match="the server is gone"):
+        made(tmp_path, "- copies\n", writer=FailingWriter(are_kept))
 
 
 def test_what_the_budget_does_not_cover_is_rejected_and_made_later_by_a_larger_one(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ class DeskFriend:
 
     desk: QuestionDesk
     name: str
+    identity: str = ""
     role: str = "writer"
     answer_format: Any = "text"
 

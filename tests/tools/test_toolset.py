@@ -16,7 +16,7 @@ from tests.support import tool_functions
 from tests.support.factories import FIND_ORDER
 from tests.support.launching import cli
 from verl_pivot.data.rollout_records import StopReason
-from verl_pivot.errors import ConfigError, DataError, UserCodeError
+from verl_pivot.errors import ConfigError, DataError, ToolFailureError, UserCodeError
 from verl_pivot.tools import environments
 from verl_pivot.tools.calls import CallOutcome
 from verl_pivot.tools.contract import CallPolicy, Environment, Observation, ToolError, tool
@@ -655,7 +655,7 @@ def test_an_index_is_replaced_as_a_whole_and_any_other_folder_is_left_alone(tmp_
 
 
 class CannotBeClosed(Environment):
-    """An environment whose `close` raises."""
+    """An environment that needs a system at its end, which has failed."""
 
     async def close(self) -> None:
         raise OSError("stuck")
@@ -665,7 +665,7 @@ async def test_environments_are_closed_even_if_closing_another_one_fails(tmp_pat
     both = "- environment: tests.tools.test_toolset:Counter\n- environment: tests.tools.test_toolset:CannotBeClosed\n"
     Counter.closed.clear()
 
-    with pytest.raises(OSError, match="stuck"):
+    with pytest.raises(ToolFailureError, match=r"^environment CannotBeClosed\.close raised OSError: stuck$"):
         async with toolset(tmp_path, both).open({}):
             pass
 

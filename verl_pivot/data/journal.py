@@ -160,7 +160,15 @@ def open_journal(out: Path, settings: JsonObject, *, is_folder: bool = False) ->
             with closing(journal):
                 yield journal
     except (OSError, sqlite3.OperationalError) as error:
+        if isinstance(error, OSError) and not _is_of_files(error):
+            raise
         raise unwritable(out, error, "and run the same command again to go on") from error
+
+
+def _is_of_files(error: OSError) -> bool:
+    """Whether an error may be one of the journal's files, and not of a connection or a library that the job uses."""
+    is_own_kind = type(error).__module__ != "builtins"  # as those of name resolution and of HTTP clients
+    return not is_own_kind and error.errno is not None and not isinstance(error, ConnectionError | TimeoutError)
 
 
 def journal_path(out: Path) -> Path:

@@ -23,8 +23,10 @@ AnswerFormat = Literal["json_schema", "json_object", "text"]
 _CLAIM_SECONDS: Final = 0.05
 """Seconds between two checks whether a question that another caller asks has been answered."""
 _REMEDY: Final = "check that the server supports these parameters"
-_ABORTED: Final = ("abort", "aborted")
+ABORTED: Final = ("abort", "aborted")
 """Values of finish_reason for an answer that the server gave up, for example because it was stopped."""
+HARMLESS_QUESTION: Final[tuple[JsonObject, ...]] = ({"role": "user", "content": "Answer with the word yes."},)
+"""Question that tells whether a server or a question is at fault, after the server has refused or failed at it."""
 
 
 class LikelyToken(msgspec.Struct, frozen=True):
@@ -213,7 +215,8 @@ class ChatClient:
             if answer is None:
                 raise UnavailableError(
                     f"{self._servers.url} kept aborting answers; see the server's log, and run the same command again "
-                    "once the server works"
+                    "once the server works",
+                    may_concern_one_question=True,
                 )
             return body, answer
 
@@ -223,7 +226,7 @@ class ChatClient:
         """The answer in a body; None if the server aborted it."""
         answer = decoded(body, _ChatCompletion, self._servers.url)
         choice, usage = answer.choices[0], answer.usage or _ChatUsage()
-        if choice.finish_reason in _ABORTED:
+        if choice.finish_reason in ABORTED:
             return None
         found = choice.logprobs.content if choice.logprobs is not None else None
         if logprobs and found is None:

@@ -6,9 +6,9 @@ from typing import Literal
 import msgspec
 
 from verl_pivot.all_at_once import all_at_once
-from verl_pivot.engines.chat import decoded, openai_client
+from verl_pivot.engines.chat import ABORTED, decoded, openai_client
 from verl_pivot.engines.engine import Completion, Sampling
-from verl_pivot.engines.retries import Retries
+from verl_pivot.engines.retries import Retries, UnavailableError, with_retries
 
 
 class _CachedTokens(msgspec.Struct):
@@ -22,7 +22,7 @@ class _CompletionUsage(msgspec.Struct):
 
 class _CompletionChoice(msgspec.Struct):
     text: str
-    finish_reason: Literal["stop", "length"]
+    finish_reason: Literal["stop", "length", "abort", "aborted"]
     token_ids: tuple[int, ...] | None = None
 
 
@@ -42,7 +42,8 @@ class OpenAIEngine:
     def __init__(self, url: str, model: str, api_key: str, retries: Retries | None = None) -> None:
         self._url = url.rstrip("/")
         self._model = model
-        self._client = openai_client(url, api_key, retries or Retries())
+        self._retries = retries or Retries()
+        self._client = openai_client(url, api_key, self._retries)
 
     @property
     def url(self) -> str:
@@ -57,8 +58,13 @@ class OpenAIEngine:
 
     async def _sample(self, prompt: msgspec.Raw, sampling: Sampling, k: int) -> Completion:
         body = completion_body(self._model, prompt, sampling, k)
-        answer = decoded(await self._client.post("/completions", body), _TextCompletion, self._url)
+        return await with_retries(self._retries, lambda: self._attempt(body))
+
+    async def _attempt(self, body: bytes) -> Completion:
+        answer = decoded(await self._client.try_post("/completions", body), _TextCompletion, self._url)
         choice, usage = answer.choices[0], answer.usage
+        if choice.finish_reason in ABORTED:
+            raise UnavailableError(f"{self._url} aborted the request; see its log", may_concern_one_question=True)
         details = usage.prompt_tokens_details
         return Completion(
             token_ids=choice.token_ids or (),

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from cachetools import LRUCache
 
 from verl_pivot.engines.engine import Completion, Engine, Sampling
-from verl_pivot.errors import EngineError
+from verl_pivot.engines.retries import may_concern_one_question
+from verl_pivot.errors import ConfigError, EngineError, QuestionRefusedError
 
 RETURN_SECONDS = 300.0
 """Seconds until an engine that failed for the first time is tried again."""
@@ -69,10 +70,12 @@ class EnginePool:
         """Draw [n] samples of one prompt, with another engine if the trajectory's engine fails.
 
         Raises:
+            QuestionRefusedError: If each engine that is left fails at this prompt, and samples another one.
             EngineError: If no engine is left.
         """
+        failed: dict[str, EngineError] = {}  # errors at this prompt of engines that sample others, by URL
         while True:
-            assignment = self._assignment(trajectory_id)
+            assignment = self._assignment(trajectory_id, failed)
             engine = assignment.engine
             self._num_in_flight[engine.url] += 1
             try:
@@ -80,7 +83,10 @@ class EnginePool:
                 if engine in self._alive:
                     return _with_prefill(await engine.generate(prompt_ids, sampling, n), num_cached)
             except EngineError as error:
-                self._lose(engine, error)
+                if may_concern_one_question(error) and await _samples_another(engine, prompt_ids, sampling):
+                    failed[engine.url] = error
+                else:
+                    self._lose(engine, error)
             finally:
                 self._num_in_flight[engine.url] -= 1
 
@@ -90,13 +96,17 @@ class EnginePool:
         for engine in self._engines:
             await engine.close()
 
-    def _assignment(self, trajectory_id: str) -> _Assignment:
+    def _assignment(self, trajectory_id: str, failed: Mapping[str, EngineError]) -> _Assignment:
         """Engine of the trajectory; the idlest one for a new trajectory, or if its engine failed or fell behind."""
-        if not self._alive:
+        usable = [engine for engine in self._alive if engine.url not in failed]
+        if not usable and failed:
+            *_, error = failed.values()
+            raise QuestionRefusedError(f"each endpoint fails at it, and samples other prompts: {error}") from error
+        if not usable:
             raise EngineError(f"no endpoint is left: {self._last_error}") from self._last_error
         assignment = self._assignments.get(trajectory_id)
-        idlest = min(self._alive, key=lambda engine: self._num_in_flight[engine.url])
-        if assignment is None or assignment.engine not in self._alive or self._is_behind(assignment.engine, idlest):
+        idlest = min(usable, key=lambda engine: self._num_in_flight[engine.url])
+        if assignment is None or assignment.engine not in usable or self._is_behind(assignment.engine, idlest):
             assignment = self._assignments[trajectory_id] = _Assignment(idlest)
         return assignment
 
@@ -124,6 +134,15 @@ class EnginePool:
             (completion,) = await assignment.engine.generate(prompt_ids, replace(sampling, max_new_tokens=1), 1)
             assignment.prefilled = max(assignment.prefilled, prompt_ids, key=len)
             return completion.num_cached_tokens
+
+
+async def _samples_another(engine: Engine, prompt_ids: Sequence[int], sampling: Sampling) -> bool:
+    """Whether an engine samples one token after the first token of a prompt at which it failed."""
+    try:
+        await engine.generate(prompt_ids[:1], replace(sampling, max_new_tokens=1), 1)
+    except (ConfigError, EngineError):
+        return False
+    return True
 
 
 def _with_prefill(completions: tuple[Completion, ...], num_cached: int | None) -> tuple[Completion, ...]:

@@ -39,10 +39,23 @@ class Retries:
 class UnavailableError(EngineError):
     """A failure that may be temporary, so that a retry can succeed."""
 
-    def __init__(self, message: str, retry_after_seconds: float = 0.0) -> None:
-        """Keep the message, and the seconds that the server asks to wait; 0 if it does not ask."""
+    def __init__(
+        self, message: str, retry_after_seconds: float = 0.0, *, may_concern_one_question: bool = False
+    ) -> None:
+        """Keep what is known about the failure.
+
+        Args:
+            message: The error message.
+            retry_after_seconds: Seconds that the server asks to wait; 0 if it does not ask.
+            may_concern_one_question: Whether a server that works may fail in this way at a question, at each attempt.
+        """
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+        self.may_concern_one_question = may_concern_one_question
+
+
+class AccountError(ConfigError):
+    """A server refuses the key of every request, or has none of the credit that it costs."""
 
 
 class UnknownModelError(EngineError):
@@ -61,7 +74,7 @@ def check_status(url: str, status: int, body: str, retry_after: str, remedy: str
 
     Raises:
         UnavailableError: If the failure may be temporary.
-        ConfigError: If the server refuses the request itself, or its key.
+        ConfigError: If the server refuses the request itself; AccountError if it refuses its key, or asks for money.
         UnknownModelError: If the server does not serve the model.
         EngineError: If the server knows no such path, so that it is no inference server.
     """
@@ -70,16 +83,29 @@ def check_status(url: str, status: int, body: str, retry_after: str, remedy: str
             f"{url} kept answering with status {status}: {excerpt(body)}; see the server's log, and run the same "
             "command again once the server works",
             retry_after_seconds=float(retry_after) if retry_after.isdecimal() else 0.0,
+            may_concern_one_question=status == 500,
         )
     if status == 404 and _UNKNOWN_MODEL.search(body):
         raise UnknownModelError(f"{url} answered with status 404: {excerpt(body)}; {_CHECK_MODEL}")
     if status == 404:
         raise EngineError(f"{url} answered with status 404: {excerpt(body)}; {CHECK_URL}")
     if status in (401, 403):
-        raise ConfigError(
+        refusal = AccountError if status == 401 else ConfigError  # moderated gateways answer 403 to single questions
+        raise refusal(
             f"{url} refused the key (status {status}): {excerpt(body)}; set the environment variable of its API key"
         )
+    if status == 402:
+        raise AccountError(
+            f"{url} asks for payment (status 402): {excerpt(body)}; add credit to the account of its key"
+        )
     raise ConfigError(f"{url} refused the request (status {status}): {excerpt(body)}; {remedy}")
+
+
+def may_concern_one_question(error: Exception) -> bool:
+    """Whether a server that answers other questions may refuse this one, or fail at it, at each attempt."""
+    if isinstance(error, ConfigError):
+        return not isinstance(error, AccountError)
+    return isinstance(error, UnavailableError) and error.may_concern_one_question
 
 
 async def with_retries(retries: Retries, attempt: Callable[[], Awaitable[ResultT]]) -> ResultT:

@@ -9,7 +9,7 @@ import msgspec
 
 from verl_pivot.engines.engine import Completion, Sampling
 from verl_pivot.engines.http_client import HttpClient
-from verl_pivot.engines.retries import CHECK_URL, TOO_LONG, Retries, excerpt, not_json
+from verl_pivot.engines.retries import CHECK_URL, TOO_LONG, Retries, UnavailableError, excerpt, not_json, with_retries
 from verl_pivot.errors import EngineError
 from verl_pivot.types import Json, JsonObject
 
@@ -32,7 +32,8 @@ class SGLangEngine:
         hung_seconds: float = HUNG_SECONDS,
     ) -> None:
         self._url = url.rstrip("/")
-        self._client = HttpClient(url, retries or Retries(), remedy=TOO_LONG)
+        self._retries = retries or Retries()
+        self._client = HttpClient(url, self._retries, remedy=TOO_LONG)
         self._check_seconds = check_seconds
         self._hung_seconds = hung_seconds
         self._num_waiting = 0
@@ -49,21 +50,20 @@ class SGLangEngine:
             "sampling_params": [_sglang_parameters(sampling, k) for k in range(n)],
         }
         body = msgspec.json.encode(payload)
-        answer = await self._watched(self._post(body))
-        if not isinstance(answer, list) or len(answer) != n:
-            raise EngineError(f"{self.url} was asked for {n} samples and answered {excerpt(answer)}; {CHECK_URL}")
-        return tuple(_sglang_completion(sample, self.url) for sample in answer)
+        return await self._watched(with_retries(self._retries, lambda: self._attempt(body, n)))
 
     async def close(self) -> None:
         await self._client.close()
 
-    async def _post(self, body: bytes) -> Json:
-        text = await self._client.post("/generate", body)
+    async def _attempt(self, body: bytes, n: int) -> tuple[Completion, ...]:
+        text = await self._client.try_post("/generate", body)
         try:
             answer: Json = msgspec.json.decode(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise EngineError(not_json(self._url, text)) from error
-        return answer
+        if not isinstance(answer, list) or len(answer) != n:
+            raise EngineError(f"{self.url} was asked for {n} samples and answered {excerpt(answer)}; {CHECK_URL}")
+        return tuple(_sglang_completion(sample, self.url) for sample in answer)
 
     async def _watched(self, request: Awaitable[ResultT]) -> ResultT:
         """Result of a request; raises EngineError once health checks show that the server hangs."""
@@ -110,7 +110,7 @@ def _sglang_parameters(sampling: Sampling, k: int) -> JsonObject:
 
 
 def _sglang_completion(sample: Json, url: str) -> Completion:
-    """Completion in one item of SGLang's answer; raises EngineError if the server aborted the request."""
+    """Completion in one item of SGLang's answer; raises UnavailableError if the server aborted the request."""
     match sample:
         case {
             "text": str(text),
@@ -126,7 +126,10 @@ def _sglang_completion(sample: Json, url: str) -> Completion:
                 num_cached_tokens=cached if isinstance(cached, int) else 0,
             )
         case {"meta_info": {"finish_reason": {"type": "abort", **details}}}:
-            raise EngineError(f"{url} aborted the request: {details.get('message', 'no reason given')}; see its log")
+            raise UnavailableError(
+                f"{url} aborted the request: {details.get('message', 'no reason given')}; see its log",
+                may_concern_one_question=True,
+            )
     raise EngineError(
         f"{url} answered with a sample that lacks text, output_ids or finish_reason: {excerpt(sample)}; "
         f"{CHECK_URL} of SGLang 0.5 or later (for another kind of server use --openai)"

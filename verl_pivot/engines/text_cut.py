@@ -73,7 +73,7 @@ def fit_together(texts: Sequence[str], order: Sequence[int], max_tokens: int, to
     if sum(len(text.encode(errors="replace")) for text in texts) <= max_tokens:  # a token has at least one byte
         return list(texts)
     fitted = list(texts)
-    sizes = [len(tokenizer.encode(_countable(text, max_tokens), add_special_tokens=False)) for text in texts]
+    sizes = [_least_size(text, max_tokens, tokenizer) for text in texts]
     for least, position in product((_LEAST_TOKENS, 0), order):
         excess = sum(sizes) - max_tokens
         if excess <= 0:
@@ -91,6 +91,12 @@ def fit_together(texts: Sequence[str], order: Sequence[int], max_tokens: int, to
     return fitted
 
 
-def _countable(text: str, max_tokens: int) -> str:
-    """The beginning of the text, at most 64 characters per allowed token, so that a huge text is not tokenised."""
-    return text[: 2 * max_tokens * _MAX_CHARACTERS_PER_TOKEN]
+def _least_size(text: str, max_tokens: int, tokenizer: Tokenizer) -> int:
+    """Number of tokens of a text; of a huge text, which is not tokenised to its end, some number above `max_tokens`.
+
+    Only the first 64 characters per allowed token are counted. The rest may have most of the tokens, since one token of
+    a common tokenizer may stand for 128 spaces.
+    """
+    beginning = text[: 2 * max_tokens * _MAX_CHARACTERS_PER_TOKEN]
+    num_tokens = len(tokenizer.encode(beginning, add_special_tokens=False))
+    return num_tokens if beginning == text else num_tokens + max_tokens

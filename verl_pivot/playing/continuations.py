@@ -10,7 +10,7 @@ from statistics import fmean, pstdev
 import msgspec
 
 from verl_pivot.engines.answer_cache import AnswerCache
-from verl_pivot.errors import ConfigError, UserCodeError
+from verl_pivot.errors import ConfigError, SandboxError, ToolFailureError, UserCodeError
 from verl_pivot.playing.conversation import BegunConversation, PlayedConversation, play_conversation
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
@@ -227,6 +227,9 @@ class _Continuing:
         except _LeftOutError as error:
             state.left_out = str(error)
             return
+        except (ToolFailureError, SandboxError, OSError) as error:  # while the tools are opened or closed
+            state.left_out = _system_failed(str(error))
+            return
         self._cache.put(key, msgspec.json.encode(ended))
         self._labels.num_asked += 1
         self._labels.num_prompt_tokens += ended.num_prompt_tokens
@@ -264,16 +267,14 @@ class _Continuing:
         turn, template = state.turn, self._job.form.observation_template
         why = await replay(turn.rollout, turn.number, tools.toolbox, template)
         if why is not None:
-            raise _LeftOutError(
-                why.value if isinstance(why, NotReplayed) else f"the system failed: {why[:_MAX_DETAIL]}"
-            )
+            raise _LeftOutError(why.value if isinstance(why, NotReplayed) else _system_failed(why))
 
     def _check(self, outcome: Outcome, problem: Problem) -> None:
         """Refuse an outcome that is not due to the policy, or that is outside of [0, 1]."""
         if outcome.is_fault_of_code and not self._has_worked:
             raise UserCodeError(f"{problem.place}: {outcome.detail}")
         if outcome.is_masked:
-            raise _LeftOutError(f"the system failed: {outcome.detail[:_MAX_DETAIL]}")
+            raise _LeftOutError(_system_failed(outcome.detail))
         if outcome.by == "nobody" and outcome.reason == "not_scored":
             raise ConfigError(
                 f"{problem.place}: nothing decides the outcome of a continuation; give an environment with `score` as "
@@ -282,6 +283,11 @@ class _Continuing:
         self._has_worked = True
         if outcome.reward is not None and not 0.0 <= outcome.reward <= 1.0:
             raise _LeftOutError("outcome outside of [0, 1]")
+
+
+def _system_failed(detail: str) -> str:
+    """Reason under which turns are counted that have no label because of the system."""
+    return f"the system failed: {detail[:_MAX_DETAIL]}"
 
 
 def _with_tokens(outcome: Outcome, played: PlayedConversation, num_begun: int) -> Continuation:

@@ -9,8 +9,8 @@ from verl_pivot.data.actions import read_turn
 from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import BadRowError, as_list, as_object
 from verl_pivot.data.messages import parse_call, text_of
-from verl_pivot.engines.chat import ChatAnswer, ChatClient, served_models
-from verl_pivot.engines.retries import Retries, UnavailableError, excerpt
+from verl_pivot.engines.chat import HARMLESS_QUESTION, ChatAnswer, ChatClient, served_models
+from verl_pivot.engines.retries import Retries, UnavailableError, excerpt, may_concern_one_question
 from verl_pivot.errors import ConfigError, EngineError, QuestionRefusedError
 from verl_pivot.playing.player import PlayerTurn, call_as_text
 from verl_pivot.rollout.notebook_turns import CODE, CODE_END, THINK, THINK_END
@@ -18,6 +18,8 @@ from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall
 
 _MAX_EMPTY_ANSWERS = 3
 """Number of successive answers without a token after which the endpoint counts as failed, as in training."""
+_OF_LAST_MESSAGE = {"continue_final_message", "add_generation_prompt"}
+"""Keys of a request whose last message is the beginning of the assistant's turn."""
 _REMEDY = (
     "if the context is too long, lower --max-response-tokens; if a key of the request is not known, set it to null in "
     "--extra-body"
@@ -50,15 +52,15 @@ class ChatSampling:
 class EndpointPlayer:
     """A model behind an endpoint, for any number of conversations at once.
 
-    If the endpoint refuses a request, the conversation is masked; if it has not answered any request yet, ConfigError
-    ends the whole run.
+    If the endpoint refuses a request, or fails at each attempt at it, a harmless question follows: if that is answered,
+    the conversation is masked, and else the error ends the whole run.
     """
 
     def __init__(self, client: ChatClient, model: str, sampling: ChatSampling) -> None:
         self.name = model
         self._client = client
         self._sampling = sampling
-        self._has_answered = False
+        self._has_taken_tools = False
 
     async def take_turn(
         self, messages: Sequence[Message], tools: Sequence[JsonObject], max_tokens: int, *, sample: int
@@ -99,14 +101,26 @@ class EndpointPlayer:
         async def ask(number: int) -> ChatAnswer:
             try:
                 answer = await self._client.ask(sent, parameters)
-            except ConfigError as error:
-                if not self._has_answered:
+            except (ConfigError, UnavailableError) as error:
+                if not may_concern_one_question(error) or not await self._answers_another(parameters):
                     raise
-                raise QuestionRefusedError(str(error)) from error
-            self._has_answered = True
+                raise QuestionRefusedError(f"{error} (other requests are answered)") from error
+            self._has_taken_tools = self._has_taken_tools or "tools" in parameters
             return answer
 
         return await first_turn(ask, read)
+
+    async def _answers_another(self, parameters: JsonObject) -> bool:
+        """Whether the model answers a harmless question.
+
+        It has the tools of the request, unless the endpoint is known to take tools: it may refuse those of one row.
+        """
+        own = {"tools", *_OF_LAST_MESSAGE} if self._has_taken_tools else _OF_LAST_MESSAGE
+        try:
+            await self._client.ask(HARMLESS_QUESTION, {key: parameters[key] for key in parameters.keys() - own})
+        except (ConfigError, EngineError):
+            return False
+        return True
 
     async def close(self) -> None:
         await self._client.close()

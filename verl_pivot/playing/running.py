@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.messages import parse_message
-from verl_pivot.errors import ConfigError, DataError, ToolFailureError, UserCodeError
+from verl_pivot.errors import ConfigError, DataError, SandboxError, ToolFailureError, UserCodeError
 from verl_pivot.playing.conversation import OnMessage, PlayedConversation, play_conversation, unbegun_conversation
 from verl_pivot.playing.notebook_play import NotebookRules, notebook_prompt, play_notebook
 from verl_pivot.playing.played_rows import PlayedProblem
@@ -189,28 +189,38 @@ async def play_problem(
     on_message: OnMessage,
     on_end: Callable[[PlayedProblem], None],
 ) -> Outcome:
-    """Play one conversation about a problem, and call `on_end` with it before its tools are closed.
+    """Play one conversation about a problem, and call `on_end` with it once its tools are closed.
+
+    A failure while the tools are closed masks the conversation, as in training.
 
     Raises:
         DataError: If the row's columns cannot be read, or no tool supports their content.
-        UserCodeError: If an environment cannot be created or closed.
+        UserCodeError: If an environment cannot be created.
     """
     opened = open_tools(
         job.toolset, problem, max_calls_per_turn=job.max_calls_per_turn, parallel_calls=job.parallel_calls
     )
     schemas = tuple(opened.toolbox.schemas)
-    async with AsyncExitStack() as stack:
-        try:
-            tools = await stack.enter_async_context(opened)
-        except ToolFailureError as error:
-            played, outcome = unbegun_conversation(problem.prompt, str(error)), outcome_of_failure(error)
-        else:
-            played = await _played(job, player, tools, problem, sample, on_message)
-            is_notebook = job.notebook is not None
-            outcome = await outcome_of(played, problem, tools, job.reward_function, is_notebook=is_notebook)
-        on_end(
-            PlayedProblem(
+    ended: PlayedProblem | None = None
+    try:
+        async with AsyncExitStack() as stack:
+            try:
+                tools = await stack.enter_async_context(opened)
+            except ToolFailureError as error:
+                played, outcome = unbegun_conversation(problem.prompt, str(error)), outcome_of_failure(error)
+            else:
+                played = await _played(job, player, tools, problem, sample, on_message)
+                is_notebook = job.notebook is not None
+                outcome = await outcome_of(played, problem, tools, job.reward_function, is_notebook=is_notebook)
+            ended = PlayedProblem(
                 problem=problem, sample=sample, player=player.name, tools=schemas, played=played, outcome=outcome
             )
-        )
-    return outcome
+    except (ToolFailureError, SandboxError, UserCodeError, OSError) as error:
+        if ended is None:
+            raise
+        ended = replace(ended, outcome=outcome_of_failure(error))
+    finally:
+        if ended is not None:  # also if this task is cancelled while the tools are closed
+            on_end(ended)
+    assert ended is not None, problem.place
+    return ended.outcome

@@ -11,7 +11,7 @@ from typing import Protocol
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.engines.engine import ActionText, Completion
 from verl_pivot.engines.pool import EnginePool
-from verl_pivot.errors import StateRefusedError
+from verl_pivot.errors import QuestionRefusedError, StateRefusedError
 from verl_pivot.profiling.early_stopping import count_scores
 from verl_pivot.profiling.profiles import ProfileSettings, TurnKey
 from verl_pivot.profiling.writer import ProfileWriter
@@ -59,7 +59,7 @@ class Profiler:
     totals: Totals
     """Sums over the measured turns, updated with every turn."""
     say: Callable[[str], object] = lambda message: None
-    """Called with a message for the user, once for each reason for which states are refused."""
+    """Called with a message for the user, once for each reason for which turns get no samples."""
     _said: set[str] = field(default_factory=set)
     """Reasons that the user was told."""
     _rendering: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(1, "rendering"))
@@ -68,8 +68,8 @@ class Profiler:
     async def measure(self, turn: Turn) -> TurnProfile:
         """Sample and score one turn.
 
-        There are no samples if the prompt is longer than max_prompt_tokens, or if the chat template refuses the state;
-        then `num_prompt_tokens` is 0.
+        There are no samples if the prompt is longer than max_prompt_tokens, if the chat template refuses the state, or
+        if each engine fails at this prompt alone; in the last two cases `num_prompt_tokens` is 0.
 
         Raises:
             PivotError: If the turn cannot be sampled.
@@ -77,11 +77,11 @@ class Profiler:
         prompt_ids = await self._prompt_ids(turn)
         samples: list[Sample] = []
         if 0 < len(prompt_ids) <= self.settings.max_prompt_tokens:
-            for num_samples in self._stages():
-                samples += await self._sample(turn, prompt_ids, begin=len(samples), end=num_samples)
-                plan = self.settings.early_stop
-                if plan is not None and plan.ends_at(count_scores([sample.verdict.score for sample in samples])):
-                    break
+            try:
+                samples = await self._samples(turn, prompt_ids)
+            except QuestionRefusedError as error:
+                self._say_once(turn, f"no server samples its prompt ({error})")
+                prompt_ids = []
         self.totals.num_turns += 1
         return TurnProfile(
             trajectory_id=turn.trajectory_id,
@@ -100,13 +100,24 @@ class Profiler:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._rendering, self.renderer.prompt_ids, turn)
         except StateRefusedError as error:
-            if error.why not in self._said:
-                self._said.add(error.why)
-                self.say(
-                    f"Turn {turn.id}, and perhaps others, gets no samples: the model's chat template refuses its state "
-                    f"({error.why})."
-                )
+            self._say_once(turn, f"the model's chat template refuses its state ({error.why})")
             return []
+
+    def _say_once(self, turn: Turn, why: str) -> None:
+        """Tell the user why a turn gets no samples, unless the same reason was told before."""
+        if why not in self._said:
+            self._said.add(why)
+            self.say(f"Turn {turn.id}, and perhaps others, gets no samples: {why}.")
+
+    async def _samples(self, turn: Turn, prompt_ids: Sequence[int]) -> list[Sample]:
+        """All samples of the turn, or those of the stages before the plan of early stopping ends it."""
+        samples: list[Sample] = []
+        plan = self.settings.early_stop
+        for num_samples in self._stages():
+            samples += await self._sample(turn, prompt_ids, begin=len(samples), end=num_samples)
+            if plan is not None and plan.ends_at(count_scores([sample.verdict.score for sample in samples])):
+                break
+        return samples
 
     def _stages(self) -> tuple[int, ...]:
         """[num_stages] total number of samples drawn by the end of each stage."""

@@ -21,7 +21,7 @@ class TurnOutcome(StrEnum):
     MIXED = "mixed"
     """Scores differ: the turn can be a pivot."""
     UNDECIDED = "undecided"
-    """The verifier could not decide any sample, or there is none, since the chat template refuses the state."""
+    """The verifier could not decide any sample, or the chat template or each server refuses the turn's prompt."""
     OVERLONG = "overlong"
     """The prompt is longer than --max-prompt-tokens, so nothing was sampled."""
 

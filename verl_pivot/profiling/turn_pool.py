@@ -18,7 +18,7 @@ class Measured:
     judge_usage: Mapping[tuple[str, str], int]
     """Requests and tokens of judges since the worker's last answer, as in `verifiers.judge_usage.usage`."""
     messages: tuple[str, ...] = ()
-    """Messages for the user about endpoints that the worker lost, and states that the chat template refuses."""
+    """Messages for the user about endpoints that the worker lost, and turns that get no samples."""
 
 
 class TurnPool:

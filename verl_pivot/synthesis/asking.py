@@ -12,8 +12,8 @@ import msgspec
 
 from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.engines.chat import ChatAnswer, TokenLogprob
-from verl_pivot.engines.retries import Retries, with_retries
-from verl_pivot.errors import OutOfBudgetError, QuestionRefusedError
+from verl_pivot.engines.retries import Retries, UnavailableError, may_concern_one_question, with_retries
+from verl_pivot.errors import ConfigError, EngineError, OutOfBudgetError, QuestionRefusedError
 from verl_pivot.playing.endpoint_player import read_answer
 from verl_pivot.synthesis.budget import Budget, BudgetLimits
 from verl_pivot.synthesis.writer import EndpointWriter, Writer, WriterQuestion
@@ -57,14 +57,16 @@ class AnswerGate:
         Raises:
             EngineError: If the endpoint cannot be reached or keeps failing, its answer is no message of the assistant,
                 or the cache cannot be written.
-            QuestionRefusedError: If the endpoint refuses this question, but has answered others, or filters its answer.
+            ConfigError: If the endpoint refuses a harmless question, too.
+            QuestionRefusedError: If the endpoint refuses this question, or fails at it, and answers a harmless one, or
+                if it filters the answer.
             OutOfBudgetError: If the budget does not cover the question.
         """
         form = None if question.schema is None else writer.answer_format
-        key = sha256(msgspec.json.encode([writer.name, form, question], order="sorted")).hexdigest()
+        key = sha256(msgspec.json.encode([writer.identity, form, question], order="sorted")).hexdigest()
         if (kept := self._cache.get(key)) is not None:
-            if isinstance(writer, EndpointWriter):
-                writer.has_answered = True
+            if isinstance(writer, EndpointWriter) and question.tools:
+                writer.has_taken_tools = True
             return _kept_answer(kept)
         if key not in self._asked:
             task = asyncio.create_task(self._ask(writer, question, key))
@@ -74,9 +76,24 @@ class AnswerGate:
 
     async def _ask(self, writer: Writer, question: WriterQuestion, key: str) -> ChatAnswer:
         async with self._slots:
-            answer = await with_retries(self._retries, lambda: self._attempt(writer, question))
+            try:
+                answer = await with_retries(self._retries, lambda: self._attempt(writer, question))
+            except (ConfigError, UnavailableError) as error:
+                if not may_concern_one_question(error) or not await self._answers_another(writer, question):
+                    raise
+                raise QuestionRefusedError(f"{error} (other questions are answered)") from error
         self._cache.put(key, msgspec.json.encode(answer))
         return answer
+
+    async def _answers_another(self, writer: Writer, question: WriterQuestion) -> bool:
+        """Whether a model answers a harmless question of the same form: one attempt, within the budget, not cached."""
+        if not isinstance(writer, EndpointWriter):
+            return False
+        try:
+            await self._attempt(writer, writer.harmless(question))
+        except (ConfigError, EngineError):
+            return False
+        return True
 
     async def _attempt(self, writer: Writer, question: WriterQuestion) -> ChatAnswer:
         """One request within the budget; if it fails or reports no tokens, its whole reservation is paid."""

@@ -28,8 +28,9 @@ from verl_pivot.synthesis.deviations import (
     recovering_turns,
 )
 from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.draws import made_or_refused
 from verl_pivot.synthesis.guided_rollouts import guided_row, play_guided, prompt_of
-from verl_pivot.synthesis.rollouts import RolloutOptions
+from verl_pivot.synthesis.rollouts import RolloutOptions, check_code
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
@@ -99,7 +100,8 @@ class Calibrated:
         for number, deviation in enumerate(by_loss(found)):
             if sum(each.finding is None for each in drafts) == options.max_per_trajectory:
                 break
-            drafts.append(await self._made(draft.made(number), task, deviation, workshop))
+            made = draft.made(number)
+            drafts.append(await made_or_refused(made, self._made(made, task, deviation, workshop)))
         detail = f"{len(found)} failed actions differ from the expert's, but each of them raises the value"
         return drafts or [draft.rejected("no_deviation", detail)]
 
@@ -124,13 +126,17 @@ class Calibrated:
     ) -> list[PlayedProblem]:
         """[num] conversations in which the policy continues after the given turns; each series has its own seeds."""
         num = self._options.num
-        return await all_at_once(
+        played = await all_at_once(
             play_guided(task.row, given, workshop, self._options, name=task.id, number=series * num + k)
             for k in range(num)
         )
+        check_code(played)
+        return played
 
     async def _play_given(self, task: _GuidedTask, given: Sequence[Message], workshop: Workshop) -> PlayedProblem:
-        return await play_guided(task.row, given, workshop, self._options, name=task.id, policy_goes_on=False)
+        played = await play_guided(task.row, given, workshop, self._options, name=task.id, policy_goes_on=False)
+        check_code([played])
+        return played
 
     async def _made(self, draft: Draft, task: _GuidedTask, deviation: Deviation, workshop: Workshop) -> Draft:
         """The draft with the trajectory that recovers from a deviation, or rejected with the reason."""

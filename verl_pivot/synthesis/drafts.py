@@ -13,6 +13,9 @@ from verl_pivot.types import Json, JsonObject, Trajectory
 PASS_RATE = "pass_rate"
 """Key of the draft value with the policy's success rate at the task, which the filter `difficulty` uses."""
 
+QUESTION_REFUSED = "question_refused"
+"""Rejection reason of drafts about which an endpoint refused a question."""
+
 
 class StepKind(StrEnum):
     MAKE = "make"

@@ -21,7 +21,7 @@ from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.quality.contract import Names
 from verl_pivot.synthesis.caller_turns import is_plain, read_action
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.draws import first_good
+from verl_pivot.synthesis.draws import first_good, made_or_refused
 from verl_pivot.synthesis.greedy_probe import Probed, policy_action, probed_turn
 from verl_pivot.synthesis.magnet_cast import CALLER_ROLE
 from verl_pivot.synthesis.path_calls import invented_problem, schema_problem
@@ -83,13 +83,11 @@ class ErrorVariations:
         turn = probed_turn(draft, Probed.FAILED)
         if turn is None:
             return [draft]
-        return [
-            draft.made(0),
-            *[
-                await self._varied(draft.made(number), turn, number, workshop)
-                for number in range(1, self._options.num + 1)
-            ],
-        ]
+        samples: list[Draft] = []
+        for number in range(1, self._options.num + 1):
+            made = draft.made(number)
+            samples.append(await made_or_refused(made, self._varied(made, turn, number, workshop)))
+        return [draft.made(0), *samples]
 
     async def _varied(self, draft: Draft, turn: Turn, number: int, workshop: Workshop) -> Draft:
         variation = Random(workshop.seed(number)).choice(_VARIATIONS)

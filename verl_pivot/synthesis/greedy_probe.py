@@ -19,6 +19,7 @@ from verl_pivot.engines.chat import TokenLogprob
 from verl_pivot.errors import EngineError
 from verl_pivot.synthesis.caller_turns import read_action
 from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.draws import made_or_refused
 from verl_pivot.synthesis.hard_tools import greedy_question
 from verl_pivot.synthesis.rollouts import POLICY
 from verl_pivot.synthesis.steps import ChooseStep, choose_step, make_step
@@ -69,7 +70,10 @@ class GreedyProbe:
         calls = [turn for turn in labelled if turn.expert.tool_calls]
         if not calls:
             return [draft.rejected("no_label", "no turn of the expert makes a call")]
-        return await all_at_once(self._probed(draft.made(number), turn, workshop) for number, turn in enumerate(calls))
+        made = [draft.made(number) for number in range(len(calls))]
+        return await all_at_once(
+            made_or_refused(each, self._probed(each, turn, workshop)) for each, turn in zip(made, calls, strict=True)
+        )
 
     async def _probed(self, draft: Draft, turn: Turn, workshop: Workshop) -> Draft:
         assert draft.trajectory is not None, draft.id

@@ -82,10 +82,13 @@ async def play_guided(
         policy_goes_on: Whether the policy takes the turns after the given ones. If not, the last given turn must end
             the conversation; otherwise the conversation is masked.
 
+    Returns:
+        The conversation. If the user's own code failed in it, it is masked, and the caller decides with `check_code`.
+
     Raises:
         ConfigError: If there are no tools, or nothing decides the outcome.
         DataError: If the row has no prompt, or no tool supports its content.
-        UserCodeError: If the code of the environment fails.
+        UserCodeError: If an environment cannot be created.
         EngineError: If the endpoint cannot be reached or keeps failing.
     """
     prompt = task["prompt"]

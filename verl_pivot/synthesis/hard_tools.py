@@ -8,6 +8,7 @@ from verl_pivot.data.turns import turns
 from verl_pivot.errors import QuestionRefusedError
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.synthesis.caller_turns import read_action
+from verl_pivot.synthesis.drafts import QUESTION_REFUSED
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
 from verl_pivot.types import Malformed, Trajectory, Turn, Verdict
@@ -60,7 +61,7 @@ async def probe(turn: Turn, workshop: Workshop, role: str, max_tokens: int) -> V
     try:
         action = read_action(await workshop.answer(greedy_question(turn, workshop, max_tokens), role))
     except QuestionRefusedError as error:
-        return Verdict.undecided("question_refused", str(error))
+        return Verdict.undecided(QUESTION_REFUSED, str(error))
     if isinstance(action, Malformed):
         return Verdict.refuse(action.reason, action.detail)
     return await score_message(action, turn)

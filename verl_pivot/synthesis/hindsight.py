@@ -17,6 +17,7 @@ from verl_pivot.data.turns import PROVENANCE
 from verl_pivot.errors import ToolFailureError
 from verl_pivot.synthesis.caller_turns import read_text
 from verl_pivot.synthesis.drafts import Draft
+from verl_pivot.synthesis.draws import made_or_refused
 from verl_pivot.synthesis.rejection import FewestCallsOptions, fewest_calls
 from verl_pivot.synthesis.steps import ChooseStep, choose_step, make_step
 from verl_pivot.synthesis.workshop import Workshop
@@ -68,14 +69,20 @@ class Achieved:
             return [draft.rejected("not_failed", "hindsight needs a trajectory that failed its task")]
         try:
             solved = await self._solved(trajectory, workshop)
-            if not solved:
-                detail = "by the environment, the trajectory solves no other task on the way"
-                return [draft.rejected("nothing_achieved", detail)]
-            chosen = solved[::-1][: self._options.max_per_trajectory]
-            return [await self._made(draft.made(number), trajectory, each, workshop, number)
-                    for number, each in enumerate(chosen)]  # fmt: skip
         except ToolFailureError as error:
             return [draft.rejected("system_failed", str(error))]
+        if not solved:
+            detail = "by the environment, the trajectory solves no other task on the way"
+            return [draft.rejected("nothing_achieved", detail)]
+        drafts: list[Draft] = []
+        for number, each in enumerate(solved[::-1][: self._options.max_per_trajectory]):
+            made = draft.made(number)
+            making = self._made(made, trajectory, each, workshop, number)
+            try:
+                drafts.append(await made_or_refused(made, making))
+            except ToolFailureError as error:
+                drafts.append(made.rejected("system_failed", str(error)))
+        return drafts
 
     async def _solved(self, trajectory: Trajectory, workshop: Workshop) -> list[_Solved]:
         """Tasks in the order in which they were first solved; tasks that are solved at the beginning are left out."""

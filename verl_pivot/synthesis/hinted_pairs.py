@@ -16,7 +16,7 @@ from verl_pivot.data.turns import turns
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.synthesis.caller_turns import read_action
 from verl_pivot.synthesis.drafts import Draft
-from verl_pivot.synthesis.draws import first_good
+from verl_pivot.synthesis.draws import first_good, made_or_refused
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.turn_trajectories import ending_in
 from verl_pivot.synthesis.workshop import Workshop
@@ -60,7 +60,10 @@ class HintedPairs:
         choices = [turn for turn in turns(draft.trajectory) if len(turn.expert.tool_calls) == 1]
         rng = Random(workshop.seed(0))
         chosen = sorted(rng.sample(choices, min(self._options.num, len(choices))), key=lambda turn: turn.index)
-        pairs = [await self._pair(draft.made(number), turn, rng, workshop) for number, turn in enumerate(chosen, 1)]
+        pairs: list[Draft] = []
+        for number, turn in enumerate(chosen, start=1):
+            made = draft.made(number)
+            pairs.append(await made_or_refused(made, self._pair(made, turn, rng, workshop)))
         return [draft.made(0), *pairs]
 
     async def _pair(self, draft: Draft, turn: Turn, rng: Random, workshop: Workshop) -> Draft:

@@ -8,7 +8,14 @@ from typing import cast
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.json_values import BadRowError, as_object, decode_json, encode_json
 from verl_pivot.errors import DataError, OutOfBudgetError, QuestionRefusedError, UserCodeError
-from verl_pivot.synthesis.drafts import Draft, StepKind, StepTrace, draft_as_dict, parse_draft
+from verl_pivot.synthesis.drafts import (
+    QUESTION_REFUSED,
+    Draft,
+    StepKind,
+    StepTrace,
+    draft_as_dict,
+    parse_draft,
+)
 from verl_pivot.synthesis.recipes import Recipe, RecipeStep
 from verl_pivot.synthesis.steps import CheckStep, ChooseStep, MakeStep, PreparedStep
 from verl_pivot.synthesis.workshop import Gate, Inputs, Workshop
@@ -37,7 +44,7 @@ class ItemRunner:
         self._recipe, self._inputs, self._writers, self._gate = recipe, inputs, writers, gate
         self._recipe_seed = recipe_seed
         self.worked: set[str] = set()
-        """Labels of the steps that have run at least once without an error in the user's own code."""
+        """Labels of the steps that have run at least once without an error in the user's own code, in any run."""
         self.prepared: list[StepTrace] = []
         """Traces of the steps' preparation before the first draft."""
 
@@ -144,7 +151,7 @@ def _reason(error: OutOfBudgetError | QuestionRefusedError | DataError) -> str:
     if isinstance(error, OutOfBudgetError):
         return OUT_OF_BUDGET
     if isinstance(error, QuestionRefusedError):
-        return "question_refused"
+        return QUESTION_REFUSED
     return error.reason if isinstance(error, BadRowError) else "unusable_row"
 
 

@@ -67,6 +67,6 @@ class SynthesisJob:
             "recipe": self.recipe.content,  # type: ignore[dict-item]  # checked to be JSON when it was read
             "seed": self.seed,
             "inputs": [input_identity(path) for path in inputs],
-            "writers": {role: [writer.name, writer.answer_format] for role, writer in self.writers.items()},
+            "writers": {role: [writer.identity, writer.answer_format] for role, writer in self.writers.items()},
             **self.identity,
         }

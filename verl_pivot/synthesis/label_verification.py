@@ -12,15 +12,17 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.turns import PROVENANCE
+from verl_pivot.playing.conversation import cut_to_characters
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.greedy_probe import PROBE, PROBE_REASON, Probed, policy_action, probed_turn
 from verl_pivot.synthesis.guided_rollouts import guided_row, play_guided, prompt_of
 from verl_pivot.synthesis.judging import THREE_JUDGES, PairVerdict, judged_pair
-from verl_pivot.synthesis.rollouts import RolloutOptions
+from verl_pivot.synthesis.rollouts import RolloutOptions, check_code
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.turn_trajectories import ending_in
 from verl_pivot.synthesis.workshop import Workshop
@@ -121,9 +123,15 @@ class VerifiedLabel:
         if isinstance(prompt, Malformed):
             return _Continued(solves=False, detail=prompt.detail)
         before = [message for message in turn.state[len(prompt) :] if message.role is Role.ASSISTANT]
+        if len(before) + 1 >= self._options.max_turns:
+            detail = (
+                f"the label is turn {len(before) + 1}, and max_turns={self._options.max_turns} leaves no turn after it"
+            )
+            return _Continued(solves=False, detail=f"{detail}: raise it")
         row = guided_row(draft, trajectory, prompt)
         played = await play_guided(row, [*before, action], workshop, self._options, name=draft.item)
-        if not played.outcome.is_masked and not _is_state(played, turn.state):
+        check_code([played])
+        if not played.outcome.is_masked and not _is_state(played, turn.state, self._options.max_observation_tokens):
             return _Continued(solves=False, detail="earlier calls give other results than recorded")
         outcome = played.outcome
         solves = None if outcome.is_masked else outcome.passed is True
@@ -152,10 +160,21 @@ def _is_way(run: _Continued, other: _Continued) -> bool:
     return run.solves is True and not (other.solves and other.num_turns < run.num_turns)
 
 
-def _is_state(played: PlayedProblem, state: Sequence[Message]) -> bool:
-    """Whether a conversation begins with the messages of a state, with the same results by `is_same_result`."""
+def _is_state(played: PlayedProblem, state: Sequence[Message], max_observation_tokens: int) -> bool:
+    """Whether a conversation begins with the messages of a state, with the same results by `is_same_result`.
+
+    Recorded results are compared as a conversation shows them: cut to the limit, and with broken marks of the template.
+    """
     found = played.played.messages[: len(state)]
     return len(found) == len(state) and all(
-        each.role is known.role and (each.role is not Role.TOOL or is_same_result(each.content, known.content))
+        each.role is known.role
+        and (
+            each.role is not Role.TOOL or is_same_result(each.content, _as_shown(known.content, max_observation_tokens))
+        )
         for each, known in zip(found, state, strict=True)
     )
+
+
+def _as_shown(result: str, max_observation_tokens: int) -> str:
+    """A recorded result as the policy reads it in a played conversation."""
+    return without_chat_tokens(cut_to_characters(result, max_observation_tokens))

@@ -31,6 +31,7 @@ class DeskWriter:
 
     role: str
     name: str
+    identity: str
     answer_format: AnswerFormat
     desk: Any
     """Ray's handle of the QuestionDesk."""
@@ -69,7 +70,9 @@ async def runner_on_ray(job: SynthesisJob, on_ray: SpreadOptions, folder: Path) 
     with connected(on_ray.address):
         async with _opened_desk(job, home, folder, on_ray.say) as desk:
             writers = {
-                role: DeskWriter(role=role, name=each.name, answer_format=each.answer_format, desk=desk)
+                role: DeskWriter(
+                    role=role, name=each.name, identity=each.identity, answer_format=each.answer_format, desk=desk
+                )
                 for role, each in job.writers.items()
             }
             here = ItemRunner(job.recipe, job.inputs, writers, OpenGate(), recipe_seed=job.seed)

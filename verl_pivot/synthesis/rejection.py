@@ -14,10 +14,10 @@ from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.synthesis.drafts import PASS_RATE, Draft
-from verl_pivot.synthesis.rollouts import RolloutOptions, play_task, trajectory_of
+from verl_pivot.synthesis.rollouts import RolloutOptions, check_code, has_action, play_task, trajectory_of
 from verl_pivot.synthesis.steps import ChooseStep, choose_step, make_step
 from verl_pivot.synthesis.workshop import Workshop
-from verl_pivot.types import Trajectory
+from verl_pivot.types import Role, Trajectory
 from verl_pivot.validation import Options
 
 
@@ -67,6 +67,7 @@ class TaskRollouts:
         if draft.task is None:
             return [draft.rejected("no_task", "there is no task to play")]
         played = await self._played(draft, workshop)
+        check_code(played)
         outcomes = [each.outcome.passed for each in played if _is_decided(each)]
         rate = pass_rate(outcomes.count(True), len(outcomes), self._options.stop_at)
         return [self._rollout(draft, each, rate, len(outcomes)) for each in played]
@@ -96,7 +97,8 @@ class TaskRollouts:
         if not outcome.is_masked:
             made = replace(made, trajectory=trajectory_of(played, made))
         if outcome.passed:
-            return made
+            detail = "each turn of the policy was cut off, or has a call that cannot be read"
+            return made if has_action(played) else made.rejected("no_action", detail)
         if _is_decided(played):
             return made.rejected("not_solved", f"{outcome.reason}: {outcome.detail}")
         return made.rejected(outcome.reason or "undecided", outcome.detail)
@@ -114,12 +116,15 @@ class FewestCallsOptions(Options):
 
 @choose_step("fewest_calls", options=FewestCallsOptions)
 def fewest_calls(options: FewestCallsOptions) -> ChooseStep:
-    """Keeps trajectories of a task with different actions; fewer calls are preferred, then earlier rollouts."""
+    """Keeps trajectories of a task with different actions.
+
+    Those with fewer calls are preferred, then those with fewer turns that are not the expert's, then earlier rollouts.
+    """
 
     async def choose(drafts: Sequence[Draft], workshop: Workshop) -> Sequence[Draft]:
         kept: dict[str, str] = {}
         left: list[Draft] = []
-        for draft in sorted(drafts, key=_num_calls):
+        for draft in sorted(drafts, key=lambda each: (_num_calls(each), _num_others(each))):
             actions = "" if draft.trajectory is None else _actions(draft.trajectory)
             if actions in kept:
                 left.append(draft.rejected("same_actions", f"made the same calls as {kept[actions]}"))
@@ -136,6 +141,14 @@ def fewest_calls(options: FewestCallsOptions) -> ChooseStep:
 
 def _num_calls(draft: Draft) -> int:
     return 0 if draft.trajectory is None else sum(len(message.tool_calls) for message in draft.trajectory.messages)
+
+
+def _num_others(draft: Draft) -> int:
+    """Number of turns that are not the expert's, such as those that were cut off."""
+    if draft.trajectory is None:
+        return 0
+    num_turns = sum(message.role is Role.ASSISTANT for message in draft.trajectory.messages)
+    return num_turns - len(draft.trajectory.expert_indices)
 
 
 def _actions(trajectory: Trajectory) -> str:

@@ -9,6 +9,7 @@ from verl_pivot.data.json_values import as_object, decode_json
 from verl_pivot.data.turns import with_split_key
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.errors import ConfigError, UserCodeError
+from verl_pivot.playing.conversation import PlayedConversation
 from verl_pivot.playing.endpoint_player import first_turn, read_answer, sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.player import PlayerTurn
@@ -19,7 +20,7 @@ from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
-from verl_pivot.types import JsonObject, Message, Trajectory
+from verl_pivot.types import ExpertTurns, JsonObject, Message, Role, Trajectory
 from verl_pivot.validation import Options
 
 POLICY = "policy"
@@ -105,10 +106,13 @@ async def play_task(
         name: Id of the task.
         number: Number of the rollout among those of the task, from which its seeds derive.
 
+    Returns:
+        The conversation. If the user's own code failed in it, it is masked, and the caller decides with `check_code`.
+
     Raises:
         ConfigError: If there are no tools, or nothing decides the outcome.
         DataError: If the row has no prompt, or no tool supports its content.
-        UserCodeError: If the code of the environment fails.
+        UserCodeError: If an environment cannot be created.
         EngineError: If the endpoint cannot be reached or keeps failing.
     """
     toolset = workshop.toolset("plays rollouts")
@@ -125,8 +129,6 @@ async def play_task(
     player = WorkshopPlayer(workshop=workshop, temperature=options.temperature)
     ended: list[PlayedProblem] = []
     outcome = await play_problem(job, player, problem, number, lambda message: None, ended.append)
-    if outcome.is_fault_of_code:
-        raise UserCodeError(f"task {name}: {outcome.detail}")
     if outcome.by == "nobody" and outcome.reason == "not_scored":
         raise ConfigError(
             f"task {name}: nothing decides the outcome of a rollout; give an environment with `score` as --tools, or "
@@ -135,8 +137,31 @@ async def play_task(
     return ended[0]
 
 
+def check_code(rollouts: Sequence[PlayedProblem]) -> None:
+    """Refuse rollouts of a task in one of which the user's own code failed, unless it worked in another one.
+
+    Raises:
+        UserCodeError: If the code failed, and each rollout is masked.
+    """
+    fault = next((each for each in rollouts if each.outcome.is_fault_of_code), None)
+    if fault is not None and all(each.outcome.is_masked for each in rollouts):
+        raise UserCodeError(f"{fault.problem.place}: {fault.outcome.detail}")
+
+
+def has_action(played: PlayedProblem) -> bool:
+    """Whether the policy ended a turn by itself whose calls can be read."""
+    return any(map(_is_action, played.played.turns))
+
+
+def _is_action(turn: PlayerTurn) -> bool:
+    return turn.ended and turn.is_readable
+
+
 def trajectory_of(played: PlayedProblem, draft: Draft) -> Trajectory:
-    """The conversation as a trajectory; all trajectories of a task are in the same split (training or validation)."""
+    """The conversation as a trajectory; all trajectories of a task are in the same split (training or validation).
+
+    Turns of the policy that were cut off, or have calls that cannot be read, are not the expert's.
+    """
     row = played.problem.columns
     metadata = row.get("metadata") or {}
     given = as_object(decode_json(metadata) if isinstance(metadata, str) else metadata, "metadata")
@@ -149,5 +174,14 @@ def trajectory_of(played: PlayedProblem, draft: Draft) -> Trajectory:
         tools=played.tools,
         passed=played.outcome.passed,
         metadata=with_split_key(given, draft.item),
+        expert_turns=_expert_turns(played.played),
         **verifier,
     )
+
+
+def _expert_turns(played: PlayedConversation) -> ExpertTurns:
+    """The turns of the prompt and the policy's actions; all turns if there are none else, or none of these."""
+    begin = sum(message.role is Role.ASSISTANT for message in played.messages[: played.num_prompt_messages])
+    actions = tuple(begin + number for number, turn in enumerate(played.turns) if _is_action(turn))
+    is_whole = len(actions) == len(played.turns)
+    return "all" if is_whole or not (chosen := (*range(begin), *actions)) else chosen

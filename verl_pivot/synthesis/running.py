@@ -1,15 +1,15 @@
 """SynthesisJob -> the output files of `verl-pivot synthesize`: made item by item within a budget, and resumable."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, Protocol
 
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.files import make_folder
 from verl_pivot.data.journal import Journal, open_journal
+from verl_pivot.data.json_values import as_list
 from verl_pivot.synthesis.asking import opened_gate
 from verl_pivot.synthesis.draft_store import DraftStore
 from verl_pivot.synthesis.drafts import Draft, StepTrace
@@ -17,9 +17,13 @@ from verl_pivot.synthesis.item_steps import OUT_OF_BUDGET, ItemRunner
 from verl_pivot.synthesis.job import SynthesisJob
 from verl_pivot.synthesis.outputs import OUTPUTS, SynthesisReport, write_outputs
 from verl_pivot.synthesis.recipes import RecipeStep, items
+from verl_pivot.types import JsonObject
 
 _COMMIT_SECONDS: Final = 1.0
 """Interval of commits in seconds; items that finish after the last commit before a kill -9 are made again."""
+
+_WORKED: Final = "worked"
+"""Key of the journal's state with the labels of `Runner.worked`."""
 
 
 class Runner(Protocol):
@@ -28,6 +32,11 @@ class Runner(Protocol):
     @property
     def prepared(self) -> Sequence[StepTrace]:
         """Traces of the steps' preparation before the first draft."""
+        ...
+
+    @property
+    def worked(self) -> set[str]:
+        """Labels of the steps that have run at least once without an error in the user's own code, in any run."""
         ...
 
     async def run(self, item: Draft) -> Sequence[Draft]:
@@ -67,11 +76,12 @@ async def _make_all(
 ) -> Sequence[StepTrace]:
     """Make all items; returns the traces of the steps' preparation before the first item."""
     async with opened_runner(job, journal.folder) as runner:
+        runner.worked.update(map(str, as_list(journal.state.get(_WORKED, []), _WORKED)))
         on_items(store.num_items)
         await _make_items(job, journal, store, runner, on_items)
         for step in job.recipe.cross_steps:
             await _choose_across(step, store, runner)
-    journal.commit({})
+    journal.commit(_state(runner))
     return runner.prepared
 
 
@@ -102,21 +112,43 @@ async def opened_runner(job: SynthesisJob, folder: Path) -> AsyncIterator[Runner
 async def _make_items(
     job: SynthesisJob, journal: Journal, store: DraftStore, runner: Runner, on_items: Callable[[int], object]
 ) -> None:
-    """Make the unfinished items, several concurrently; the first error ends all of them."""
+    """Make the unfinished items, several concurrently; the first error ends all of them, and finished items stay."""
     waiting = ((number, item) for number, item in enumerate(items(job.recipe, job.inputs)) if not store.has(number))
-    committed_at = time.monotonic()
+    has_new, is_done = False, asyncio.Event()
+
+    def commit() -> None:
+        nonlocal has_new
+        if has_new:
+            journal.commit(_state(runner))
+            has_new = False
 
     async def work() -> None:
-        nonlocal committed_at
+        nonlocal has_new
         for number, item in waiting:  # all workers share the iterator
             drafts = await runner.run(item)
             store.add(number, drafts, is_cut_short=is_cut_short(drafts))
+            has_new = True
             on_items(1)
-            if time.monotonic() - committed_at > _COMMIT_SECONDS:
-                journal.commit({})
-                committed_at = time.monotonic()
 
-    await all_at_once(work() for _ in range(job.concurrency))
+    async def work_all() -> None:
+        await all_at_once(work() for _ in range(job.concurrency))
+        is_done.set()
+
+    async def commit_regularly() -> None:
+        while not is_done.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(is_done.wait(), _COMMIT_SECONDS)
+            commit()
+
+    try:
+        await all_at_once([work_all(), commit_regularly()])
+    finally:
+        commit()
+
+
+def _state(runner: Runner) -> JsonObject:
+    """State of a run for its journal, so that a resumed run rejects what an uninterrupted one would reject."""
+    return {_WORKED: sorted(runner.worked)}
 
 
 def is_cut_short(drafts: Iterable[Draft]) -> bool:

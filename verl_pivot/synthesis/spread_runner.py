@@ -20,6 +20,10 @@ class SpreadRunner:
     def prepared(self) -> Sequence[StepTrace]:
         return self._here.prepared
 
+    @property
+    def worked(self) -> set[str]:
+        return self._here.worked
+
     async def run(self, item: Draft) -> Sequence[Draft]:
         """All drafts of an item, made by a worker.
 

@@ -3,17 +3,18 @@
 import inspect
 import os
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Final, Protocol
 
 import msgspec
 
 from verl_pivot.data.json_values import BadRowError, encode_json
-from verl_pivot.engines.chat import AnswerFormat, ChatAnswer, ChatClient, response_format
+from verl_pivot.engines.chat import HARMLESS_QUESTION, AnswerFormat, ChatAnswer, ChatClient, response_format
 from verl_pivot.engines.retries import Retries
-from verl_pivot.errors import ConfigError, PivotError, QuestionRefusedError, UserCodeError
+from verl_pivot.errors import ConfigError, PivotError, UserCodeError
 from verl_pivot.types import JsonObject
 from verl_pivot.user_code import code_error
-from verl_pivot.user_modules import load_object
+from verl_pivot.user_modules import load_object, module_path
 
 _MARKERS_OF_MESSAGE: Final = 16
 """Upper bound of the tokens that a chat template puts around one message or tool."""
@@ -54,6 +55,11 @@ class Writer(Protocol):
         ...
 
     @property
+    def identity(self) -> str:
+        """The name, and a digest of the model or of the function's file if it can be read; answers are kept by it."""
+        ...
+
+    @property
     def answer_format(self) -> AnswerFormat:
         """How the writer is told the form of a structured answer."""
         ...
@@ -68,8 +74,7 @@ class Writer(Protocol):
         Raises:
             UnavailableError: If the failure may be temporary, so that a retry can succeed.
             EngineError: If the endpoint's answer is no chat completion.
-            QuestionRefusedError: If the endpoint refuses this question, but has answered others.
-            ConfigError: If the endpoint refuses a question before it has answered any.
+            ConfigError: If the endpoint refuses the question.
             UserCodeError: If the user's function raises or returns no answer.
         """
         ...
@@ -80,7 +85,9 @@ class Writer(Protocol):
 class EndpointWriter:
     """A model behind an OpenAI-compatible endpoint, such as SGLang's server."""
 
-    def __init__(self, url: str, model: str, *, answer_format: AnswerFormat, retries: Retries) -> None:
+    def __init__(
+        self, url: str, model: str, *, answer_format: AnswerFormat, retries: Retries, digest: str = ""
+    ) -> None:
         """Keep the address; nothing is sent yet.
 
         Args:
@@ -89,13 +96,15 @@ class EndpointWriter:
             answer_format: How the server is told the form of a structured answer. Do not use "json_schema" with SGLang
                 on a CPU: it ends SGLang's scheduler.
             retries: Timeout of an attempt; its number of attempts is not used.
+            digest: Digest of the model, which tells it from another one of the same name; "" if only the name is known.
         """
         self.name = model
+        self.identity = f"{model} {digest}" if digest else model
         self.answer_format = answer_format
         api_key = os.environ.get("OPENAI_API_KEY", "none")
         self._client = ChatClient(url, model, api_key, replace(retries, num_attempts=1), remedy=_REMEDY)
-        self.has_answered = False
-        """Whether an answer of it is known, also from an earlier run, so that a refusal concerns one question alone."""
+        self.has_taken_tools = False
+        """Whether an answer to a question with tools is known, also from an earlier run."""
 
     def most_tokens(self, question: WriterQuestion) -> int:
         """Maximum tokens of the answer, plus one per byte of the request, an upper bound for byte-level BPE."""
@@ -104,14 +113,17 @@ class EndpointWriter:
         return len(msgspec.json.encode(sent)) + num_markers + question.max_tokens
 
     async def answer(self, question: WriterQuestion) -> ChatAnswer:
-        try:
-            answer = await self._client.ask(question.messages, self._parameters(question), logprobs=question.logprobs)
-        except ConfigError as error:
-            if not self.has_answered:
-                raise
-            raise QuestionRefusedError(str(error)) from error
-        self.has_answered = True
+        answer = await self._client.ask(question.messages, self._parameters(question), logprobs=question.logprobs)
+        self.has_taken_tools = self.has_taken_tools or bool(question.tools)
         return answer
+
+    def harmless(self, question: WriterQuestion) -> WriterQuestion:
+        """A question in the same form that no working endpoint refuses.
+
+        It has the tools of the question, unless the endpoint is known to take tools: it may refuse those of one draft.
+        """
+        tools = () if self.has_taken_tools else question.tools
+        return replace(question, messages=HARMLESS_QUESTION, seed=0, tools=tools)
 
     def _parameters(self, question: WriterQuestion) -> JsonObject:
         parameters: JsonObject = {
@@ -152,6 +164,8 @@ class ProgramWriter:
         self._function = load_object(name, "program")
         if not callable(self._function):
             raise ConfigError(f"program {name} is not a function, but {self._function!r:.80}")
+        path = module_path(name.rpartition(":")[0])
+        self.identity = f"{name} {sha256(path.read_bytes()).hexdigest()}" if path.is_file() else name
 
     def __reduce__(self) -> tuple[type["ProgramWriter"], tuple[str]]:
         """Pickle the writer by its name, because another process cannot import the user's file as a module."""

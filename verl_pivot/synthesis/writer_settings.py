@@ -10,7 +10,9 @@ from typing import Self
 import yaml
 from pydantic import model_validator
 
+from verl_pivot.data.files import make_folder
 from verl_pivot.engines.chat import AnswerFormat
+from verl_pivot.engines.model_identity import template_digest, weights_digest
 from verl_pivot.engines.retries import Retries
 from verl_pivot.engines.server import sglang_server
 from verl_pivot.errors import ConfigError
@@ -95,10 +97,18 @@ def open_writers(
             served = str(each.model), each.server_flags
             if each.openai is None and served not in urls:
                 log = logs.with_name(f"{logs.name}.{role}.server.log")
+                make_folder(log.parent)
                 server = sglang_server(str(each.model), log=log, seed=seed, extra_flags=each.server_flags)
                 urls[served] = servers.enter_context(server)
             url = each.openai or urls[served]
             endpoint = ChosenEndpoint(url=url, model=each.model, sampling=ChatSampling(), retries=retries)
             model = asyncio.run(endpoint.served_model(os.environ.get("OPENAI_API_KEY", "none")))
-            writers[role] = EndpointWriter(url, model, answer_format=each.answer_format, retries=retries)
+            digest = _digest(str(each.model)) if each.openai is None else ""
+            writers[role] = EndpointWriter(url, model, answer_format=each.answer_format, retries=retries, digest=digest)
         yield writers
+
+
+def _digest(model: str) -> str:
+    """Digest of the weights and the chat template of a checkpoint; "" for a model of the Hugging Face hub."""
+    weights = weights_digest(model)
+    return "" if weights is None else f"{weights} {template_digest(model)}"

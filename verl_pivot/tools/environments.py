@@ -13,7 +13,7 @@ import numpy
 
 from verl_pivot.data.json_values import decode_json, encode_json
 from verl_pivot.data.tool_schemas import name_of
-from verl_pivot.errors import ConfigError, PivotError, UserCodeError
+from verl_pivot.errors import ConfigError, PivotError, ToolFailureError, UserCodeError
 from verl_pivot.tools.contract import AchievedTask, CallPolicy, Environment, Observation, Tool, tool_methods
 from verl_pivot.tools.functions import observe
 from verl_pivot.tools.signatures import ToolSignature, read_signature
@@ -54,7 +54,11 @@ class OpenedEnvironment(Protocol):
         ...
 
     async def close(self) -> None:
-        """Release what the environment holds; called once, however the rollout ended, also if `begin` failed."""
+        """Release what the environment holds; called once, however the rollout ended, also if `begin` failed.
+
+        Raises:
+            ToolFailureError: If that fails.
+        """
         ...
 
 
@@ -256,17 +260,20 @@ class RunningEnvironment:
         """Close the environment.
 
         Raises:
-            UserCodeError: If its `close` raises, or does not end in time.
+            ToolFailureError: If a system that the environment needs fails.
+            UserCodeError: If its `close` raises anything else, or does not end in time.
         """
         limit = asyncio.timeout(CLOSE_SECONDS)
-        with own_code(f"{self._place}.close", passed=(PivotError, OSError)):
+        with own_code(f"{self._place}.close", passed=(ToolFailureError, UserCodeError)):
             try:
                 async with limit:
                     await self._environment.close()
-            except TimeoutError as error:
-                if not limit.expired():
-                    raise
-                raise UserCodeError(f"{self._place}.close did not end within {CLOSE_SECONDS} s") from error
+            except (ToolFailureError, UserCodeError):
+                raise
+            except (PivotError, OSError) as error:
+                if limit.expired():
+                    raise UserCodeError(f"{self._place}.close did not end within {CLOSE_SECONDS} s") from error
+                raise ToolFailureError(f"{self._place}.close raised {named(error)}") from error
 
     async def _call_method(self, signature: ToolSignature, arguments: JsonObject, workspace: Workspace) -> Observation:
         method = getattr(self._environment, signature.name)
