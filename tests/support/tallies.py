@@ -137,3 +137,15 @@ class LostTally(Tally):
 
     def achieved(self) -> list[AchievedTask]:
         return [{"wanted": 1}]  # type: ignore[list-item]
+
+
+class StuckCounter(Environment):
+    """Counter beside a tally, of which no copy can be made."""
+
+    @tool
+    def count(self) -> int:
+        """Count."""
+        return next(_numbers)
+
+    def fork(self) -> "StuckCounter":
+        raise OSError("no memory")

@@ -111,11 +111,17 @@ def open_tools(toolset: Toolset, problem: Problem, *, max_calls_per_turn: int, p
         UserCodeError: If an environment cannot be created.
     """
     try:
-        return toolset.open(problem.columns, max_calls_per_turn=max_calls_per_turn, parallel_calls=parallel_calls)
-    except DataError as error:
-        raise DataError(f"{problem.place}: {error}") from error
-    except UserCodeError as error:
-        raise UserCodeError(f"{problem.place}: {error}") from error
+        opened = toolset.open(problem.columns, max_calls_per_turn=max_calls_per_turn, parallel_calls=parallel_calls)
+    except (DataError, UserCodeError) as error:
+        raise _with_place(error, problem) from error
+    if isinstance(opened.failure, DataError | UserCodeError):
+        opened.failure = _with_place(opened.failure, problem)
+    return opened
+
+
+def _with_place(error: DataError | UserCodeError, problem: Problem) -> DataError | UserCodeError:
+    text = f"{problem.place}: {error}"
+    return DataError(text) if isinstance(error, DataError) else UserCodeError(text)
 
 
 async def play_problems(
