@@ -256,6 +256,11 @@ def seed_of(metadata: JsonObject, row: Mapping[str, Any]) -> int:
     return seed
 
 
+def drawn_seed_of(metadata: JsonObject, row: Mapping[str, Any]) -> int | None:
+    """Seed that is drawn for a row's environment; None if its `metadata.seed` gives one."""
+    return seed_of(metadata, row) if metadata.get("seed") is None else None
+
+
 def reset_options(metadata: JsonObject) -> JsonObject | None:
     """The row's `metadata.options`, with which its environment begins; None if it has none.
 

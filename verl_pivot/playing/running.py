@@ -124,6 +124,18 @@ def _with_place(error: DataError | UserCodeError, problem: Problem) -> DataError
     return DataError(text) if isinstance(error, DataError) else UserCodeError(text)
 
 
+def drawn_seed(toolset: Toolset, problem: Problem) -> int | None:
+    """Seed that the environment of a problem draws from its prompt and `extra_info.index`; None if it draws none.
+
+    Raises:
+        DataError: If the row's columns cannot be read; the message names the row.
+    """
+    try:
+        return toolset.drawn_seed(problem.columns)
+    except DataError as error:
+        raise _with_place(error, problem) from error
+
+
 async def play_problems(
     job: PlayingJob,
     player: Player,

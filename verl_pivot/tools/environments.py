@@ -76,6 +76,15 @@ class EnvironmentSource(Protocol):
         """Whether a rollout may open many environments of its row, which the same calls bring to the same state."""
         ...
 
+    def drawn_seed(self, metadata: JsonObject, row: Mapping[str, Any]) -> int | None:
+        """Seed that the row's environment draws from the prompt and `extra_info.index`; None if it draws none.
+
+        Args:
+            metadata: The row's column `metadata`, decoded.
+            row: All columns of the row.
+        """
+        ...
+
     def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> OpenedEnvironment:
         """The environment of one rollout, which has not begun.
 

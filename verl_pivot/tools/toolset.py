@@ -222,29 +222,33 @@ class Toolset:
         if not schemas_by_name(encode_json([self._tools[tool].schema]))[tool].knows(argument):
             raise ConfigError(f"pivot.rollout.tags: tool {tool!r} has no argument {argument!r}")
 
+    def drawn_seed(self, row: Mapping[str, Any]) -> int | None:
+        """Seed that the row's environment draws from the prompt and `extra_info.index`; None if none is drawn.
+
+        Raises:
+            DataError: If the row's column `metadata` cannot be read.
+        """
+        return None if self._source is None else self._source.drawn_seed(_metadata_of(row), row)
+
     def open(
         self, row: Mapping[str, Any], *, max_calls_per_turn: int = 16, parallel_calls: bool = False
     ) -> "RolloutTools":
         """The tools of one rollout; use the result as an asynchronous context manager.
+
+        An error that follows the making of an environment is raised when the result is entered, which closes the
+        environment.
 
         Args:
             row: Columns as verl hands them over, of which `tools`, `metadata` and `recording` are read, all JSON texts.
             max_calls_per_turn: Most calls of one turn that are run; for each further call the policy reads an error.
             parallel_calls: Whether the calls of one turn run at once, instead of one after the other.
 
-        Once an environment was made, such an error is raised when the result is entered, which closes the environment.
-
         Raises:
             DataError: If the row brings tools that nothing can run, lacks values that an MCP server needs to start, or
                 has columns that cannot be read.
             UserCodeError: If an environment cannot be created.
         """
-        for name in ROW_COLUMNS:
-            if not isinstance(row.get(name), str | None):
-                kind = type(row[name]).__name__
-                raise DataError(f"column {name!r} of a row must be JSON as a text, as json.dumps gives it, got {kind}")
-        metadata = row.get("metadata")
-        decoded = {} if metadata is None else as_object(decode_json(metadata), "metadata")
+        decoded = _metadata_of(row)
         for server in self.servers:
             server.check_row(decoded)
         tools: dict[str, Tool] = {}
@@ -291,6 +295,16 @@ class Toolset:
         make = self._row_backend(row)
         for schema in unknown:
             yield name_of(schema), make(schema)
+
+
+def _metadata_of(row: Mapping[str, Any]) -> JsonObject:
+    """The column `metadata` of a row, decoded, once the types of all columns that the tools read are checked."""
+    for name in ROW_COLUMNS:
+        if not isinstance(row.get(name), str | None):
+            kind = type(row[name]).__name__
+            raise DataError(f"column {name!r} of a row must be JSON as a text, as json.dumps gives it, got {kind}")
+    metadata = row.get("metadata")
+    return {} if metadata is None else as_object(decode_json(metadata), "metadata")
 
 
 class _TrajectoryServer(Protocol):
