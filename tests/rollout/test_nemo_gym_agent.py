@@ -181,6 +181,26 @@ async def test_workers_that_share_a_port_answer_each_for_its_own_trajectories() 
     assert texts == ["One.", "Two."] * 8
 
 
+async def test_a_request_that_an_agent_gives_up_is_given_up_at_the_gateway_too() -> None:
+    port = free_port()
+    trajectory = DrivenTrajectory(make_loop(["One.", "Two."], seconds=0.5)._parts, {"logprobs": True})
+    async with (
+        PolicyRelay(port) as relay,
+        ModelGateway() as gateway,
+        gateway.opened(trajectory) as endpoint,
+        aiohttp.ClientSession() as http,
+    ):
+        await relay.start()
+        url = f"http://127.0.0.1:{port}/v1/responses"
+        body = {"input": "Say.", "metadata": {METADATA_KEY: address_of(endpoint)}}
+        with pytest.raises(asyncio.TimeoutError):
+            await http.post(url, json=body, timeout=aiohttp.ClientTimeout(total=0.1))
+        async with http.post(url, json=body) as answer:
+            text = (await answer.json())["output"][0]["content"][0]["text"]
+
+    assert (text, len(trajectory.conversations)) == ("Two.", 1)
+
+
 async def test_a_server_that_is_no_agent_stops_the_launch() -> None:
     async with running(Agent(1, openapi={"paths": {"/verify": {}}}).app()) as url:
         with pytest.raises(ConfigError, match="has no /run; give the address of an agent server of NeMo Gym"):
