@@ -17,6 +17,7 @@ from verl_pivot.data.rollout_records import parse_record
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.fault_reporting import FaultReportingLoop
 from verl_pivot.rollout.rollout_metrics import rollout_metrics
+from verl_pivot.tools.contract import Environment, Observation, tool
 from verl_pivot.tools.toolset import load_toolset
 
 MODULE = "gymnasium:tests.support.gym_environments"
@@ -85,6 +86,29 @@ async def test_rewards_of_calls_stand_on_the_last_tokens_of_their_turns(tmp_path
         assert output.reward_score == sum(rewards)
         assert [placed[end - 1] for end in output.turn_ends] == rewards
         assert sum(map(abs, placed)) == sum(rewards)
+
+
+class Praise(Environment):
+    """An environment that gives no outcome, whose tool has a reward."""
+
+    @tool
+    async def bow(self) -> Observation:
+        """Bow."""
+        return Observation("Bravo!", reward=5.0)
+
+
+async def test_rewards_of_other_tools_are_not_paid_beside_those_of_the_environment(tmp_path: Path) -> None:
+    named = tools_file(tmp_path, options=f"  reward: turns\n- environment: {__name__}:Praise\n")
+    loop = make_loop([call("bow"), call("bow") + call("step", action=1), *counted(2)], named)
+
+    output = await play(loop)
+    output.reward_score = (await scored(loop, output))["reward_score"]
+    placed = output.as_dict()["rm_scores"].tolist()
+
+    assert [each["reward"] for each in record(output)["calls"]] == [5.0, 5.0, 1.0, 2.0]
+    assert output.reward_score == 3.0
+    assert [placed[end - 1] for end in output.turn_ends] == [0.0, 1.0, 2.0]
+    assert sum(map(abs, placed)) == 3.0
 
 
 async def test_a_step_that_fails_masks_the_rollout_under_every_rule(tmp_path: Path) -> None:
