@@ -102,6 +102,16 @@ async def test_an_agent_goes_on_with_other_rows_after_one_that_was_refused(gym: 
     assert output.extra_fields["verdict"]["score"] == 1.0
 
 
+async def test_the_end_of_the_agent_server_masks_a_rollout_that_has_reached_a_limit_too() -> None:
+    port = free_port()
+    async with running(Agent(port, dies=True).app()) as url:
+        (output,) = await played(Gym(url, port), SCRIPT, "pivot.rollout.max_turns=1")
+
+    verdict = output.extra_fields["verdict"]
+    assert (verdict["score"], verdict["reason"]) == (None, "tool_failure")
+    assert f"{url}/run: " in verdict["detail"]
+
+
 async def test_numbers_that_the_environment_adds_are_metrics() -> None:
     port = free_port()
     async with running(Agent(port).app()) as url:

@@ -179,6 +179,16 @@ def test_an_environment_that_fails_gives_no_row_and_says_why(
     assert descendants("verifiers_process") == []
 
 
+def test_the_end_of_the_process_masks_a_rollout_that_has_reached_a_limit_too() -> None:
+    options = ("pivot.rollout.environment=verifiers:dies_late", "pivot.rollout.max_turns=1")
+
+    (outputs,) = play_all(["It is 5."], examples("sums")[:1], *options)
+
+    found = verdict(outputs)
+    assert (found["score"], found["reason"]) == (None, "tool_failure")
+    assert "its process ended with exit code 3" in found["detail"]
+
+
 def test_an_environment_has_a_short_and_a_long_name() -> None:
     def settings(environment: object) -> RolloutSettings:
         config = OmegaConf.create({"pivot": {"rollout": {"tools": TOOLS, "environment": environment}}})

@@ -11,7 +11,7 @@ import msgspec
 
 from verl_pivot.child_process import ChildProcess, start_child
 from verl_pivot.engines.server import no_proxy_for_loopback
-from verl_pivot.errors import ToolFailureError
+from verl_pivot.errors import EnvironmentLostError, ToolFailureError
 from verl_pivot.rollout.environment_process import (
     ERROR_BYTES,
     REPORT_BYTES,
@@ -73,7 +73,7 @@ class EnvironmentWorker:
             is_stuck: Whether the environment has been silent for too long, asked twice a second.
 
         Raises:
-            ToolFailureError: If the environment fails, hangs, or its process ends.
+            ToolFailureError: If the environment fails or hangs; EnvironmentLostError if its process ends.
         """
         process = await self._running()
         number = next(self._numbers)
@@ -119,7 +119,7 @@ class EnvironmentWorker:
         process.close()
         reason = "" if hearing.cancelled() else hearing.result()
         reason = reason or f"its process ended with exit code {process.returncode}"
-        failure = ToolFailureError(f"the environment {self._label} failed: {reason}{last_line(self._errors)}")
+        failure = EnvironmentLostError(f"the environment {self._label} failed: {reason}{last_line(self._errors)}")
         self._process = None
         for waiting in self._pending.values():
             if not waiting.done():

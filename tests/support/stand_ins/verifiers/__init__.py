@@ -30,6 +30,9 @@ class Environment:
         if self.kind == "dies":
             os._exit(3)
         text = await asyncio.to_thread(asked, client, task["prompt"])
+        if self.kind == "dies_late":
+            await asyncio.to_thread(asked, client, task["prompt"])
+            os._exit(3)
         error = text if text.startswith("HTTP") else None
         reward = float(task["answer"] in text)
         return {"reward": reward, "metrics": {"level": task["info"].get("level", -1)}, "error": error}
