@@ -30,7 +30,7 @@ from verl_pivot.environments.verifiers_process import readable, reported, shown_
 from verl_pivot.environments.verifiers_rows import verifiers_rows
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
-from verl_pivot.rollout import driven_rows
+from verl_pivot.rollout import driven_rows, environment_worker
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.types import JsonObject
 
@@ -176,6 +176,25 @@ def test_an_environment_that_fails_gives_no_row_and_says_why(
 
     assert play_all([], examples("sums")[:1], *options) == [[]]
     assert detail in caplog.text
+    assert descendants("verifiers_process") == []
+
+
+def test_a_process_that_hangs_as_a_whole_is_ended_and_the_next_rollout_starts_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A call that blocks the event loop of the process keeps it from answering that its trajectory is cancelled."""
+    monkeypatch.setattr(environment_worker, "CANCEL_SECONDS", 0.5)
+
+    async def play() -> list[list[TurnRewardOutput]]:
+        options = ("pivot.rollout.environment=verifiers:blocks", "pivot.rollout.max_wall_seconds=3")
+        loop = make_loop(["It is 5."], *options)
+        return [await loop.run(SAMPLING, **row_of(row)) for row in examples("sums")]
+
+    blocked, played = asyncio.run(play())
+
+    assert blocked == []
+    assert "the environment verifiers:blocks failed: its process hangs, and was ended" in caplog.text
+    assert verdict(played)["score"] == 1.0
     assert descendants("verifiers_process") == []
 
 

@@ -36,6 +36,10 @@ class EnvironmentReport(msgspec.Struct, frozen=True):
     """What failed in the environment, which masks the trajectory; "" if nothing did."""
 
 
+class EnvironmentHangsError(ToolFailureError):
+    """An environment sends the policy no request and does not end."""
+
+
 async def run_environment(
     command: Sequence[str], task: Mapping[str, Any], endpoint: PolicyEndpoint, *, is_stuck: Callable[[], bool]
 ) -> EnvironmentReport:
@@ -81,11 +85,13 @@ async def ended(waiting: "asyncio.Future[ResultT]", name: str, is_stuck: Callabl
     """Result that an environment gives at its end.
 
     Raises:
-        ToolFailureError: If it hangs.
+        EnvironmentHangsError: If it hangs.
     """
     while not (await asyncio.wait({waiting}, timeout=_POLL_SECONDS))[0]:
         if is_stuck():
-            raise ToolFailureError(f"the environment {name} hangs: it sends the policy no request and does not end")
+            raise EnvironmentHangsError(
+                f"the environment {name} hangs: it sends the policy no request and does not end"
+            )
     return await waiting
 
 
