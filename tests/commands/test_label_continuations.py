@@ -373,6 +373,41 @@ def test_what_the_system_got_wrong_leaves_the_turn_out_and_is_no_label(folder: P
     assert [row["label"] for row in rows_of(folder)] == [0.5, 0.5]
 
 
+def hostile(folder: Path, at: str, fault: str) -> Result:
+    """Label a turn with an environment that fails in one method."""
+    pytest.importorskip("gymnasium")
+    environment = COUNT_TO.replace("CountTo", "Hostile")
+    entry = f"- environment: {environment}\n  arguments: {{at: {at}, fault: {fault}}}\n"
+    (folder / "hostile.yaml").write_text(entry)
+    with policy(lambda request: said("Done.")) as server:
+        lines = [counted("a_0_0", begun="0")]
+        return label(folder, server.url, lines, "--samples", "1", "--tools", f"{folder}/hostile.yaml")
+
+
+@pytest.mark.parametrize("at", ["reset", "close"])
+def test_a_system_that_fails_while_an_environment_begins_or_is_closed_leaves_the_turn_out(
+    folder: Path, at: str
+) -> None:
+    done = hostile(folder, at, "system")
+
+    assert (
+        f"1 │ the system failed: environment {COUNT_TO.replace('CountTo', 'Hostile')}.{at} raised OSError"
+        in done.output
+    )
+    assert "no turn has a label" in done.stderr
+
+
+@pytest.mark.parametrize("at", ["reset", "close"])
+def test_code_of_the_user_that_fails_before_anything_has_worked_stops_the_command_with_the_row(
+    folder: Path, at: str
+) -> None:
+    done = hostile(folder, at, "raise")
+
+    assert (
+        f"rows.jsonl, line 1: environment {COUNT_TO.replace('CountTo', 'Hostile')}.{at} raised KeyError" in done.stderr
+    )
+
+
 def test_an_outcome_that_nobody_can_tell_is_no_valid_continuation(folder: Path) -> None:
     def unclear(request: JsonObject) -> Answer:
         return said("unclear") if request["seed"] == 0 else adding(request)

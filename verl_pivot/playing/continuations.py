@@ -11,12 +11,12 @@ import msgspec
 
 from verl_pivot.data.messages import parse_message
 from verl_pivot.engines.answer_cache import AnswerCache
-from verl_pivot.errors import ConfigError, UserCodeError
+from verl_pivot.errors import ConfigError, SandboxError, ToolFailureError, UserCodeError
 from verl_pivot.playing.conversation import BegunConversation, PlayedConversation, play_conversation
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
 from verl_pivot.playing.recorded_turns import NotReplayed, begins_as_recorded, begun_conversation, replay
-from verl_pivot.playing.rewarding import Outcome, RewardFunction, check_reward_columns, outcome_of
+from verl_pivot.playing.rewarding import Outcome, RewardFunction, check_reward_columns, outcome_of, outcome_of_failure
 from verl_pivot.playing.running import drawn_seed, open_tools, run_workers
 from verl_pivot.playing.turn_form import MessageForm, SameMessageForm
 from verl_pivot.rewards.dumped_turns import DumpedJudgedTurn
@@ -256,18 +256,23 @@ class _Continuing:
             max_calls_per_turn=self._job.max_calls_per_turn,
             parallel_calls=self._job.parallel_calls,
         )
-        async with opened as tools:
-            await self._replay(state, tools)
-            played = await play_conversation(
-                self._player,
-                tools.toolbox,
-                state.prompt,
-                self._job.limits,
-                sample=sample,
-                form=self._job.form,
-                begun=state.begun,
-            )
-            outcome = await outcome_of(played, problem, tools, self._job.reward_function)
+        try:
+            async with opened as tools:
+                await self._replay(state, tools)
+                played = await play_conversation(
+                    self._player,
+                    tools.toolbox,
+                    state.prompt,
+                    self._job.limits,
+                    sample=sample,
+                    form=self._job.form,
+                    begun=state.begun,
+                )
+                outcome = await outcome_of(played, problem, tools, self._job.reward_function)
+        except (ToolFailureError, SandboxError, UserCodeError, OSError) as error:  # while tools are opened or closed
+            if error is not opened.failure:
+                self._check(outcome_of_failure(error), problem)
+            raise
         self._check(outcome, problem)
         if len(played.turns) == len(state.begun.turns):
             raise _LeftOutError("no room for another turn: raise --max-response-tokens")

@@ -12,7 +12,7 @@ from verl_pivot.data.faults import SYSTEM_FAILURE, FaultReason, fault_verdict
 from verl_pivot.data.json_values import as_object, decode_json
 from verl_pivot.data.pivots import row_to_turn
 from verl_pivot.data.rollout_records import RECORD_FIELD
-from verl_pivot.errors import ConfigError, DataError, ToolFailureError, UserCodeError, VerifierError
+from verl_pivot.errors import ConfigError, DataError, UserCodeError, VerifierError
 from verl_pivot.playing.conversation import PlayedConversation
 from verl_pivot.playing.player import PlayerTurn
 from verl_pivot.playing.problems import Problem
@@ -122,8 +122,8 @@ async def outcome_of(
     return Outcome(reward=None, by="nobody", reason="not_scored", detail=detail)
 
 
-def outcome_of_failure(error: ToolFailureError) -> Outcome:
-    """The outcome of a conversation whose tools failed to start."""
+def outcome_of_failure(error: Exception) -> Outcome:
+    """The outcome of a conversation whose tools failed to start or to close."""
     return _of_verdict(fault_verdict(error), "nobody", is_masked=True)
 
 
