@@ -15,6 +15,7 @@ from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
 from verl_pivot.playing.rewarding import Outcome, RewardFunction, check_reward_columns, outcome_of, outcome_of_failure
+from verl_pivot.playing.shown_texts import shown_to_player
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.observations import with_opening
 from verl_pivot.tools.toolset import RolloutTools, Toolset, load_toolset
@@ -180,7 +181,7 @@ async def run_workers(work: Callable[[], Coroutine[None, None, None]], number: i
 
 
 def _opened(prompt: Sequence[Message], opening: str) -> tuple[Message, ...]:
-    """The prompt with the opening text of the environments, inserted as in training."""
+    """The prompt with the first observations of the environments, inserted as in training."""
     if not opening:
         return tuple(prompt)
     return tuple(map(parse_message, with_opening([message.as_dict() for message in prompt], opening)))
@@ -189,7 +190,9 @@ def _opened(prompt: Sequence[Message], opening: str) -> tuple[Message, ...]:
 async def _played(
     job: PlayingJob, player: Player, tools: RolloutTools, problem: Problem, sample: int, on_message: OnMessage
 ) -> PlayedConversation:
-    rules, toolbox, prompt = job.notebook, tools.toolbox, _opened(problem.prompt, tools.opening)
+    rules, toolbox = job.notebook, tools.toolbox
+    most = job.limits.max_observation_tokens if rules is None else rules.max_observation_tokens
+    prompt = _opened(problem.prompt, shown_to_player(tools.opening, most))
     if rules is not None:
         prompt = notebook_prompt(prompt, toolbox, rules)
     for message in prompt:
