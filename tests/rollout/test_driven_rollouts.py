@@ -178,6 +178,7 @@ async def test_what_the_endpoint_refuses_is_said_in_openais_form() -> None:
     [
         ("dies", "ended with exit code 1; its stderr ends with 'the shop burns'"),
         ("silent", "ended with 'all is well', which is not a report"),
+        ("misspelt", "which is not a report: Object contains unknown field `score`"),
         ("endless", "ended with '{\"reward\": 1e999}', which is not a report"),
         ("once", "ended with '', which is not a report"),
     ],

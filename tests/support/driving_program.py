@@ -172,6 +172,11 @@ def silent(task: dict[str, Any]) -> None:
     print("all is well")
 
 
+def misspelt(task: dict[str, Any]) -> None:
+    once(task)
+    print(json.dumps({"score": 1.0}))
+
+
 def generous(task: dict[str, Any]) -> None:
     once(task)
     report(7)

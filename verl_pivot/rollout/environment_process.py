@@ -25,7 +25,7 @@ REST_SECONDS = 1.0
 _POLL_SECONDS = 0.5
 
 
-class EnvironmentReport(msgspec.Struct, frozen=True):
+class EnvironmentReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Report of an environment about a finished trajectory: the last line that its process prints, as JSON."""
 
     reward: float | None = None
