@@ -27,7 +27,7 @@ from tests.support.scripted_engine import call, make_loop
 from verl_pivot.cli import app
 from verl_pivot.configuration import configs_dir
 from verl_pivot.environments.verifiers_process import readable, reported, shown_prompt
-from verl_pivot.environments.verifiers_rows import verifiers_rows
+from verl_pivot.environments.verifiers_rows import verifiers_rows, verifiers_task
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout import driven_rows, environment_worker
@@ -102,9 +102,22 @@ def test_rows_hold_what_the_environment_needs_to_play_them() -> None:
         "prompt": [{"role": "user", "content": "Add 2 and 3."}],
         "ability": "agent",
         "reward_model": {"style": "rule", "ground_truth": "5"},
-        "extra_info": {"index": 0, "example_id": 0, "info": '{"level": 0}'},
+        "extra_info": {"index": 0, "example_id": 0, "info": '{"level": 0}', "task": "sums"},
     }
-    assert second["extra_info"] == {"index": 1, "example_id": 1, "info": '{"level": 1}'}
+    assert second["extra_info"] == {"index": 1, "example_id": 1, "info": '{"level": 1}', "task": "sums"}
+
+
+def test_the_task_of_a_row_is_what_the_data_set_held() -> None:
+    """Groups of environments choose by `task`; an answer may be the number 0."""
+    first, _ = examples("zero")
+
+    assert verifiers_task(row_of(first)) == {
+        "prompt": [{"role": "user", "content": "Add 2 and 3."}],
+        "example_id": 0,
+        "answer": "0",
+        "info": {"level": 0},
+        "task": "zero",
+    }
 
 
 def test_an_environment_that_is_not_installed_is_named_with_the_remedy() -> None:

@@ -34,8 +34,9 @@ class LoadedEnvironment:
         self._environment = verifiers.load_environment(name, **arguments)
 
     def rows(self, limit: int | None) -> Iterator[dict[str, Any]]:
+        kept = ("prompt", "answer", "info", "example_id", "task")
         for row in itertools.islice(self._environment.get_dataset(), limit):
-            yield {key: value for key, value in row.items() if key in ("prompt", "answer", "info", "example_id")}
+            yield {key: value for key, value in row.items() if key in kept}
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:

@@ -17,10 +17,14 @@ class Environment:
 
     def get_dataset(self) -> list[dict[str, Any]]:
         messages = [{"role": "user", "content": "Add 2 and 3."}]
+        answer = 0 if self.kind == "zero" else "5"
         return [
-            {"prompt": messages, "example_id": index, "answer": "5", "info": {"level": index}, "question": "?"}
+            {
+                "prompt": messages, "example_id": index, "answer": answer, "info": {"level": index}, "question": "?",
+                "task": self.kind,
+            }
             for index in range(2)
-        ]
+        ]  # fmt: skip
 
     async def run_rollout(self, task: dict[str, Any], client: ClientConfig, model: str, args: object) -> dict[str, Any]:
         print("noise")
