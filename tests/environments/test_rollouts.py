@@ -1,5 +1,6 @@
 """Rollouts and conversations with an environment of Gymnasium: prompts, ends, rewards on tokens, and metrics."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tests.support.scripted_engine import call, make_loop, row
 from verl_pivot.cli import app
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_records import parse_record
+from verl_pivot.environments.stepped import seed_of
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.fault_reporting import FaultReportingLoop
 from verl_pivot.rollout.rollout_metrics import rollout_metrics
@@ -160,6 +162,25 @@ def test_a_person_plays_an_environment_that_the_command_names() -> None:
     assert "5 is greater than the maximum of 2" in done.stdout
     assert "3\nThe environment has ended: terminated." in done.stdout
     assert "Reward 3 (environment: environment_terminated)" in done.stdout
+
+
+def test_a_played_trajectory_of_an_environment_that_draws_its_seed_replays(tmp_path: Path) -> None:
+    """The environment begins where its seed says, which is drawn from the prompt; a trajectory keeps the seed."""
+    drawn = f"{MODULE}:Drawn-v0"
+    rows, played, imported = (tmp_path / f"{name}.jsonl" for name in ("rows", "played", "trajectories"))
+    problem: dict[str, Any] = {"prompt": [{"role": "user", "content": "Count."}], "extra_info": {"index": 7}}
+    rows.write_text(json.dumps(problem) + "\n")
+
+    with chat_server([answer(None, ("step", {"action": 1})), answer("Done.")]) as server:
+        words = ["play", drawn, "--openai", server.url, "--rows", str(rows), "--out", str(played)]
+        done = [CliRunner().invoke(app, words)]
+    row = json.loads(played.read_text())
+    done.append(CliRunner().invoke(app, ["import", str(played), "--out", str(imported)]))
+    done.append(CliRunner(env={"COLUMNS": "200"}).invoke(app, ["tools", "check-replay", drawn, str(imported)]))
+
+    assert [each.exit_code for each in done] == [0, 0, 0], [each.output for each in done]
+    assert row["metadata"] == {"seed": seed_of({}, problem)}
+    assert "1 trajectories with 1 calls: all replay exactly." in done[-1].output
 
 
 def test_a_model_reads_the_first_observation_as_training_shows_it(tmp_path: Path) -> None:

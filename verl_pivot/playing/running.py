@@ -3,10 +3,11 @@
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from verl_pivot.all_at_once import all_at_once
+from verl_pivot.data.json_values import as_object, decode_json, encode_json
 from verl_pivot.data.messages import parse_message
 from verl_pivot.errors import ConfigError, DataError, ToolFailureError, UserCodeError
 from verl_pivot.playing.conversation import OnMessage, PlayedConversation, play_conversation, unbegun_conversation
@@ -137,6 +138,15 @@ def drawn_seed(toolset: Toolset, problem: Problem) -> int | None:
         raise _with_place(error, problem) from error
 
 
+def _with_seed(toolset: Toolset, problem: Problem) -> Problem:
+    """The problem with the seed that its environment draws, by which the environment can be made without the prompt."""
+    seed = drawn_seed(toolset, problem)
+    if seed is None:
+        return problem
+    metadata = as_object(decode_json(problem.columns.get("metadata") or "{}"), "metadata")
+    return replace(problem, columns={**problem.columns, "metadata": encode_json({**metadata, "seed": seed})})
+
+
 async def play_problems(
     job: PlayingJob,
     player: Player,
@@ -219,6 +229,7 @@ async def play_problem(
     opened = open_tools(
         job.toolset, problem, max_calls_per_turn=job.max_calls_per_turn, parallel_calls=job.parallel_calls
     )
+    problem = _with_seed(job.toolset, problem)
     schemas = tuple(opened.toolbox.schemas)
     async with AsyncExitStack() as stack:
         try:
