@@ -233,6 +233,13 @@ async def test_a_request_that_is_none_is_refused_in_one_sentence(
     assert sentence in found["detail"]
 
 
+async def test_a_request_of_more_than_8_mib_is_refused_in_one_sentence(shop: Path) -> None:
+    async with serving(shop) as served:
+        status, found = await served.asked(body("x" * (9 << 20)))
+
+    assert (status, found) == (422, {"detail": "the body of a request to /get_observation has more than 8 MiB"})
+
+
 async def test_an_action_that_races_with_the_end_of_its_trajectory_leaves_nothing_behind(shop: Path) -> None:
     async with serving(shop) as served:
         requests = [body(order(1), is_last_step=[True]), FINISH, body(order(1)), FINISH] * 8
