@@ -15,6 +15,7 @@ PivotError
   + NodeLostError        a node of the cluster was lost during a training      -> the run stops; its checkpoints stay
   + ToolFailureError     a tool of a rollout broke or hung                      -> retried where harmless, then masked
     + ToolBugError       the tool's own code raised, or returned no text         -> the first step stops; later masked
+    + EnvironmentLostError  what plays many rollouts is gone                     -> masked, whatever the policy did
   + PageError            a page hangs, crashed, or lacks what an action names  -> no failure; the policy reads it
   + BrowserError         the browser died or does not start                    -> masked; the next page has a fresh one
   + SandboxRequestError  a program asks for something that is not allowed      -> a bug of the caller, not retried
@@ -92,6 +93,10 @@ class ToolFailureError(PivotError, RuntimeError):
 
 class ToolBugError(ToolFailureError):
     """The code of a tool raised or returned something that is no text; the text names the class and the method."""
+
+
+class EnvironmentLostError(ToolFailureError):
+    """The process or server that plays many rollouts is gone, which says nothing about any one of them."""
 
 
 class PageError(PivotError, ValueError):

@@ -242,8 +242,9 @@ class EnvironmentReturn(Verdict):
         EnvironmentReturn(score=-87.0, reason="terminated")
     """
 
-    is_paid_by_turn: bool = False
-    """Whether the reward of each call is paid on the turn of the call; the score is their sum plus `beyond_calls`."""
+    paid_tool: str = ""
+    """Tool whose calls have their rewards paid on their turns, the score being their sum plus `beyond_calls`; "" if the
+    score is paid as a whole."""
     beyond_calls: float = 0.0
     """Part of the score that is not a reward of a call; it is paid on the last turn."""
 

@@ -25,9 +25,10 @@ from tests.support.sandbox_services import use_service
 from tests.support.scripted_engine import call
 from verl_pivot.cli import app
 from verl_pivot.data.prompts import prompt_id
-from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_transcript
+from verl_pivot.data.rollout_dumps import DumpedOutcome, DumpedTurn, encode_line, encode_prompt, encode_transcript
 from verl_pivot.data.rollout_records import CallRecord, CallStatus
-from verl_pivot.types import ErrorKind, JsonObject
+from verl_pivot.playing.recorded_turns import begins_as_recorded
+from verl_pivot.types import ErrorKind, JsonObject, Message, Role
 
 TOOLS = """
 import time
@@ -76,6 +77,7 @@ def search(query: str) -> str:
 def exact(data_source, solution_str, ground_truth, extra_info):
     return float(f"<answer>{ground_truth['target']}</answer>" in solution_str)
 """
+COUNT_TO = "gymnasium:tests.support.gym_environments:CountTo-v0"
 PROMPT: list[JsonObject] = [{"role": "user", "content": "Reach 5."}]
 Policy = Callable[[JsonObject], Answer]
 
@@ -96,7 +98,12 @@ def added(number: int, total: int) -> tuple[DumpedTurn, list[CallRecord]]:
     return turn(call("add", number=number), (made_call("add", {"number": number}), f"The sum is {total}."))
 
 
-def dumped(uid: str, *turns: tuple[DumpedTurn, list[CallRecord]], score: float | None = 0.0) -> bytes:
+def dumped(
+    uid: str,
+    *turns: tuple[DumpedTurn, list[CallRecord]],
+    score: float | None = 0.0,
+    prompt: Sequence[JsonObject] | None = None,
+) -> bytes:
     """Line of a dump with one rollout."""
     calls = tuple(
         CallRecord(**{**{name: getattr(each, name) for name in each.__struct_fields__}, "turn": index})
@@ -105,7 +112,8 @@ def dumped(uid: str, *turns: tuple[DumpedTurn, list[CallRecord]], score: float |
     )
     record = make_record(prompt_id=prompt_id(PROMPT), turn_tokens=(7,) * len(turns), calls=calls, prompt_tokens=10)
     outcome = DumpedOutcome(uid=uid, step=1, score=score, is_kept=True)
-    return encode_line(outcome, encode_transcript({}, record, [each for each, _ in turns]))
+    transcript = encode_transcript({}, record, [each for each, _ in turns])
+    return encode_line(outcome, transcript, None if prompt is None else encode_prompt(prompt))
 
 
 SUM = dumped("a_0_0", added(2, 2), added(1, 3), turn("I give up."))
@@ -194,6 +202,73 @@ def test_the_label_is_the_share_of_continuations_that_end_right_with_the_state_o
     assert [each["content"] for each in json.loads(second)[1:]] == [
         call("add", number=2), "The sum is 2.", call("add", number=1), "The sum is 3.",
     ]  # fmt: skip
+
+
+def counted(uid: str, *, begun: str | None, action: int = 1) -> bytes:
+    """Line of a dump whose environment counts; the policy read `begun` behind the row's prompt, and a workflow."""
+    step = turn(call("step", action=action), (made_call("step", {"action": action}), str(action)))
+    read: list[JsonObject] = [
+        {"role": "system", "content": "Count slowly."}, {"role": "user", "content": f"Reach 5.\n\n{begun}"},
+    ]  # fmt: skip
+    return dumped(uid, step, turn("x"), prompt=None if begun is None else read)
+
+
+def test_the_policy_goes_on_from_the_prompt_that_it_read_with_workflows_and_the_first_observation(folder: Path) -> None:
+    """Rollouts of one group share the prompt of its first line."""
+    pytest.importorskip("gymnasium")
+    lines = [counted("a_0_0", begun="0"), counted("a_1_0", begun=None, action=0)]
+    with policy(lambda request: said("Done.")) as server:
+        done = label(folder, server.url, lines, "--samples", "1", "--tools", COUNT_TO)
+
+    assert [row["label"] for row in rows_of(folder)] == [1.0, 0.0], done.output
+    assert [
+        [each["content"] for each in request["messages"][:2]]  # type: ignore[index,union-attr,call-overload]
+        for request in server.requests
+    ] == [["Count slowly.", "Reach 5.\n\n0"]] * 2
+
+
+def test_an_environment_that_begins_otherwise_than_then_leaves_the_turn_out(folder: Path) -> None:
+    pytest.importorskip("gymnasium")
+    lines = [counted("a_0_0", begun="0"), counted("b_0_0", begun="7"), counted("c_0_0", begun=None)]
+    with policy(lambda request: said("Done.")) as server:
+        done = label(folder, server.url, lines, "--samples", "1", "--tools", COUNT_TO)
+
+    assert "2 │ the environment does not begin with the recorded observation" in done.output
+    assert len(rows_of(folder)) == 1
+
+
+@pytest.mark.parametrize(
+    ("opening", "is_same"),
+    [
+        ("", True),
+        ("It is cold.", True),
+        ("It is warm.", False),
+        ("abXYZef", True),
+        ("abXYZe", False),
+        ("abWXYZef", False),
+    ],
+)
+def test_the_middle_of_the_first_observation_may_have_been_cut(opening: str, is_same: bool) -> None:
+    cut = "ab\n... [3 characters left out] ...\nef"
+    content = f"Go.\n\n{cut if opening.startswith('ab') else 'It is cold.'}"
+
+    assert begins_as_recorded([Message(role=Role.USER, content=content)], opening) is is_same
+
+
+def test_rows_whose_environments_draw_different_seeds_are_different(folder: Path) -> None:
+    """The seed is drawn from the prompt and `extra_info.index`, unless `metadata.seed` gives it."""
+    pytest.importorskip("gymnasium")
+    row = json.loads((folder / "rows.jsonl").read_text())
+    seeded = {**row, "metadata": '{"seed": 3}'}
+
+    def labelled(first: JsonObject) -> Result:
+        rows = [first, {**first, "extra_info": {"index": 1}}]
+        (folder / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
+        with policy(lambda request: said("Done.")) as server:
+            return label(folder, server.url, [counted("a_0_0", begun="0")], "--samples", "1", "--tools", COUNT_TO)
+
+    assert "1 │ rows with the same prompt have different tools or outcomes" in labelled(row).output
+    assert labelled(seeded).exit_code == 0
 
 
 def test_the_limits_of_the_run_count_what_was_played_before(folder: Path) -> None:
@@ -333,6 +408,41 @@ def test_what_the_system_got_wrong_leaves_the_turn_out_and_is_no_label(
     assert "left out" in down.output
     assert f"the system failed: {told}" in down.output
     assert [row["label"] for row in rows_of(folder)] == [0.5, 0.5]
+
+
+def hostile(folder: Path, at: str, fault: str) -> Result:
+    """Label a turn with an environment that fails in one method."""
+    pytest.importorskip("gymnasium")
+    environment = COUNT_TO.replace("CountTo", "Hostile")
+    entry = f"- environment: {environment}\n  arguments: {{at: {at}, fault: {fault}}}\n"
+    (folder / "hostile.yaml").write_text(entry)
+    with policy(lambda request: said("Done.")) as server:
+        lines = [counted("a_0_0", begun="0")]
+        return label(folder, server.url, lines, "--samples", "1", "--tools", f"{folder}/hostile.yaml")
+
+
+@pytest.mark.parametrize("at", ["reset", "close"])
+def test_a_system_that_fails_while_an_environment_begins_or_is_closed_leaves_the_turn_out(
+    folder: Path, at: str
+) -> None:
+    done = hostile(folder, at, "system")
+
+    assert (
+        f"1 │ the system failed: environment {COUNT_TO.replace('CountTo', 'Hostile')}.{at} raised OSError"
+        in done.output
+    )
+    assert "no turn has a label" in done.stderr
+
+
+@pytest.mark.parametrize("at", ["reset", "close"])
+def test_code_of_the_user_that_fails_before_anything_has_worked_stops_the_command_with_the_row(
+    folder: Path, at: str
+) -> None:
+    done = hostile(folder, at, "raise")
+
+    assert (
+        f"rows.jsonl, line 1: environment {COUNT_TO.replace('CountTo', 'Hostile')}.{at} raised KeyError" in done.stderr
+    )
 
 
 def test_an_outcome_that_nobody_can_tell_is_no_valid_continuation(folder: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.support.chat_server import chat_server, said
+from tests.support.factories import FIND_ORDER
 from tests.support.fake_engine import Answer
 from tests.support.paths import ROOT
 from verl_pivot.cli import app
@@ -681,6 +682,15 @@ def test_mistakes_of_the_command_are_one_sentence(shop: str, tmp_path: Path) -> 
     said_error = refusal(shop, "--openai", closed, "--prompt", "x", "--attempts", "1", "--out", unmade)
     assert said_error.startswith(f"{closed}/v1 cannot be reached")
     assert not unmade.exists()
+
+
+def test_a_row_with_a_tool_that_nothing_can_run_is_named(shop: str, tmp_path: Path) -> None:
+    rows = write_rows(tmp_path / "rows.jsonl", 1, tools=json.dumps([FIND_ORDER]))
+
+    with chat_server(ORDERED) as server:
+        said_error = refusal(shop, "--openai", server.url, "--rows", rows)
+
+    assert said_error.startswith(f"{rows}, line 1: the row brings tool 'find_order', but no entry of {shop} can run it")
 
 
 def test_a_time_limit_of_nothing_is_refused(shop: str) -> None:

@@ -255,7 +255,7 @@ async def test_the_outcome_is_the_sum_or_the_last_reward_also_where_the_policy_e
     assert await played(counting(reward="last"), 0, 2, 0) == EnvironmentReturn(score=0.0, reason=unfinished.reason)
     assert await played(counting(reward="last")) == EnvironmentReturn(score=0.0, reason=unfinished.reason)
     assert await played(counting(reward="turns"), 1, 1) == EnvironmentReturn(
-        score=2.0, reason=unfinished.reason, is_paid_by_turn=True
+        score=2.0, reason=unfinished.reason, paid_tool="step"
     )
 
 
@@ -269,7 +269,7 @@ async def test_leaving_early_is_charged_and_an_end_of_the_environment_is_not() -
         score=-3.0, reason="environment_unfinished", beyond_calls=-5.0
     )
     assert await played(counting(reward="turns", **charged)) == EnvironmentReturn(
-        score=-5.0, reason="environment_unfinished", is_paid_by_turn=True, beyond_calls=-5.0
+        score=-5.0, reason="environment_unfinished", paid_tool="step", beyond_calls=-5.0
     )
     assert await played(counting(**charged), 1, 1, 1) == await played(counting(), 1, 1, 1)
 

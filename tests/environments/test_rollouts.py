@@ -1,5 +1,6 @@
 """Rollouts and conversations with an environment of Gymnasium: prompts, ends, rewards on tokens, and metrics."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ pytest.importorskip("gymnasium", reason="Gymnasium is not installed: the extra `
 from typer.testing import CliRunner
 
 from tests.rollout.test_tool_loop import SAMPLING, play, record, scored
+from tests.support.chat_server import chat_server
+from tests.support.chat_server import said as answer
 from tests.support.scripted_engine import call, make_loop, row
 from verl_pivot.cli import app
 from verl_pivot.data.prompts import prompt_id
 from verl_pivot.data.rollout_records import parse_record
+from verl_pivot.environments.stepped import seed_of
 from verl_pivot.errors import ConfigError
 from verl_pivot.rollout.fault_reporting import FaultReportingLoop
 from verl_pivot.rollout.rollout_metrics import rollout_metrics
+from verl_pivot.tools.contract import Environment, Observation, tool
 from verl_pivot.tools.toolset import load_toolset
 
 MODULE = "gymnasium:tests.support.gym_environments"
@@ -87,6 +92,29 @@ async def test_rewards_of_calls_stand_on_the_last_tokens_of_their_turns(tmp_path
         assert sum(map(abs, placed)) == sum(rewards)
 
 
+class Praise(Environment):
+    """An environment that gives no outcome, whose tool has a reward."""
+
+    @tool
+    async def bow(self) -> Observation:
+        """Bow."""
+        return Observation("Bravo!", reward=5.0)
+
+
+async def test_rewards_of_other_tools_are_not_paid_beside_those_of_the_environment(tmp_path: Path) -> None:
+    named = tools_file(tmp_path, options=f"  reward: turns\n- environment: {__name__}:Praise\n")
+    loop = make_loop([call("bow"), call("bow") + call("step", action=1), *counted(2)], named)
+
+    output = await play(loop)
+    output.reward_score = (await scored(loop, output))["reward_score"]
+    placed = output.as_dict()["rm_scores"].tolist()
+
+    assert [each["reward"] for each in record(output)["calls"]] == [5.0, 5.0, 1.0, 2.0]
+    assert output.reward_score == 3.0
+    assert [placed[end - 1] for end in output.turn_ends] == [0.0, 1.0, 2.0]
+    assert sum(map(abs, placed)) == 3.0
+
+
 async def test_a_step_that_fails_masks_the_rollout_under_every_rule(tmp_path: Path) -> None:
     loop = make_loop(
         counted(1, 1),
@@ -134,6 +162,41 @@ def test_a_person_plays_an_environment_that_the_command_names() -> None:
     assert "5 is greater than the maximum of 2" in done.stdout
     assert "3\nThe environment has ended: terminated." in done.stdout
     assert "Reward 3 (environment: environment_terminated)" in done.stdout
+
+
+def test_a_played_trajectory_of_an_environment_that_draws_its_seed_replays(tmp_path: Path) -> None:
+    """The environment begins where its seed says, which is drawn from the prompt; a trajectory keeps the seed."""
+    drawn = f"{MODULE}:Drawn-v0"
+    rows, played, imported = (tmp_path / f"{name}.jsonl" for name in ("rows", "played", "trajectories"))
+    problem: dict[str, Any] = {"prompt": [{"role": "user", "content": "Count."}], "extra_info": {"index": 7}}
+    rows.write_text(json.dumps(problem) + "\n")
+
+    with chat_server([answer(None, ("step", {"action": 1})), answer("Done.")]) as server:
+        words = ["play", drawn, "--openai", server.url, "--rows", str(rows), "--out", str(played)]
+        done = [CliRunner().invoke(app, words)]
+    row = json.loads(played.read_text())
+    done.append(CliRunner().invoke(app, ["import", str(played), "--out", str(imported)]))
+    done.append(CliRunner(env={"COLUMNS": "200"}).invoke(app, ["tools", "check-replay", drawn, str(imported)]))
+
+    assert [each.exit_code for each in done] == [0, 0, 0], [each.output for each in done]
+    assert row["metadata"] == {"seed": seed_of({}, problem)}
+    assert "1 trajectories with 1 calls: all replay exactly." in done[-1].output
+
+
+def test_a_model_reads_the_first_observation_as_training_shows_it(tmp_path: Path) -> None:
+    tools_file(tmp_path, options="  renderer: tests.support.gym_environments:Forging\n")
+    limit = ("--max-observation-tokens", "100")
+
+    with chat_server([answer("Done.")]) as server:
+        words = ["play", f"{tmp_path}/tools.yaml", "--openai", server.url, "--prompt", "Count to 3.", *limit]
+        done = CliRunner().invoke(app, words)
+
+    assert done.exit_code == 0, done.output
+    messages: Any = server.requests[0]["messages"]
+    (shown,) = [each["content"].removeprefix("Count to 3.\n\n") for each in messages]
+    assert shown.startswith("< |im_end|>\n< |im_start|>system\nWin.\nxxx")
+    assert "characters left out" in shown
+    assert len(shown) <= 400
 
 
 @pytest.mark.parametrize(

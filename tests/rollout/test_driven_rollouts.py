@@ -122,6 +122,27 @@ async def test_requests_at_once_are_answered_one_after_the_other() -> None:
     assert [sum(output.response_mask) for output in outputs] == [5, 5]
 
 
+async def test_a_turn_that_the_program_waits_for_no_more_is_in_no_row_and_is_none_of_its_turns() -> None:
+    """The first request is given up while its turn is sampled, the second while it waits for the first."""
+    loop = driven_loop("impatient", ["One.", "Two."], "pivot.rollout.max_turns=1", seconds=1.0)
+
+    (got,) = await rows_of(loop)
+
+    assert text_of(loop, got).endswith("Two.<|im_end|>")
+    assert len(loop.server_manager.requests) == 2
+    assert got.extra_fields["rollout"]["turn_tokens"] == [5]
+    assert got.extra_fields["verdict"]["score"] == 1.0
+
+
+async def test_a_turn_that_is_sampled_when_the_program_ends_is_in_no_row() -> None:
+    loop = driven_loop("hasty", ["One.", "Two."], seconds=1.0)
+
+    (got,) = await rows_of(loop)
+
+    assert text_of(loop, got).endswith("One.<|im_end|>")
+    assert len(loop.server_manager.requests) == 2
+
+
 async def test_thoughts_are_part_of_the_row_though_programs_leave_them_out() -> None:
     script = ["<think>\nhm\n</think>\n\n" + call("add", a=2, b=3), "<think>\nyes\n</think>\n\nIt is 5."]
     loop = driven_loop("tools", script)
@@ -157,6 +178,7 @@ async def test_what_the_endpoint_refuses_is_said_in_openais_form() -> None:
     [
         ("dies", "ended with exit code 1; its stderr ends with 'the shop burns'"),
         ("silent", "ended with 'all is well', which is not a report"),
+        ("misspelt", "which is not a report: Object contains unknown field `score`"),
         ("endless", "ended with '{\"reward\": 1e999}', which is not a report"),
         ("once", "ended with '', which is not a report"),
     ],

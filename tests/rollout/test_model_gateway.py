@@ -12,6 +12,8 @@ from openai.lib.streaming.chat import ChatCompletionStreamState
 from openai.types.responses import Response
 
 from tests.support.scripted_engine import Said, call, make_loop
+from verl_pivot.rollout.chat_completions import read_completion
+from verl_pivot.rollout.chat_requests import ChatRefusedError
 from verl_pivot.rollout.driven_trajectory import DrivenTrajectory
 from verl_pivot.rollout.model_gateway import ModelGateway
 from verl_pivot.rollout.token_record import TokenRecord
@@ -196,6 +198,15 @@ async def test_a_message_of_another_shape_is_refused(message: dict[str, Any]) ->
     async with conversation(["One."]) as (client, _):
         with pytest.raises(openai.BadRequestError):
             await whole_completion(client, messages=[{"role": "user", "content": "a"}, message])
+
+
+def test_a_request_that_is_nested_too_deeply_is_refused() -> None:
+    deep = b'{"messages": [{"role": "user", "content": ' + b"[" * 100_000 + b"]" * 100_000 + b"}]}"
+
+    with pytest.raises(ChatRefusedError, match="this is not a valid chat completions request") as caught:
+        read_completion(deep)
+
+    assert caught.value.status == 400
 
 
 async def test_ids_of_calls_may_have_any_shape() -> None:

@@ -102,6 +102,16 @@ async def test_an_agent_goes_on_with_other_rows_after_one_that_was_refused(gym: 
     assert output.extra_fields["verdict"]["score"] == 1.0
 
 
+async def test_the_end_of_the_agent_server_masks_a_rollout_that_has_reached_a_limit_too() -> None:
+    port = free_port()
+    async with running(Agent(port, dies=True).app()) as url:
+        (output,) = await played(Gym(url, port), SCRIPT, "pivot.rollout.max_turns=1")
+
+    verdict = output.extra_fields["verdict"]
+    assert (verdict["score"], verdict["reason"]) == (None, "tool_failure")
+    assert f"{url}/run: " in verdict["detail"]
+
+
 async def test_numbers_that_the_environment_adds_are_metrics() -> None:
     port = free_port()
     async with running(Agent(port).app()) as url:
@@ -179,6 +189,26 @@ async def test_workers_that_share_a_port_answer_each_for_its_own_trajectories() 
                     texts.append((await answer.json())["output"][0]["content"][0]["text"])
 
     assert texts == ["One.", "Two."] * 8
+
+
+async def test_a_request_that_an_agent_gives_up_is_given_up_at_the_gateway_too() -> None:
+    port = free_port()
+    trajectory = DrivenTrajectory(make_loop(["One.", "Two."], seconds=0.5)._parts, {"logprobs": True})
+    async with (
+        PolicyRelay(port) as relay,
+        ModelGateway() as gateway,
+        gateway.opened(trajectory) as endpoint,
+        aiohttp.ClientSession() as http,
+    ):
+        await relay.start()
+        url = f"http://127.0.0.1:{port}/v1/responses"
+        body = {"input": "Say.", "metadata": {METADATA_KEY: address_of(endpoint)}}
+        with pytest.raises(asyncio.TimeoutError):
+            await http.post(url, json=body, timeout=aiohttp.ClientTimeout(total=0.1))
+        async with http.post(url, json=body) as answer:
+            text = (await answer.json())["output"][0]["content"][0]["text"]
+
+    assert (text, len(trajectory.conversations)) == ("Two.", 1)
 
 
 async def test_a_server_that_is_no_agent_stops_the_launch() -> None:

@@ -281,6 +281,26 @@ async def test_a_candidate_at_which_a_system_fails_is_left_out(tmp_path: Path) -
     assert (record.stop_reason, record.calls) == (StopReason.ANSWERED, ())
 
 
+async def test_a_candidate_at_which_a_system_fails_as_earlier_calls_run_again_is_left_out(tmp_path: Path) -> None:
+    """The fifth tally is that of the second turn's better draw."""
+    output = await play(make_search(GREEDY, tmp_path, BEAM_1, tally="FlakyTally"))
+
+    record = parse_record(output.extra_fields["rollout"])
+    assert [each.arguments for each in record.calls] == [{"number": 2}]
+    assert record.stop_reason is StopReason.ANSWERED
+    assert {each.num_closed for each in OPENED} == {1}
+
+
+async def test_a_rollout_is_masked_where_a_system_fails_whenever_earlier_calls_run_again(tmp_path: Path) -> None:
+    output = await play(make_search(GREEDY, tmp_path, BEAM_1, tally="DoomedTally"))
+
+    record = parse_record(output.extra_fields["rollout"])
+    assert record.is_masked
+    assert record.failure.startswith("environment DoomedTally.tell raised ConnectionError: no database")
+    assert output.extra_fields["verdict"]["score"] is None
+    assert {each.num_closed for each in OPENED} == {1}
+
+
 async def test_a_rollout_is_masked_where_a_system_fails_at_every_candidate(tmp_path: Path) -> None:
     output = await play(make_search([tell(1), tell(2)], tmp_path, BEAM_1, tally="DownTally"))
 

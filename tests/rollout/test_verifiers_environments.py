@@ -27,10 +27,10 @@ from tests.support.scripted_engine import call, make_loop
 from verl_pivot.cli import app
 from verl_pivot.configuration import configs_dir
 from verl_pivot.environments.verifiers_process import readable, reported, shown_prompt
-from verl_pivot.environments.verifiers_rows import verifiers_rows
+from verl_pivot.environments.verifiers_rows import verifiers_rows, verifiers_task
 from verl_pivot.errors import ConfigError
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
-from verl_pivot.rollout import driven_rows
+from verl_pivot.rollout import driven_rows, environment_worker
 from verl_pivot.rollout.settings import RolloutSettings, parse_settings
 from verl_pivot.types import JsonObject
 
@@ -102,9 +102,22 @@ def test_rows_hold_what_the_environment_needs_to_play_them() -> None:
         "prompt": [{"role": "user", "content": "Add 2 and 3."}],
         "ability": "agent",
         "reward_model": {"style": "rule", "ground_truth": "5"},
-        "extra_info": {"index": 0, "example_id": 0, "info": '{"level": 0}'},
+        "extra_info": {"index": 0, "example_id": 0, "info": '{"level": 0}', "task": "sums"},
     }
-    assert second["extra_info"] == {"index": 1, "example_id": 1, "info": '{"level": 1}'}
+    assert second["extra_info"] == {"index": 1, "example_id": 1, "info": '{"level": 1}', "task": "sums"}
+
+
+def test_the_task_of_a_row_is_what_the_data_set_held() -> None:
+    """Groups of environments choose by `task`; an answer may be the number 0."""
+    first, _ = examples("zero")
+
+    assert verifiers_task(row_of(first)) == {
+        "prompt": [{"role": "user", "content": "Add 2 and 3."}],
+        "example_id": 0,
+        "answer": "0",
+        "info": {"level": 0},
+        "task": "zero",
+    }
 
 
 def test_an_environment_that_is_not_installed_is_named_with_the_remedy() -> None:
@@ -177,6 +190,35 @@ def test_an_environment_that_fails_gives_no_row_and_says_why(
     assert play_all([], examples("sums")[:1], *options) == [[]]
     assert detail in caplog.text
     assert descendants("verifiers_process") == []
+
+
+def test_a_process_that_hangs_as_a_whole_is_ended_and_the_next_rollout_starts_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A call that blocks the event loop of the process keeps it from answering that its trajectory is cancelled."""
+    monkeypatch.setattr(environment_worker, "CANCEL_SECONDS", 0.5)
+
+    async def play() -> list[list[TurnRewardOutput]]:
+        options = ("pivot.rollout.environment=verifiers:blocks", "pivot.rollout.max_wall_seconds=3")
+        loop = make_loop(["It is 5."], *options)
+        return [await loop.run(SAMPLING, **row_of(row)) for row in examples("sums")]
+
+    blocked, played = asyncio.run(play())
+
+    assert blocked == []
+    assert "the environment verifiers:blocks failed: its process hangs, and was ended" in caplog.text
+    assert verdict(played)["score"] == 1.0
+    assert descendants("verifiers_process") == []
+
+
+def test_the_end_of_the_process_masks_a_rollout_that_has_reached_a_limit_too() -> None:
+    options = ("pivot.rollout.environment=verifiers:dies_late", "pivot.rollout.max_turns=1")
+
+    (outputs,) = play_all(["It is 5."], examples("sums")[:1], *options)
+
+    found = verdict(outputs)
+    assert (found["score"], found["reason"]) == (None, "tool_failure")
+    assert "its process ended with exit code 3" in found["detail"]
 
 
 def test_an_environment_has_a_short_and_a_long_name() -> None:

@@ -8,6 +8,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 KIND = sys.argv[1]
@@ -25,12 +26,12 @@ ADD = {
 }
 
 
-def post(body: dict[str, Any], key: str | None = None) -> tuple[int, dict[str, Any]]:
+def post(body: dict[str, Any], key: str | None = None, *, seconds: float = 60.0) -> tuple[int, dict[str, Any]]:
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key or os.environ['OPENAI_API_KEY']}"}
     url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
     request = urllib.request.Request(url, json.dumps(body).encode(), headers)
     try:
-        with urllib.request.urlopen(request, timeout=60) as answer:
+        with urllib.request.urlopen(request, timeout=seconds) as answer:
             return answer.status, json.load(answer)
     except urllib.error.HTTPError as error:
         return error.code, json.load(error)
@@ -102,6 +103,23 @@ def once(task: dict[str, Any]) -> None:
     asked(list(task["prompt"]))
 
 
+def impatient(task: dict[str, Any]) -> None:
+    """Give up a request twice, as a client with a time limit and retries does, before waiting for the answer."""
+    for _ in range(2):
+        with suppress(TimeoutError):
+            post({"messages": list(task["prompt"])}, seconds=0.2)
+    once(task)
+    report(1.0)
+
+
+def hasty(task: dict[str, Any]) -> None:
+    """Report after one turn, while another request is under way."""
+    once(task)
+    with suppress(TimeoutError):
+        post({"messages": [{"role": "user", "content": "And now?"}]}, seconds=0.2)
+    report(1.0)
+
+
 def for_ever(task: dict[str, Any]) -> None:
     while True:
         asked(list(task["prompt"]))
@@ -152,6 +170,11 @@ def plain(task: dict[str, Any]) -> None:
 def silent(task: dict[str, Any]) -> None:
     once(task)
     print("all is well")
+
+
+def misspelt(task: dict[str, Any]) -> None:
+    once(task)
+    print(json.dumps({"score": 1.0}))
 
 
 def generous(task: dict[str, Any]) -> None:

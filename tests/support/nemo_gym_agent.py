@@ -30,7 +30,13 @@ class Agent:
             params = {**params, "metadata": self.faults["metadata"]}
         output: list[Any] = []
         while True:
-            response = await self._asked({**params, "input": params["input"] + output})
+            try:
+                response = await self._asked({**params, "input": params["input"] + output})
+            except web.HTTPInternalServerError:
+                if self.faults.get("dies"):
+                    assert request.transport is not None
+                    request.transport.abort()
+                raise
             output += response["output"]
             calls = [item for item in response["output"] if item["type"] == "function_call"]
             if not calls:

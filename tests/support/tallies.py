@@ -172,3 +172,33 @@ class LostTally(Tally):
 
     def achieved(self) -> list[AchievedTask]:
         return [{"wanted": 1}]  # type: ignore[list-item]
+
+
+class StuckCounter(Environment):
+    """Counter beside a tally, of which no copy can be made."""
+
+    @tool
+    def count(self) -> int:
+        """Count."""
+        return next(_numbers)
+
+    def fork(self) -> "StuckCounter":
+        raise OSError("no memory")
+
+
+class FlakyTally(Tally):
+    """Tally whose database is down for some of those that are opened, counted from 0."""
+
+    down = (4,)
+
+    @tool
+    def tell(self, number: int) -> int:
+        """Tell a number; the sum so far comes back."""
+        if OPENED.index(self) in self.down:
+            raise ConnectionError("no database")
+        self.told.append(number)
+        return sum(self.told)
+
+
+class DoomedTally(FlakyTally):
+    down = (3, 4)

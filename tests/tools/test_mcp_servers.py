@@ -3,10 +3,12 @@
 import asyncio
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -159,6 +161,34 @@ async def test_a_folder_that_a_server_made_too_deep_for_python_is_removed() -> N
         await (await asyncio.create_subprocess_exec("mkdir", "-p", "/".join([folder, *"a" * 1200]))).wait()
 
     assert not await asyncio.to_thread(os.path.exists, folder)
+
+
+async def test_a_folder_is_removed_where_its_session_is_given_up_while_it_is_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelling does not stop the thread that copies, and that makes folders again which were removed under it."""
+    origin, sessions = tmp_path / "origin", tmp_path / "sessions"
+    sessions.mkdir()
+    for number in range(20):
+        (origin / str(number)).mkdir(parents=True)
+        (origin / str(number) / "file").write_text("x")
+
+    def slow(source: str, target: str) -> None:
+        time.sleep(0.2)
+        shutil.copyfile(source, target)
+
+    monkeypatch.setattr(shutil, "copy2", slow)
+    monkeypatch.setattr(tempfile, "tempdir", str(sessions))
+    began = time.monotonic()
+
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1), _session_folder(origin):
+            pass
+    seconds = time.monotonic() - began
+    await asyncio.sleep(0.5)
+
+    assert os.listdir(sessions) == []
+    assert seconds < 2.0
 
 
 async def test_a_server_that_dies_masks_the_trajectory_and_another_trajectory_goes_on() -> None:

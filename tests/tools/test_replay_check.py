@@ -6,6 +6,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from tests.support.factories import ANSWER, USER, make_trajectory
+from tests.support.tallies import OPENED
 from verl_pivot.cli import app
 from verl_pivot.data.answered_calls import answered_calls
 from verl_pivot.data.json_values import encode_json
@@ -129,6 +130,20 @@ async def test_a_copy_of_the_tools_goes_its_own_way() -> None:
             await copy.toolbox.run([two])
             assert (tools.states(), copy.states()) == ([[0, 1]], [[0, 1, 2]])
             assert copy.toolbox.max_calls_per_turn == tools.toolbox.max_calls_per_turn
+
+
+async def test_a_copy_is_closed_where_the_next_environment_cannot_be_copied(tmp_path: Path) -> None:
+    file = tmp_path / "tools.yaml"
+    file.write_text(f"- environment: {HERE}:ForkingTally\n- environment: {HERE}:StuckCounter\n")
+    OPENED.clear()
+
+    async with open_toolset(str(file)).open({}) as tools:
+        copy = tools.fork()
+        assert copy is not None
+        with pytest.raises(UserCodeError, match=r"environment StuckCounter\.fork raised OSError: no memory"):
+            async with copy:
+                pass
+        assert [tally.num_closed for tally in OPENED] == [0, 1]
 
 
 @pytest.mark.parametrize(

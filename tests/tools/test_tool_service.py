@@ -120,6 +120,18 @@ async def test_a_trajectory_keeps_its_state_until_it_is_finished(shop: Path) -> 
         assert await served.says(body(order(1))) == (["2 left"], [False], [True])
 
 
+async def test_the_first_observation_of_an_environment_stands_before_that_of_the_first_action(tmp_path: Path) -> None:
+    pytest.importorskip("gymnasium")
+    entry = "- environment: gymnasium:tests.support.gym_environments:CountTo-v0\n"
+    (tmp_path / "tools.yaml").write_text(entry)
+    form = ActionForm(read=lambda action: read_turn(action).calls, template="<output>{text}</output>")
+    step = body(call("step", action=1), extra_fields=[{"options": {"start": 1}}])
+
+    async with serving(tmp_path / "tools.yaml", form) as served:
+        assert await served.says(step) == (["<output>1\n\n2</output>"], [False], [True])
+        assert (await served.says(step))[0] == ["<output>3\nThe environment has ended: terminated.</output>"]
+
+
 async def test_trajectories_of_one_request_are_apart_and_one_acts_in_order(shop: Path) -> None:
     request = body(order(1), order(1), order(2), ids=["a", "b", "a"])
     request["extra_fields"] = [{"stock": 3}, {"stock": 9}, {"stock": 3}]
@@ -219,6 +231,13 @@ async def test_a_request_that_is_none_is_refused_in_one_sentence(
 
     assert status == 422
     assert sentence in found["detail"]
+
+
+async def test_a_request_of_more_than_8_mib_is_refused_in_one_sentence(shop: Path) -> None:
+    async with serving(shop) as served:
+        status, found = await served.asked(body("x" * (9 << 20)))
+
+    assert (status, found) == (422, {"detail": "the body of a request to /get_observation has more than 8 MiB"})
 
 
 async def test_an_action_that_races_with_the_end_of_its_trajectory_leaves_nothing_behind(shop: Path) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import re
 import time
 from pathlib import Path
 from threading import Lock
@@ -451,7 +452,67 @@ async def test_tools_of_an_environment_that_depend_on_the_row_are_run_by_its_met
 
     assert text(outcome) == "soup {'salt': 1}"
     with pytest.raises(ConfigError, match="two tools are called 'soup'"):
-        tools.open({"metadata": '{"dishes": ["soup", "soup"]}'})
+        async with tools.open({"metadata": '{"dishes": ["soup", "soup"]}'}):
+            pass
+
+
+class UnreadableMenu(Environment):
+    """An environment that lists what is no schema of a tool, or cannot list its tools."""
+
+    def __init__(self, metadata: JsonObject) -> None:
+        self.listed = metadata.get("listed")
+
+    @property
+    def tools(self) -> list[JsonObject]:
+        if self.listed is None:
+            raise KeyError("listed")
+        return [{"name": "soup", "parameters": self.listed}]
+
+
+@pytest.mark.parametrize(
+    ("second", "row", "error", "said"),
+    [
+        ("Scored", {}, UserCodeError, "environment Scored raised KeyError: 'outcome'"),
+        ("UnreadableMenu", {}, UserCodeError, "environment UnreadableMenu.tools raised KeyError: 'listed'"),
+        (
+            "UnreadableMenu",
+            {"metadata": '{"listed": "all"}'},
+            UserCodeError,
+            "environment UnreadableMenu.tools lists what is no schema of a tool: parameters of tool soup must be",
+        ),
+        ("Menu", {"metadata": '{"dishes": ["increment"]}'}, ConfigError, "two tools are called 'increment'"),
+        ("Shelf", {"tools": json.dumps([FIND_ORDER])}, DataError, "the row brings tool 'find_order', but no entry of"),
+    ],
+)
+async def test_an_environment_is_closed_where_what_comes_after_it_cannot_be_opened(
+    tmp_path: Path, second: str, row: dict[str, Any], error: type[Exception], said: str
+) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:Counter\n- environment: {__name__}:{second}")
+    Counter.closed.clear()
+    opened = tools.open(row)
+
+    with pytest.raises(error, match=re.escape(said)):
+        async with opened:
+            pass
+
+    assert len(Counter.closed) == 1
+
+
+async def test_an_environment_that_cannot_be_closed_does_not_hide_why_its_row_cannot_be_opened(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:CannotBeClosed")
+
+    with pytest.raises(DataError, match="the row brings tool 'find_order'"):
+        async with tools.open({"tools": json.dumps([FIND_ORDER])}):
+            pass
+
+
+async def test_tools_that_an_environment_lists_may_have_the_flat_form_of_the_responses_api(tmp_path: Path) -> None:
+    tools = toolset(tmp_path, f"- environment: {__name__}:UnreadableMenu")
+
+    async with tools.open({"metadata": '{"listed": {"type": "object"}}'}) as opened:
+        assert opened.toolbox.schemas == [
+            {"type": "function", "function": {"name": "soup", "parameters": {"type": "object"}}}
+        ]
 
 
 def deep(levels: int) -> list[Any]:

@@ -105,7 +105,8 @@ def by_continuations(request: LabelRequest) -> Labelled:
     sampling = ChatSampling(temperature=temperature, top_p=request.continuing.top_p, seed=request.seed)
     job = continuation_job(request.continuing, request.endpoint, sampling, request.samples)
     principle_set, fit = request.question.principle_set(), request.question.fit()
-    problems = problems_by_prompt(problem for path in request.rows for problem in read_problems(path, None))
+    rows = (problem for path in request.rows for problem in read_problems(path, None))
+    problems = problems_by_prompt(rows, job.toolset)
     turns, counts = _read(request, needs_outcome=False)
     cache = AnswerCache(request.cache)
     with (

@@ -64,6 +64,9 @@ class BrowserSource:
         self._entry, self._browser = entry, entry.browser(folders, hosts)
         self.tools = tuple(WEB_ACTIONS[name].schema for name in entry.actions)
 
+    def drawn_seed(self, metadata: JsonObject, row: Mapping[str, Any]) -> None:
+        """None: a page has the seed of its row, or none."""
+
     def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> WebEnvironment:
         """The page of one rollout.
 

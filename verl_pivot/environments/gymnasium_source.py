@@ -9,7 +9,15 @@ from typing import Any, NamedTuple, TypeVar
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.environments.own_thread import OwnThread
 from verl_pivot.environments.renderer import EnvironmentRenderer, StepResult
-from verl_pivot.environments.stepped import RewardRule, Step, SteppedEnvironment, SteppedOptions, reset_options, seed_of
+from verl_pivot.environments.stepped import (
+    RewardRule,
+    Step,
+    SteppedEnvironment,
+    SteppedOptions,
+    drawn_seed_of,
+    reset_options,
+    seed_of,
+)
 from verl_pivot.errors import ConfigError, PivotError, ToolBugError, ToolFailureError
 from verl_pivot.extras import extra
 from verl_pivot.tools.contract import ToolError
@@ -41,6 +49,7 @@ class GymnasiumSource:
     """Makes the environment of each rollout. A first one is made, reset and closed at once, as a test."""
 
     can_branch = True
+    drawn_seed = staticmethod(drawn_seed_of)
 
     def __init__(self, entry: GymnasiumEntry) -> None:
         """Test the environment and read the schema of the tool.

@@ -15,7 +15,7 @@ from pydantic import Field
 from verl_pivot.browser.settings import PageSettings, find_browser
 from verl_pivot.browser.web_page import WebPage
 from verl_pivot.data.json_values import as_list, decode_json
-from verl_pivot.environments.stepped import seed_of
+from verl_pivot.environments.stepped import drawn_seed_of, seed_of
 from verl_pivot.environments.web_actions import WEB_ACTIONS
 from verl_pivot.environments.web_environment import TaskEnd, WebEnvironment, WebOptions, of_row
 from verl_pivot.errors import DataError, PageError
@@ -57,6 +57,7 @@ class MiniwobSource:
 
     can_branch = False  # each page counts towards `max_pages`, so that rollouts would wait for each other's pages
     pays_by_turn = False
+    drawn_seed = staticmethod(drawn_seed_of)
 
     def __init__(self, entry: MiniwobEntry) -> None:
         """Look for the browser and the pages.

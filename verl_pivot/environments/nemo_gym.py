@@ -65,6 +65,9 @@ class NemoGymSource:
                 "not that of an agent or a model"
             )
 
+    def drawn_seed(self, metadata: JsonObject, row: Mapping[str, Any]) -> None:
+        """None: the server makes a session from the row alone."""
+
     def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> "NemoGymSession":
         """The session of one rollout, whose row of NeMo Gym is the column `metadata`.
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import aiohttp
 
 from verl_pivot.data.json_values import BadRowError, as_object, decode_json
-from verl_pivot.errors import ToolFailureError
+from verl_pivot.errors import EnvironmentLostError, ToolFailureError
 from verl_pivot.sandbox.execution import MIB
 from verl_pivot.types import JsonObject
 from verl_pivot.user_code import named
@@ -53,7 +53,7 @@ async def posted(http: aiohttp.ClientSession, url: str, path: str, body: JsonObj
         max_mib: Maximum size of an answer in MiB; a larger one counts as a failure.
 
     Raises:
-        ToolFailureError: If the server does not answer, or its answer is too large.
+        ToolFailureError: If the answer is too large; EnvironmentLostError if the server does not answer.
     """
     read = bytearray()
     try:
@@ -63,7 +63,7 @@ async def posted(http: aiohttp.ClientSession, url: str, path: str, body: JsonObj
                 if len(read) > max_mib * MIB:
                     raise ToolFailureError(f"{url}{path} answered more than {max_mib} MiB")
     except (aiohttp.ClientError, OSError) as error:
-        raise ToolFailureError(f"{url}{path}: {named(error)}") from error
+        raise EnvironmentLostError(f"{url}{path}: {named(error)}") from error
     return ServerAnswer(f"{url}{path}", response.status, read.decode("utf-8", "replace"))
 
 

@@ -17,7 +17,15 @@ from pydantic import Field
 from verl_pivot.data.json_values import BadRowError, as_list, as_object, decode_json, encode_json
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.environments.server_address import ServerAddress
-from verl_pivot.environments.stepped import RewardRule, Step, SteppedEnvironment, SteppedOptions, reset_options, seed_of
+from verl_pivot.environments.stepped import (
+    RewardRule,
+    Step,
+    SteppedEnvironment,
+    SteppedOptions,
+    drawn_seed_of,
+    reset_options,
+    seed_of,
+)
 from verl_pivot.errors import ConfigError, ToolFailureError
 from verl_pivot.sandbox.execution import MIB
 from verl_pivot.tools.contract import ToolError
@@ -51,6 +59,7 @@ class OpenenvSource:
     """Opens the session of each rollout; the schema of actions is read once."""
 
     can_branch = False  # a server has a limited number of sessions, for which rollouts would wait for each other
+    drawn_seed = staticmethod(drawn_seed_of)
 
     def __init__(self, entry: OpenenvEntry) -> None:
         """Read the schema of actions.

@@ -197,8 +197,8 @@ class SteppedEnvironment:
         if not math.isfinite(outcome):
             return Verdict.undecided("environment_failed", f"{self._place} gave rewards whose sum is no finite number")
         reason = "environment_unfinished" if self._end is None else self._end.value
-        is_paid_by_turn = rule is RewardRule.TURNS
-        return EnvironmentReturn(score=outcome, reason=reason, is_paid_by_turn=is_paid_by_turn, beyond_calls=added)
+        paid_tool = self._options.tool_name if rule is RewardRule.TURNS else ""
+        return EnvironmentReturn(score=outcome, reason=reason, paid_tool=paid_tool, beyond_calls=added)
 
     def progress(self) -> float | None:
         """The sum of the rewards so far; None if the state is unknown."""
@@ -254,6 +254,11 @@ def seed_of(metadata: JsonObject, row: Mapping[str, Any]) -> int:
     if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < _MAX_SEED:
         raise DataError(f"metadata.seed of a row must be an integer from 0 to {_MAX_SEED - 1}, got {seed!r:.80}")
     return seed
+
+
+def drawn_seed_of(metadata: JsonObject, row: Mapping[str, Any]) -> int | None:
+    """Seed that is drawn for a row's environment; None if its `metadata.seed` gives one."""
+    return seed_of(metadata, row) if metadata.get("seed") is None else None
 
 
 def reset_options(metadata: JsonObject) -> JsonObject | None:

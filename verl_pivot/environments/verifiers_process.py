@@ -3,8 +3,9 @@
 The process needs verifiers but not verl-pivot: it imports only the standard library and verifiers.
 `python verifiers_process.py NAME ARGUMENTS rows LIMIT` prints the environment's data set, one row per line. With `play`
 it reads {"id", "task", "base_url", "api_key"} for each trajectory and plays many trajectories at once. It answers
-{"id", "reward", "metrics", "error"} when one ends; {"cancel": id} ends one early. Both interfaces of verifiers are
-supported: `load_environment` (up to 0.1.14), and since 0.4 the task sets of `verifiers.v1`.
+{"id", "reward", "metrics", "error"} when one ends; {"cancel": id} ends one early, and is answered at once by
+{"id", "error"}. Both interfaces of verifiers are supported: `load_environment` (up to 0.1.14), and since 0.4 the task
+sets of `verifiers.v1`.
 """
 
 import asyncio
@@ -33,8 +34,9 @@ class LoadedEnvironment:
         self._environment = verifiers.load_environment(name, **arguments)
 
     def rows(self, limit: int | None) -> Iterator[dict[str, Any]]:
+        kept = ("prompt", "answer", "info", "example_id", "task")
         for row in itertools.islice(self._environment.get_dataset(), limit):
-            yield {key: value for key, value in row.items() if key in ("prompt", "answer", "info", "example_id")}
+            yield {key: value for key, value in row.items() if key in kept}
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
@@ -147,6 +149,7 @@ async def serve(environment: LoadedEnvironment | TasksetEnvironment, wire: TextI
             if "cancel" in asked:
                 if asked["cancel"] in running:
                     running[asked["cancel"]].cancel()
+                write(wire, {"id": asked["cancel"], "error": "cancelled"})
                 continue
             number = asked["id"]
             running[number] = task = asyncio.create_task(answer(environment, asked, wire))

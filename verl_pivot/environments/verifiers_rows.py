@@ -80,11 +80,14 @@ def _row(name: str, index: int, example: JsonObject) -> JsonObject:
         "example_id": example.get("example_id", index),
         "info": json.dumps(example.get("info") or {}),
     }
+    if (task := example.get("task")) is not None:
+        extra["task"] = str(task)
+    answer = example.get("answer")
     return {
         "data_source": f"verifiers:{name}",
         "prompt": example["prompt"],
         "ability": "agent",
-        "reward_model": {"style": "rule", "ground_truth": str(example.get("answer") or "")},
+        "reward_model": {"style": "rule", "ground_truth": "" if answer is None else str(answer)},
         "extra_info": extra,
     }
 
@@ -97,9 +100,11 @@ def verifiers_task(columns: Mapping[str, Any]) -> JsonObject:
     """
     extra, reward = columns.get("extra_info") or {}, columns.get("reward_model") or {}
     info: Json = json.loads(extra.get("info") or "{}")
+    task = extra.get("task")  # by which groups of environments, and rubrics, choose
     return {
         "prompt": list(columns["raw_prompt"]),
         "example_id": int(extra.get("example_id", 0)),
         "answer": str(reward.get("ground_truth", "")),
         "info": info,
+        **({} if task is None else {"task": str(task)}),
     }

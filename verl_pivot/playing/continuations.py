@@ -9,14 +9,15 @@ from statistics import fmean, pstdev
 
 import msgspec
 
+from verl_pivot.data.messages import parse_message
 from verl_pivot.engines.answer_cache import AnswerCache
 from verl_pivot.errors import ConfigError, SandboxError, ToolFailureError, UserCodeError
 from verl_pivot.playing.conversation import BegunConversation, PlayedConversation, play_conversation
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
-from verl_pivot.playing.recorded_turns import NotReplayed, begun_conversation, replay
-from verl_pivot.playing.rewarding import Outcome, RewardFunction, check_reward_columns, outcome_of
-from verl_pivot.playing.running import open_tools, run_workers
+from verl_pivot.playing.recorded_turns import NotReplayed, begins_as_recorded, begun_conversation, replay
+from verl_pivot.playing.rewarding import Outcome, RewardFunction, check_reward_columns, outcome_of, outcome_of_failure
+from verl_pivot.playing.running import drawn_seed, open_tools, run_workers
 from verl_pivot.playing.turn_form import MessageForm, SameMessageForm
 from verl_pivot.rewards.dumped_turns import DumpedJudgedTurn
 from verl_pivot.rewards.labelled_turns import LabelledTurn
@@ -25,7 +26,7 @@ from verl_pivot.rewards.turn_labelling import Labels
 from verl_pivot.rewards.written_answers import plain_answer
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.tools.toolset import RolloutTools, Toolset
-from verl_pivot.types import JsonObject
+from verl_pivot.types import JsonObject, Message
 
 _MAX_DETAIL = 160
 _READ_COLUMNS = ("metadata", "tools", "recording", "data_source", "reward_model", "extra_info", "expert")
@@ -75,26 +76,38 @@ class _State:
     """Digest of everything that the outcomes depend on."""
     turn: DumpedJudgedTurn
     problem: Problem
+    prompt: tuple[Message, ...]
+    """The prompt that the policy read, with first observations and workflows; the row's where the dump has none."""
     begun: BegunConversation
     ended: list[Continuation] = field(default_factory=list)
     left_out: str = ""
     """Reason why the turn gets no label; "" if none is known."""
 
 
-def problems_by_prompt(problems: Iterable[Problem]) -> dict[str, Problem | None]:
-    """{prompt_id: the problem}; None where rows with the same prompt have different tools or outcomes."""
+def problems_by_prompt(problems: Iterable[Problem], toolset: Toolset) -> dict[str, Problem | None]:
+    """{prompt_id: the problem}; None where rows with the same prompt have different tools or outcomes.
+
+    Raises:
+        DataError: If an environment draws a seed, and the columns of a row cannot be read.
+    """
     found: dict[str, Problem | None] = {}
     columns: dict[str, str] = {}
     for problem in problems:
-        own = _read_columns(problem.columns)
+        own = _read_columns(problem, toolset)
         is_other = columns.setdefault(problem.prompt_id, own) != own
         found[problem.prompt_id] = None if is_other else found.get(problem.prompt_id, problem)
     return found
 
 
-def _read_columns(columns: Mapping[str, object]) -> str:
-    """The columns from which tools and outcomes are made, without the row number, as text for comparison."""
+def _read_columns(problem: Problem, toolset: Toolset) -> str:
+    """The columns from which tools and outcomes are made, as text for comparison.
+
+    The row number is left out, unless an environment draws its seed from it.
+    """
+    columns = problem.columns
     read = {name: columns[name] for name in _READ_COLUMNS if columns.get(name) is not None}
+    if (seed := drawn_seed(toolset, problem)) is not None:
+        read["drawn_seed"] = seed
     if isinstance(info := read.get("extra_info"), dict):
         read["extra_info"] = {name: value for name, value in info.items() if name != "index"}
     return json.dumps(read, sort_keys=True, default=repr)
@@ -165,10 +178,12 @@ def _state_of(turn: DumpedJudgedTurn, problem: Problem | None, job: Continuation
     begun = begun_conversation(turn.rollout, turn.number, job.form)
     if isinstance(begun, NotReplayed):
         return begun.value
-    shown = [[message.role.value, message.content] for message in (*problem.prompt, *begun.messages)]
-    columns = _read_columns(problem.columns)
+    recorded = turn.rollout.prompt
+    prompt = problem.prompt if recorded is None else tuple(map(parse_message, recorded))
+    shown = [[message.role.value, message.content] for message in (*prompt, *begun.messages)]
+    columns = _read_columns(problem, job.toolset)
     digest = sha256(json.dumps([job.identity, shown, columns], sort_keys=True).encode()).hexdigest()
-    return _State(name=digest, turn=turn, problem=problem, begun=begun)
+    return _State(name=digest, turn=turn, problem=problem, prompt=prompt, begun=begun)
 
 
 def _add(labels: Labels, turn: DumpedJudgedTurn, state: _State, principle_set: PrincipleSet, fit: Fit) -> None:
@@ -244,24 +259,33 @@ class _Continuing:
             max_calls_per_turn=self._job.max_calls_per_turn,
             parallel_calls=self._job.parallel_calls,
         )
-        async with opened as tools:
-            await self._replay(state, tools)
-            played = await play_conversation(
-                self._player,
-                tools.toolbox,
-                problem.prompt,
-                self._job.limits,
-                sample=sample,
-                form=self._job.form,
-                begun=state.begun,
-            )
-            outcome = await outcome_of(played, problem, tools, self._job.reward_function)
+        try:
+            async with opened as tools:
+                await self._replay(state, tools)
+                played = await play_conversation(
+                    self._player,
+                    tools.toolbox,
+                    state.prompt,
+                    self._job.limits,
+                    sample=sample,
+                    form=self._job.form,
+                    begun=state.begun,
+                )
+                outcome = await outcome_of(played, problem, tools, self._job.reward_function)
+        except (ToolFailureError, SandboxError, UserCodeError, OSError) as error:  # while tools are opened or closed
+            if error is not opened.failure:
+                self._check(outcome_of_failure(error), problem)
+            raise
         self._check(outcome, problem)
         if len(played.turns) == len(state.begun.turns):
             raise _LeftOutError("no room for another turn: raise --max-response-tokens")
         return _with_tokens(outcome, played, len(state.begun.turns))
 
     async def _replay(self, state: _State, tools: RolloutTools) -> None:
+        if not begins_as_recorded(state.prompt, tools.opening) and (
+            self._job.replays or state.turn.rollout.prompt is None
+        ):
+            raise _LeftOutError(NotReplayed.OTHER_OPENING.value)
         if not self._job.replays:
             return
         turn, template = state.turn, self._job.form.observation_template

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import msgspec
 
 from verl_pivot.data.rollout_records import CallRecord, CallStatus, RolloutRecord, StopReason
-from verl_pivot.engines.text_cut import cut_to_tokens
 from verl_pivot.playing.player import Player, PlayerTurn
+from verl_pivot.playing.shown_texts import CHARACTERS_PER_TOKEN, CharacterTokenizer
 from verl_pivot.playing.turn_form import MessageForm, TurnForm
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.observed_turn import (
@@ -22,8 +22,6 @@ from verl_pivot.rollout.observed_turn import (
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.types import ErrorKind, Message
 
-_CHARACTERS_PER_TOKEN = 4
-"""Characters that count as one token of an observation, because an endpoint does not return tokens of observations."""
 OnMessage = Callable[[Message], None]
 """Function that gets each message of a conversation as it comes."""
 
@@ -219,8 +217,8 @@ async def _observed(
         )  # fmt: skip
         return ObservedTurn(texts=[form.retry_message], calls=[call])
     shown = ObservationForm(
-        max_tokens=limits.max_observation_tokens * _CHARACTERS_PER_TOKEN,
-        tokenizer=_CharacterTokenizer(),
+        max_tokens=limits.max_observation_tokens * CHARACTERS_PER_TOKEN,
+        tokenizer=CharacterTokenizer(),
         template=form.observation_template,
     )
     return await observe(turn.calls, toolbox, index, shown, deadline)
@@ -228,28 +226,13 @@ async def _observed(
 
 def in_characters(call: CallRecord) -> CallRecord:
     """The record of a call with the size of its observation in characters instead of training's tokens."""
-    return msgspec.structs.replace(call, num_tokens=call.num_tokens * _CHARACTERS_PER_TOKEN)
+    return msgspec.structs.replace(call, num_tokens=call.num_tokens * CHARACTERS_PER_TOKEN)
 
 
 def _in_tokens(call: CallRecord) -> CallRecord:
-    return msgspec.structs.replace(call, num_tokens=math.ceil(call.num_tokens / _CHARACTERS_PER_TOKEN))
+    return msgspec.structs.replace(call, num_tokens=math.ceil(call.num_tokens / CHARACTERS_PER_TOKEN))
 
 
 def num_tokens_of(messages: Sequence[Message]) -> int:
     """Tokens of messages, estimated from their characters."""
-    return math.ceil(sum(len(message.content) for message in messages) / _CHARACTERS_PER_TOKEN)
-
-
-def cut_to_characters(text: str, max_tokens: int) -> str:
-    """A text whose middle is left out if it has more characters than `max_tokens` tokens of four characters."""
-    return cut_to_tokens(text, max_tokens * _CHARACTERS_PER_TOKEN, _CharacterTokenizer()).text
-
-
-class _CharacterTokenizer:
-    """Tokenizer whose tokens are single characters."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        return list(map(ord, text))
-
-    def decode(self, token_ids: list[int]) -> str:
-        return "".join(map(chr, token_ids))
+    return math.ceil(sum(len(message.content) for message in messages) / CHARACTERS_PER_TOKEN)

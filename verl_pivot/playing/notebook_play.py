@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from verl_pivot.data.rollout_records import StopReason
-from verl_pivot.playing.conversation import OnMessage, PlayedConversation, cut_to_characters, num_tokens_of
+from verl_pivot.playing.conversation import OnMessage, PlayedConversation, num_tokens_of
 from verl_pivot.playing.player import Player, PlayerTurn
+from verl_pivot.playing.shown_texts import shown_to_player
 from verl_pivot.rollout.cell_calls import CellCalls, functions_of
 from verl_pivot.rollout.context import ContextWindow, Trim
 from verl_pivot.rollout.notebook import Notebook, RanCell, notebook_of
@@ -35,7 +36,7 @@ class NotebookRules:
     has_notepad: bool = True
 
     def cut(self, text: str) -> str:
-        return cut_to_characters(text, self.max_observation_tokens)
+        return shown_to_player(text, self.max_observation_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,7 @@ class _NotebookPlay:
         step = (turn.message, told)
         if rules.window.room(used + num_tokens_of([told])) >= 0:
             return replace(context, steps=(*context.steps, step), notepad=notepad)
-        shown = cut_to_characters(notepad, max(1, rules.window.max_tokens // 4))
+        shown = shown_to_player(notepad, max(1, rules.window.max_tokens // 4))
         steps = (*context.steps, step)
         bare = _trimmed(context.first, rules.window.trim, restart, shown, None)
         num_kept = rules.window.num_kept_steps([num_tokens_of(each) for each in steps], num_tokens_of(bare))

@@ -25,6 +25,7 @@ class NotReplayed(StrEnum):
     OTHER_RECORD = "a turn does not have one observation for each recorded call"
     OTHER_FORM = "observations do not have the format of --tool-format"
     HALF_CHARACTERS = "invalid Unicode in a text (half of a surrogate pair)"
+    OTHER_OPENING = "the environment does not begin with the recorded observation"
     OTHER_ANSWER = "an earlier call now gives another result than recorded"
 
 
@@ -91,6 +92,17 @@ def _with_turn(
     return [*messages, *added]
 
 
+def begins_as_recorded(prompt: Sequence[Message], opening: str) -> bool:
+    """Whether a recorded prompt ends with the first observations of its environments.
+
+    Args:
+        prompt: The prompt of a dumped rollout.
+        opening: First observations of fresh environments of the same row; "" if they show nothing.
+    """
+    shown = prompt[-1].content
+    return shown.endswith(opening) or _ends_with_cut(shown, opening)
+
+
 async def replay(rollout: DumpedRollout, number: int, toolbox: Toolbox, template: str) -> NotReplayed | str | None:
     """Run the calls of all turns up to turn `number` again, to restore the state of the tools.
 
@@ -140,3 +152,13 @@ def _is_same(text: str, shown: str, *, is_cut: bool) -> bool:
         and len(text) == note.start() + int(note[1]) + len(shown) - note.end()
         for note in notes
     )
+
+
+def _ends_with_cut(shown: str, text: str) -> bool:
+    """Whether the shown text ends with a text in which a note replaces the middle."""
+    for note in _LEFT_OUT.finditer(shown):
+        end = shown[note.end() :]
+        num_before = len(text) - int(note[1]) - len(end)
+        if num_before >= 0 and text.endswith(end) and shown[: note.start()].endswith(text[:num_before]):
+            return True
+    return False

@@ -99,12 +99,14 @@ async def outcome_of(
     masks = played.stop_reason.is_masked
     if is_notebook:
         judged = await judged_answer(played, problem.columns, tools)
-        is_scored = judged.verdict.score is not None or masks
-        if is_scored or reward_function is None:
+        is_open = judged.is_compared and judged.verdict.score is None
+        if not is_open or reward_function is None:
             by = "nobody" if judged.verdict.score is None else "answer"
             return _of_verdict(judged.verdict, by, is_masked=masks)
     last = played.turns[-1].message if played.turns else played.messages[0]
-    verdict = await decided_outcome(tools, played.stop_reason, last, played.failure, is_bug=played.is_bug)
+    verdict = None  # of an environment in a notebook: it has been asked about the submitted answer
+    if not is_notebook:
+        verdict = await decided_outcome(tools, played.stop_reason, last, played.failure, is_bug=played.is_bug)
     if verdict is not None:
         return _of_verdict(verdict, "nobody" if masks else "environment", is_masked=masks)
     try:

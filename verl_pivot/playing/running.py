@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from verl_pivot.all_at_once import all_at_once
+from verl_pivot.data.json_values import as_object, decode_json, encode_json
 from verl_pivot.data.messages import parse_message
 from verl_pivot.errors import ConfigError, DataError, SandboxError, ToolFailureError, UserCodeError
 from verl_pivot.playing.conversation import OnMessage, PlayedConversation, play_conversation, unbegun_conversation
@@ -15,6 +16,7 @@ from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.player import Player
 from verl_pivot.playing.problems import Problem
 from verl_pivot.playing.rewarding import Outcome, RewardFunction, check_reward_columns, outcome_of, outcome_of_failure
+from verl_pivot.playing.shown_texts import shown_to_player
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.observations import with_opening
 from verl_pivot.tools.toolset import RolloutTools, Toolset, load_toolset
@@ -111,11 +113,38 @@ def open_tools(toolset: Toolset, problem: Problem, *, max_calls_per_turn: int, p
         UserCodeError: If an environment cannot be created.
     """
     try:
-        return toolset.open(problem.columns, max_calls_per_turn=max_calls_per_turn, parallel_calls=parallel_calls)
+        opened = toolset.open(problem.columns, max_calls_per_turn=max_calls_per_turn, parallel_calls=parallel_calls)
+    except (DataError, UserCodeError) as error:
+        raise _with_place(error, problem) from error
+    if isinstance(opened.failure, DataError | UserCodeError):
+        opened.failure = _with_place(opened.failure, problem)
+    return opened
+
+
+def _with_place(error: DataError | UserCodeError, problem: Problem) -> DataError | UserCodeError:
+    text = f"{problem.place}: {error}"
+    return DataError(text) if isinstance(error, DataError) else UserCodeError(text)
+
+
+def drawn_seed(toolset: Toolset, problem: Problem) -> int | None:
+    """Seed that the environment of a problem draws from its prompt and `extra_info.index`; None if it draws none.
+
+    Raises:
+        DataError: If the row's columns cannot be read; the message names the row.
+    """
+    try:
+        return toolset.drawn_seed(problem.columns)
     except DataError as error:
-        raise DataError(f"{problem.place}: {error}") from error
-    except UserCodeError as error:
-        raise UserCodeError(f"{problem.place}: {error}") from error
+        raise _with_place(error, problem) from error
+
+
+def _with_seed(toolset: Toolset, problem: Problem) -> Problem:
+    """The problem with the seed that its environment draws, by which the environment can be made without the prompt."""
+    seed = drawn_seed(toolset, problem)
+    if seed is None:
+        return problem
+    metadata = as_object(decode_json(problem.columns.get("metadata") or "{}"), "metadata")
+    return replace(problem, columns={**problem.columns, "metadata": encode_json({**metadata, "seed": seed})})
 
 
 async def play_problems(
@@ -162,7 +191,7 @@ async def run_workers(work: Callable[[], Coroutine[None, None, None]], number: i
 
 
 def _opened(prompt: Sequence[Message], opening: str) -> tuple[Message, ...]:
-    """The prompt with the opening text of the environments, inserted as in training."""
+    """The prompt with the first observations of the environments, inserted as in training."""
     if not opening:
         return tuple(prompt)
     return tuple(map(parse_message, with_opening([message.as_dict() for message in prompt], opening)))
@@ -171,7 +200,9 @@ def _opened(prompt: Sequence[Message], opening: str) -> tuple[Message, ...]:
 async def _played(
     job: PlayingJob, player: Player, tools: RolloutTools, problem: Problem, sample: int, on_message: OnMessage
 ) -> PlayedConversation:
-    rules, toolbox, prompt = job.notebook, tools.toolbox, _opened(problem.prompt, tools.opening)
+    rules, toolbox = job.notebook, tools.toolbox
+    most = job.limits.max_observation_tokens if rules is None else rules.max_observation_tokens
+    prompt = _opened(problem.prompt, shown_to_player(tools.opening, most))
     if rules is not None:
         prompt = notebook_prompt(prompt, toolbox, rules)
     for message in prompt:
@@ -200,6 +231,7 @@ async def play_problem(
     opened = open_tools(
         job.toolset, problem, max_calls_per_turn=job.max_calls_per_turn, parallel_calls=job.parallel_calls
     )
+    problem = _with_seed(job.toolset, problem)
     schemas = tuple(opened.toolbox.schemas)
     ended: PlayedProblem | None = None
     try:

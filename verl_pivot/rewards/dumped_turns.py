@@ -4,6 +4,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+
+import msgspec
 
 from verl_pivot.data.files import read_rows
 from verl_pivot.data.json_values import BadRowError, as_list, as_object
@@ -31,6 +34,7 @@ class DumpedJudgedTurn:
 
     judged: JudgedTurn
     rollout: DumpedRollout
+    """The turn's rollout; its prompt is that of its group where the dump has one."""
     number: int
     """Index among the rollout's turns, from 0."""
 
@@ -74,9 +78,14 @@ def dumped_turns(
         DataError: If a dump cannot be read.
     """
     seen: set[str] = set()
+    prompts: dict[str, tuple[dict[str, Any], ...]] = {}
     for rollout in (rollout for path in dumps for rollout in read_rollouts(path)):
         counts.num_rollouts += 1
         on_rollouts(1)
+        if rollout.prompt is not None:
+            prompts[rollout.group] = rollout.prompt
+        else:  # it equals that of the line before, also where the turns of that line are left out
+            rollout = msgspec.structs.replace(rollout, prompt=prompts.get(rollout.group))
         why = REPEATED if rollout.uid in seen else _unusable(rollout, tasks, needs_outcome=needs_outcome)
         seen.add(rollout.uid)
         if why:

@@ -103,7 +103,7 @@ def read_body(body: bytes, form: type[BodyT], what: str) -> BodyT:
     """
     try:
         return msgspec.json.decode(body, type=form)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ChatRefusedError(f"this is not a valid {what} request: {error}") from error
 
 

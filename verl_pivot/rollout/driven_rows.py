@@ -20,7 +20,7 @@ from verl_pivot.data.rollout_records import (
     StopReason,
 )
 from verl_pivot.environments.verifiers_rows import verifiers_command, verifiers_task
-from verl_pivot.errors import DataError, ToolFailureError
+from verl_pivot.errors import DataError, EnvironmentLostError, ToolFailureError
 from verl_pivot.loop_local import LoopLocal
 from verl_pivot.rewards.turn_rewards import TurnRewardOutput
 from verl_pivot.rollout.context_rows import RowLayout, Stretch, rows_of
@@ -56,8 +56,8 @@ async def driven_rows(
     """Rows of one rollout; an empty list if the policy sampled no token.
 
     If the environment fails after the policy reached a limit, the rollout counts as failed, since a program whose
-    further requests are refused ends with an error. If the environment fails by itself, or the engine fails, the
-    rollout is masked.
+    further requests are refused ends with an error. If the environment fails by itself or is lost with other rollouts,
+    or the engine fails, the rollout is masked.
 
     Args:
         parts: The agent loop.
@@ -71,11 +71,11 @@ async def driven_rows(
     async with await _place(environment):
         trajectory = DrivenTrajectory(parts, sampling_params)
         try:
-            report, failure = await _reported(trajectory, environment, columns, parts.settings.max_wall_seconds)
+            report, error = await _reported(trajectory, environment, columns, parts.settings.max_wall_seconds)
         finally:
             journey = await trajectory.end()
-    stop = StopReason.TOOL_FAILURE if failure and not trajectory.is_limited else trajectory.stop_reason
-    failure = trajectory.failure or failure
+    stop = StopReason.TOOL_FAILURE if _masks(error, trajectory) else trajectory.stop_reason
+    failure = trajectory.failure or ("" if error is None else str(error))
     fields: dict[str, Any] = {}
     if stop.is_masked:
         logger.error("a rollout is masked (%s): %s", stop.value, failure)
@@ -92,6 +92,13 @@ async def driven_rows(
         return []
     record = _record(trajectory, parts, columns, stop, failure, journey)
     return _outputs(trajectory, parts, columns, record, fields)
+
+
+def _masks(error: ToolFailureError | None, trajectory: DrivenTrajectory) -> bool:
+    """Whether a failure of the environment masks the rollout, and does not follow from a refused request."""
+    if error is None or trajectory.failure:
+        return False
+    return isinstance(error, EnvironmentLostError) or not trajectory.is_limited
 
 
 def _why_no_turn(trajectory: DrivenTrajectory, failure: str) -> str:
@@ -115,14 +122,14 @@ def _places(number: int) -> LoopLocal[asyncio.Semaphore]:
 
 async def _reported(
     trajectory: DrivenTrajectory, environment: ForeignEnvironment, columns: Mapping[str, Any], max_idle_seconds: float
-) -> tuple[EnvironmentReport, str]:
+) -> tuple[EnvironmentReport, ToolFailureError | None]:
     """What the environment reports at its end, or else how it failed."""
     is_stuck = lambda: trajectory.idle_seconds > max_idle_seconds  # noqa: E731
     async with (await gateway.get()).opened(trajectory) as endpoint:
         try:
-            return await _report(environment, columns, endpoint, is_stuck), ""
+            return await _report(environment, columns, endpoint, is_stuck), None
         except ToolFailureError as error:
-            return EnvironmentReport(), str(error)
+            return EnvironmentReport(), error
 
 
 async def _report(

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,7 @@ class DrivenTrajectory:
     """One trajectory, whose requests are answered one after the other.
 
     A request whose messages continue those of an earlier request extends the row of that request, with the tokens as
-    they were sampled. Any other request begins a new row.
+    they were sampled. Any other request begins a new row. A turn that the program does not wait for is in no row.
     """
 
     def __init__(self, parts: ToolLoopParts, sampling_params: Mapping[str, Any]) -> None:
@@ -105,32 +105,42 @@ class DrivenTrajectory:
         """Seconds since the policy's last answer, or since the beginning; 0 while it writes one."""
         return 0.0 if self._one_at_a_time.locked() else time.monotonic() - self._last_answer
 
-    async def answer(self, request: ChatRequest) -> ChatTurn:
+    async def answer(self, request: ChatRequest, is_given_up: Callable[[], bool] = lambda: False) -> ChatTurn:
         """The policy's turn that follows the messages of a request.
 
+        Args:
+            request: The request.
+            is_given_up: Whether the program waits for the answer no more.
+
         Raises:
-            ChatRefusedError: If a limit of the rollout is reached, the engine fails, or the trajectory is over.
+            ChatRefusedError: If a limit of the rollout is reached, the engine fails, the trajectory is over, or the
+                request is given up before its turn is finished.
         """
         async with self._one_at_a_time:
             if self._is_over:
                 raise ChatRefusedError("the trajectory is over", status=401, code="invalid_api_key")
             if self.failure:  # the rollout is masked, and a limit that it reaches later must not make it a mistake
                 raise self._failed(self.failure)
+            if is_given_up():
+                raise _given_up()
             try:
-                return await self._answer(request)
+                return await self._answer(request, is_given_up)
             except ChatRefusedError:
                 raise
             except Exception as error:  # of the engine or the chat template: a program may go on and give a reward
                 logger.exception("a request to the policy failed")
                 raise self._failed(named(error)) from error
 
-    async def _answer(self, request: ChatRequest) -> ChatTurn:
+    async def _answer(self, request: ChatRequest, is_given_up: Callable[[], bool]) -> ChatTurn:
         self._check_limits()
         begun = await self._begun(request)
         most = self._most_tokens(begun, request)
         sampled = await self._sampler.sample(begun.tokens.token_ids, most, len(self.turn_tokens))
         self._deadline = self.engine.deadline(self._deadline, sampled.report, self._limits.max_wall_seconds)
         self.engine = self.engine.plus(sampled.report)
+        if is_given_up():  # nobody reads the turn, so that the outcome does not depend on it
+            self._last_answer = time.monotonic()
+            raise _given_up()
         if not sampled.token_ids:
             raise self._failed(NO_TOKENS)
         turn, text = await self._read(sampled, request, len(begun.tokens.token_ids))
@@ -243,6 +253,10 @@ class DrivenTrajectory:
         async with self._one_at_a_time:
             num_response = sum(len(each.tokens.mask) for each in self.conversations)
             return await self._sampler.end(num_response, self.engine.newest_step)
+
+
+def _given_up() -> ChatRefusedError:
+    return ChatRefusedError("the program gave the request up", status=499, code="given_up")
 
 
 def _dumped_turn(text: str, turn: ChatTurn, seconds: float) -> DumpedTurn:

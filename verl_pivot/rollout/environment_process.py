@@ -25,7 +25,7 @@ REST_SECONDS = 1.0
 _POLL_SECONDS = 0.5
 
 
-class EnvironmentReport(msgspec.Struct, frozen=True):
+class EnvironmentReport(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Report of an environment about a finished trajectory: the last line that its process prints, as JSON."""
 
     reward: float | None = None
@@ -34,6 +34,10 @@ class EnvironmentReport(msgspec.Struct, frozen=True):
     """Figures for the dumps of rollouts."""
     error: str = ""
     """What failed in the environment, which masks the trajectory; "" if nothing did."""
+
+
+class EnvironmentHangsError(ToolFailureError):
+    """An environment sends the policy no request and does not end."""
 
 
 async def run_environment(
@@ -81,11 +85,13 @@ async def ended(waiting: "asyncio.Future[ResultT]", name: str, is_stuck: Callabl
     """Result that an environment gives at its end.
 
     Raises:
-        ToolFailureError: If it hangs.
+        EnvironmentHangsError: If it hangs.
     """
     while not (await asyncio.wait({waiting}, timeout=_POLL_SECONDS))[0]:
         if is_stuck():
-            raise ToolFailureError(f"the environment {name} hangs: it sends the policy no request and does not end")
+            raise EnvironmentHangsError(
+                f"the environment {name} hangs: it sends the policy no request and does not end"
+            )
     return await waiting
 
 

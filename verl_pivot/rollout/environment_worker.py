@@ -11,17 +11,21 @@ import msgspec
 
 from verl_pivot.child_process import ChildProcess, start_child
 from verl_pivot.engines.server import no_proxy_for_loopback
-from verl_pivot.errors import ToolFailureError
+from verl_pivot.errors import EnvironmentLostError, ToolFailureError
 from verl_pivot.rollout.environment_process import (
     ERROR_BYTES,
     REPORT_BYTES,
     REST_SECONDS,
+    EnvironmentHangsError,
     EnvironmentReport,
     checked,
     ended,
     last_line,
 )
 from verl_pivot.rollout.model_gateway import PolicyEndpoint
+
+CANCEL_SECONDS = 60.0
+"""Seconds in which the process must answer that a trajectory is cancelled; one whose event loop is blocked does not."""
 
 
 class _ProcessAnswer(msgspec.Struct):
@@ -51,6 +55,8 @@ class EnvironmentWorker:
         self._reading: asyncio.Task[None] | None = None
         self._pending: dict[int, asyncio.Future[EnvironmentReport]] = {}
         self._errors = b""
+        self._why_killed = ""
+        """Why the process was ended; "" if it was not, or ends with the event loop."""
         self._starting = asyncio.Lock()
         self._numbers = itertools.count()
 
@@ -73,7 +79,8 @@ class EnvironmentWorker:
             is_stuck: Whether the environment has been silent for too long, asked twice a second.
 
         Raises:
-            ToolFailureError: If the environment fails, hangs, or its process ends.
+            ToolFailureError: If the environment fails or hangs; EnvironmentLostError if its process ends, or is ended
+                because it hangs as a whole.
         """
         process = await self._running()
         number = next(self._numbers)
@@ -83,6 +90,14 @@ class EnvironmentWorker:
         try:
             self._tell(process, asked)
             return checked(self._label, await ended(reported, self._label, is_stuck))
+        except EnvironmentHangsError:
+            self._tell(process, {"cancel": number})
+            if not (await asyncio.wait({reported}, timeout=CANCEL_SECONDS))[0]:
+                self._why_killed = "its process hangs, and was ended"
+                process.kill_group()
+                await asyncio.wait({reported})
+            reported.result()  # raises if the process has ended
+            raise
         finally:
             if self._pending.pop(number, None) is not None and not reported.done():
                 reported.cancel()
@@ -96,7 +111,7 @@ class EnvironmentWorker:
                     self._process = await start_child(self._command, env=variables, limit=REPORT_BYTES)
                 except OSError as error:
                     raise ToolFailureError(f"the environment {self._label} does not start: {error}") from error
-                self._errors = b""
+                self._errors, self._why_killed = b"", ""
                 self._reading = asyncio.create_task(self._read(self._process))
             return self._process
 
@@ -118,8 +133,8 @@ class EnvironmentWorker:
         await asyncio.wait({hearing, listening})
         process.close()
         reason = "" if hearing.cancelled() else hearing.result()
-        reason = reason or f"its process ended with exit code {process.returncode}"
-        failure = ToolFailureError(f"the environment {self._label} failed: {reason}{last_line(self._errors)}")
+        reason = reason or self._why_killed or f"its process ended with exit code {process.returncode}"
+        failure = EnvironmentLostError(f"the environment {self._label} failed: {reason}{last_line(self._errors)}")
         self._process = None
         for waiting in self._pending.values():
             if not waiting.done():

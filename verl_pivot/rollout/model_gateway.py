@@ -73,7 +73,7 @@ class ModelGateway:
             raise ChatRefusedError(text, status=401, code="invalid_api_key")
         try:
             question = read(await request.read())
-            turn = await trajectory.answer(question.request)
+            turn = await trajectory.answer(question.request, lambda: request.transport is None)
         except ChatRefusedError as error:
             trajectory.refusal = str(error)
             raise

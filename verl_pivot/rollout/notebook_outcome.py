@@ -23,6 +23,8 @@ class AnswerOutcome:
     scores: AnswerScores
     """Scores of the answer. Those that compare words are 0 if the verdict is undecided; if an environment scores the
     answer, both are its score."""
+    is_compared: bool = False
+    """Whether the answer was compared with the row's, since neither a failure nor an environment gave the verdict."""
 
 
 class AnsweredRollout(Protocol):
@@ -58,7 +60,7 @@ async def judged_answer(played: AnsweredRollout, row: Mapping[str, Any], tools: 
     accepted = accepted_answers(row)
     exact, overlap = [await _compared(message, accepted, metric) for metric in ("exact", "f1")]
     scores = AnswerScores(exact.score or 0.0, overlap.score or 0.0, has_answer)
-    return AnswerOutcome(verdict=exact, scores=scores)
+    return AnswerOutcome(verdict=exact, scores=scores, is_compared=True)
 
 
 def accepted_answers(row: Mapping[str, Any]) -> tuple[str, ...]:

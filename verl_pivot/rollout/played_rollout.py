@@ -135,8 +135,8 @@ class PlayedRollout:
             metrics={"tool_calls": record.tool_seconds, **self.engine.metrics},
             extra_fields=extra_fields,
         )
-        if isinstance(verdict, EnvironmentReturn) and verdict.is_paid_by_turn:
-            output.call_rewards = self._call_rewards()
+        if isinstance(verdict, EnvironmentReturn) and verdict.paid_tool:
+            output.call_rewards = self._call_rewards(verdict.paid_tool)
             output.call_rewards[-1] += verdict.beyond_calls
         if is_dumped(parts.loop.config):
             shown = "" if self.workflows is None else self.workflows.text
@@ -145,9 +145,9 @@ class PlayedRollout:
             add_transcript(output, parts.loop.config, columns, record, self._dumped_turns(), prompt)
         return output
 
-    def _call_rewards(self) -> list[float]:
-        """[num_turns] sums of the rewards that an environment gave for the calls of a turn."""
-        rewards = [sum(call.reward or 0.0 for call in each.calls) for each in self.observed]
+    def _call_rewards(self, tool: str) -> list[float]:
+        """[num_turns] sums of the rewards that an environment gave for the calls of its tool in a turn."""
+        rewards = [sum(call.reward or 0.0 for call in each.calls if call.name == tool) for each in self.observed]
         return [*rewards, 0.0][: len(self.turns)]  # the last turn may have no observations
 
     @property

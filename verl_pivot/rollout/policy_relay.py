@@ -40,7 +40,8 @@ class PolicyRelay:
         app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[refusals])
         app.router.add_post("/v1/chat/completions", self._send_on)
         app.router.add_post("/v1/responses", self._send_on)
-        self._runner = web.AppRunner(app, handle_signals=False, access_log=None)
+        # A request that its agent gives up ends at the gateway, too.
+        self._runner = web.AppRunner(app, handle_signals=False, access_log=None, handler_cancellation=True)
         self._starting = asyncio.Lock()
         self._http: aiohttp.ClientSession | None = None
 

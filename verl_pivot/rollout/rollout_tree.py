@@ -1,14 +1,16 @@
 """RolloutTree: one rollout with tools -> the branches of its search, each with tools in a state of its own."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from verl_pivot.all_at_once import all_at_once
 from verl_pivot.data.json_values import equal
-from verl_pivot.data.rollout_records import SearchRecord
-from verl_pivot.errors import ToolFailureError
+from verl_pivot.data.rollout_records import SearchRecord, StopReason
+from verl_pivot.errors import ToolBugError, ToolFailureError
+from verl_pivot.rollout.observed_turn import ObservedTurn
 from verl_pivot.rollout.played_rollout import PlayedRollout, ToolLoopParts
 from verl_pivot.rollout.rollout_so_far import RolloutSoFar
 from verl_pivot.rollout.tool_rollout import ToolRollout
@@ -18,10 +20,22 @@ from verl_pivot.rollout.workflows import RankedWorkflows
 from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import JsonObject
 
+logger = logging.getLogger(__name__)
+
 _QUOTED_BEFORE = 20
 """Characters of an observation that a message quotes before the first one that differs."""
 _MAX_QUOTED = 120
 """Maximum number of characters of an observation that a message quotes."""
+
+
+class NotReplayedError(ToolFailureError):
+    """Tools that do not replay exactly, so that each branch of the search would differ."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"tree search runs calls again, but the tools do not replay exactly: {why}; see `verl-pivot tools "
+            "check-replay`, or give the environment a method `fork`"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,7 +77,8 @@ async def play_search(
 
     Raises:
         DataError: If the prompt is too long, or holds anything but text.
-        ToolFailureError: If tools cannot be opened, or answer otherwise than before when calls are run again.
+        ToolFailureError: If the first tools cannot be opened, or tools answer otherwise than before when calls are run
+            again.
         UserCodeError: If `progress`, `score` or `fork` of an environment fails.
     """
     tools = open_tools()
@@ -105,7 +120,7 @@ class RolloutTree:
         drawn = await all_at_once(self._rollouts.with_turn(node.rollout) for _ in range(number))
         self.num_sampled += sum(each.tokens.num_sampled - node.rollout.tokens.num_sampled for each in drawn)
         distinct = {tuple(each.tokens.token_ids): each for each in drawn}.values()
-        children = await all_at_once(self._observed(node, each) for each in distinct)
+        children = await all_at_once(self._observed_or_failed(node, each) for each in distinct)
         kept = [child for child in children if not _is_masked(child)] or children[:1]
         for child in children:
             if child not in kept:
@@ -131,15 +146,31 @@ class RolloutTree:
         return _is_masked(node)
 
     async def drop(self, node: Branch) -> None:
-        await node.held.aclose()
+        await _close(node.held)
+
+    async def _observed_or_failed(self, node: Branch, drawn: RolloutSoFar) -> Branch:
+        """The branch of a drawn turn; a masked one if a system fails while its tools are brought into their state."""
+        try:
+            return await self._observed(node, drawn)
+        except NotReplayedError:
+            raise
+        except ToolFailureError as error:
+            if drawn.stop is None or not drawn.stop.is_masked:
+                failed = ObservedTurn(texts=[], calls=[], failure=str(error), is_bug=isinstance(error, ToolBugError))
+                drawn = replace(drawn, observed=(*drawn.observed, failed), stop=StopReason.TOOL_FAILURE)
+            return Branch(rollout=drawn, tools=node.tools, held=AsyncExitStack())  # of these only schemas are read
 
     async def _observed(self, node: Branch, drawn: RolloutSoFar) -> Branch:
         """The branch of a drawn turn, with tools of its own, which have answered the turn's calls."""
         copy = node.tools.fork()
         tools = self._open_tools() if copy is None else copy
         held = await _held(tools, self._stack)
-        if copy is None:
-            await self._run_again(node, tools)
+        try:
+            if copy is None:
+                await self._run_again(node, tools)
+        except ToolFailureError:
+            await _close(held)
+            raise
         rollout = drawn if drawn.stop is not None else await self._rollouts.with_observations(drawn, tools.toolbox)
         return Branch(rollout=rollout, tools=tools, held=held)
 
@@ -147,12 +178,15 @@ class RolloutTree:
         """Bring new tools into the state of a node."""
         for turn, before in zip(node.rollout.turns, node.rollout.observed, strict=True):
             again = await self._rollouts.observe(turn, tools.toolbox)
-            if again.failure or again.texts != before.texts:
+            if again.failure:
+                raise (ToolBugError if again.is_bug else ToolFailureError)(again.failure)
+            if again.texts != before.texts:
                 first, now = first_difference(str(before.texts), str(again.texts))
-                differs = f"turn {turn.index} gave {first} at first, and {now} when its calls were run again"
-                raise _not_replayed(f"{again.failure:.300}" if again.failure else differs)
+                raise NotReplayedError(
+                    f"turn {turn.index} gave {first} at first, and {now} when its calls were run again"
+                )
         if not equal([*tools.states()], [*node.tools.states()]):
-            raise _not_replayed("the results are the same, but the states of environments differ")
+            raise NotReplayedError("the results are the same, but the states of environments differ")
 
 
 async def _held(tools: RolloutTools, stack: AsyncExitStack) -> AsyncExitStack:
@@ -161,6 +195,14 @@ async def _held(tools: RolloutTools, stack: AsyncExitStack) -> AsyncExitStack:
     stack.push_async_callback(held.aclose)
     await held.enter_async_context(tools)
     return held
+
+
+async def _close(held: AsyncExitStack) -> None:
+    """Close the tools of a branch that is left out; if a system fails at that, the other branches go on."""
+    try:
+        await held.aclose()
+    except (ToolFailureError, OSError) as error:
+        logger.warning("the tools of a branch of a tree search were not closed: %s", error)
 
 
 def first_difference(text: str, other: str) -> tuple[str, str]:
@@ -173,10 +215,3 @@ def first_difference(text: str, other: str) -> tuple[str, str]:
 
 def _is_masked(node: Branch) -> bool:
     return node.rollout.stop is not None and node.rollout.stop.is_masked
-
-
-def _not_replayed(why: str) -> ToolFailureError:
-    return ToolFailureError(
-        f"tree search runs calls again, but the tools do not replay exactly: {why}; see `verl-pivot tools "
-        "check-replay`, or give the environment a method `fork`"
-    )

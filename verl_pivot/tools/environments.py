@@ -6,7 +6,7 @@ import math
 import numbers
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Protocol
 
 import numpy
@@ -16,7 +16,7 @@ from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.errors import ConfigError, PivotError, ToolFailureError, UserCodeError
 from verl_pivot.tools.contract import AchievedTask, CallPolicy, Environment, Observation, Tool, tool_methods
 from verl_pivot.tools.functions import observe
-from verl_pivot.tools.signatures import ToolSignature, read_signature
+from verl_pivot.tools.signatures import ToolSignature, checked_schemas, read_signature
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import Json, JsonObject, Message, ToolCall, Verdict
 from verl_pivot.user_code import named, own_code
@@ -80,6 +80,15 @@ class EnvironmentSource(Protocol):
         """Whether a rollout may open many environments of its row, which the same calls bring to the same state."""
         ...
 
+    def drawn_seed(self, metadata: JsonObject, row: Mapping[str, Any]) -> int | None:
+        """Seed that the row's environment draws from the prompt and `extra_info.index`; None if it draws none.
+
+        Args:
+            metadata: The row's column `metadata`, decoded.
+            row: All columns of the row.
+        """
+        ...
+
     def open(self, metadata: JsonObject, row: Mapping[str, Any]) -> OpenedEnvironment:
         """The environment of one rollout, which has not begun.
 
@@ -130,8 +139,7 @@ class EnvironmentKind:
         """
         with own_code(f"environment {self.environment.__name__}"):
             environment = self.environment(metadata)
-            listed = list(environment.tools)
-        return RunningEnvironment(environment, self.signatures, listed, self.policy)
+        return RunningEnvironment(environment, self.signatures, self.policy)
 
     @property
     def can_fork(self) -> bool:
@@ -168,21 +176,41 @@ class RunningEnvironment:
         self,
         environment: Environment,
         signatures: Sequence[ToolSignature],
-        listed: Sequence[JsonObject],
         policy: CallPolicy,
+        listed: Sequence[JsonObject] | None = None,
     ) -> None:
+        """Hold the environment, which is not asked for its tools yet: whoever holds it closes it if that fails.
+
+        Args:
+            environment: The environment.
+            signatures: Signatures of the methods decorated with `@tool`.
+            policy: Time limit and order of its calls.
+            listed: Schemas of the tools that it lists, if they are known already.
+        """
         self._environment = environment
-        self._signatures, self._listed, self._policy = signatures, listed, policy
+        self._signatures, self._policy, self._listed = signatures, policy, listed
         self._place = f"environment {type(environment).__name__}"
+
+    @cached_property
+    def tools(self) -> tuple[Tool, ...]:
+        """The methods decorated with `@tool`, then the tools that the environment lists.
+
+        Raises:
+            UserCodeError: If its `tools` raises, or lists what is no schema of a tool.
+        """
+        if self._listed is None:
+            with own_code(f"{self._place}.tools"):
+                listed = list(self._environment.tools)
+            self._listed = checked_schemas(listed, f"{self._place}.tools")
         methods = [
-            _EnvironmentTool(schema=each.schema, policy=policy, run=partial(self._call_method, each))
-            for each in signatures
+            _EnvironmentTool(schema=each.schema, policy=self._policy, run=partial(self._call_method, each))
+            for each in self._signatures
         ]
         others = [
-            _EnvironmentTool(schema=schema, policy=policy, run=partial(self._call_listed, name_of(schema)))
-            for schema in listed
+            _EnvironmentTool(schema=schema, policy=self._policy, run=partial(self._call_listed, name_of(schema)))
+            for schema in self._listed
         ]
-        self.tools: tuple[Tool, ...] = (*methods, *others)
+        return (*methods, *others)
 
     async def begin(self) -> str:
         """No first observation: the row's prompt says what the policy must know."""
@@ -245,7 +273,7 @@ class RunningEnvironment:
             copy = self._environment.fork()
         if type(copy) is not type(self._environment) or copy is self._environment:
             raise UserCodeError(f"{self._place}.fork returned {copy!r:.80}; return a new environment of the same class")
-        return RunningEnvironment(copy, self._signatures, self._listed, self._policy)
+        return RunningEnvironment(copy, self._signatures, self._policy, self._listed)
 
     def state(self) -> Json:
         """The state as a JSON value.

@@ -31,10 +31,13 @@ async def decoded_body(request: web.Request, form: type[BodyT]) -> BodyT:
     """The body of a request.
 
     Raises:
-        UnanswerableRequestError: If it is no JSON of that form.
+        UnanswerableRequestError: If it is no JSON of that form, or too large.
     """
     try:
         return msgspec.json.decode(await request.read(), type=form)
+    except web.HTTPRequestEntityTooLarge as error:
+        most = f"{_MAX_BODY_BYTES >> 20} MiB"
+        raise UnanswerableRequestError(f"the body of a request to {request.path} has more than {most}") from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UnanswerableRequestError(f"the body is not a valid request to {request.path}: {error}") from error
 

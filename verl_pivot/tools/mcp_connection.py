@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -112,12 +113,40 @@ class McpConnection:
 async def _session_folder(origin: Path | None) -> AsyncIterator[str]:
     """The folder of one session, removed at its end; other sessions go on meanwhile, since a server may fill it."""
     folder = tempfile.TemporaryDirectory(prefix="verl-pivot-mcp-", ignore_cleanup_errors=True)
+    copying: asyncio.Future[None] | None = None
+    given_up = threading.Event()
     try:
         if origin is not None:
-            await asyncio.to_thread(shutil.copytree, origin, folder.name, symlinks=True, dirs_exist_ok=True)
+            copying = asyncio.ensure_future(asyncio.to_thread(_copy, origin, folder.name, given_up))
+            await asyncio.shield(copying)
         yield folder.name
     finally:
-        await asyncio.shield(asyncio.to_thread(_remove, folder))
+        given_up.set()
+        await asyncio.shield(_removed(folder, copying))
+
+
+class _GivenUpError(Exception):
+    """The session of a folder was given up while the folder was filled."""
+
+
+def _copy(origin: Path, folder: str, given_up: threading.Event) -> None:
+    """Copy a folder, until it is given up: a thread cannot be cancelled."""
+
+    def copy(source: str, target: str) -> None:
+        if given_up.is_set():
+            raise _GivenUpError(target)
+        shutil.copy2(source, target)
+
+    shutil.copytree(origin, folder, symlinks=True, copy_function=copy, dirs_exist_ok=True)
+
+
+async def _removed(folder: "tempfile.TemporaryDirectory[str]", copying: asyncio.Future[None] | None) -> None:
+    """Remove a folder, after a copy into it that still runs, which would make it again."""
+    if copying is not None:
+        await asyncio.wait({copying})
+        if not copying.cancelled():
+            copying.exception()  # retrieved, since nobody may wait for it any more
+    await asyncio.to_thread(_remove, folder)
 
 
 def _remove(folder: "tempfile.TemporaryDirectory[str]") -> None:

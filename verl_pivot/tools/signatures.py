@@ -1,13 +1,15 @@
 """Signature and docstring of a Python function -> the schema of a tool, and checked arguments of its calls."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 import pydantic
 
-from verl_pivot.errors import ConfigError
+from verl_pivot.data.json_values import BadRowError
+from verl_pivot.data.tool_schemas import parse_tools
+from verl_pivot.errors import ConfigError, UserCodeError
 from verl_pivot.tools.contract import ToolError
 from verl_pivot.tools.workspace import Workspace
 from verl_pivot.types import ErrorKind, JsonObject
@@ -74,6 +76,22 @@ def read_signature(
         "function": {"name": name, "description": about, "parameters": parameters},
     }
     return ToolSignature(name=name, schema=schema, arguments=arguments, workspace_parameter=workspace_parameter)
+
+
+def checked_schemas(listed: Sequence[JsonObject], place: str) -> list[JsonObject]:
+    """Schemas in the OpenAI form of tools that an environment lists, in this form or in that of the Responses API.
+
+    Args:
+        listed: The list of the environment.
+        place: Description of its code, for messages: "environment Shop.tools".
+
+    Raises:
+        UserCodeError: If an item is no schema of a tool.
+    """
+    try:
+        return [schema for each in listed for schema in parse_tools([each])]
+    except BadRowError as error:
+        raise UserCodeError(f"{place} lists what is no schema of a tool: {error}") from error
 
 
 def _arguments_model(

@@ -137,21 +137,27 @@ class ToolService:
         calls = self._form.read(action)
         if not calls:
             return _ActionResult(WireObservation(obs="", invalid_reason="the action holds no call"), False, False)
+        opening = ""
         try:
             if trajectory.tools is None:
                 row = {"metadata": encode_json(extra)}
                 opened = self._toolset.open(row, max_calls_per_turn=self._max_calls_per_turn)
                 trajectory.tools = await trajectory.open.enter_async_context(opened)
+                opening = opened.opening
             outcomes = await trajectory.tools.toolbox.run(calls)
         except PivotError as error:  # tools that cannot be opened for this row
             return _failed(str(error))
         if failure := next((outcome.failure for outcome in outcomes if outcome.failure), ""):
             return _failed(failure)
-        return self._observed(outcomes)
+        return self._observed(outcomes, opening)
 
-    def _observed(self, outcomes: Sequence[CallOutcome]) -> _ActionResult:
+    def _observed(self, outcomes: Sequence[CallOutcome], opening: str) -> _ActionResult:
+        """The observations of calls, the first one behind what the environments show at their beginning."""
         found = [outcome.observation for outcome in outcomes if outcome.observation is not None]
-        text = "".join(self._form.template.replace("{text}", each.text) for each in found)
+        texts = [each.text for each in found]
+        if opening:
+            texts[:1] = ["\n\n".join([opening, *texts[:1]])]
+        text = "".join(self._form.template.replace("{text}", each) for each in texts)
         return _ActionResult(
             text, any(each.end is not None for each in found), all(each.error not in _UNREADABLE for each in found)
         )

@@ -1,5 +1,6 @@
 """Tools file (YAML) -> a Toolset, and a row -> the tools of one rollout."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import replace
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from verl_pivot.data.json_values import as_object, decode_json, encode_json
 from verl_pivot.data.tool_schemas import name_of, parse_tools, schemas_by_name
-from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.errors import ConfigError, DataError, PivotError
 from verl_pivot.extras import require
 from verl_pivot.tools.calls import Toolbox
 from verl_pivot.tools.contract import AchievedTask, CallPolicy, Tool
@@ -25,6 +26,8 @@ from verl_pivot.validation import validated
 
 if TYPE_CHECKING:
     from verl_pivot.tools.mcp_servers import McpServer
+
+logger = logging.getLogger(__name__)
 
 RowBackend: TypeAlias = Callable[[Mapping[str, Any]], Callable[[JsonObject], Tool]]
 """A function of a row, which returns a function that makes a Tool of each schema that only the row brings."""
@@ -219,10 +222,21 @@ class Toolset:
         if not schemas_by_name(encode_json([self._tools[tool].schema]))[tool].knows(argument):
             raise ConfigError(f"pivot.rollout.tags: tool {tool!r} has no argument {argument!r}")
 
+    def drawn_seed(self, row: Mapping[str, Any]) -> int | None:
+        """Seed that the row's environment draws from the prompt and `extra_info.index`; None if none is drawn.
+
+        Raises:
+            DataError: If the row's column `metadata` cannot be read.
+        """
+        return None if self._source is None else self._source.drawn_seed(_metadata_of(row), row)
+
     def open(
         self, row: Mapping[str, Any], *, max_calls_per_turn: int = 16, parallel_calls: bool = False
     ) -> "RolloutTools":
         """The tools of one rollout; use the result as an asynchronous context manager.
+
+        An error that follows the making of an environment is raised when the result is entered, which closes the
+        environment.
 
         Args:
             row: Columns as verl hands them over, of which `tools`, `metadata` and `recording` are read, all JSON texts.
@@ -232,30 +246,40 @@ class Toolset:
         Raises:
             DataError: If the row brings tools that nothing can run, lacks values that an MCP server needs to start, or
                 has columns that cannot be read.
+            UserCodeError: If an environment cannot be created.
         """
-        for name in ROW_COLUMNS:
-            if not isinstance(row.get(name), str | None):
-                kind = type(row[name]).__name__
-                raise DataError(f"column {name!r} of a row must be JSON as a text, as json.dumps gives it, got {kind}")
-        metadata = row.get("metadata")
-        decoded = {} if metadata is None else as_object(decode_json(metadata), "metadata")
+        decoded = _metadata_of(row)
         for server in self.servers:
             server.check_row(decoded)
-        tools = dict(self._tools)
-        environments = [open_environment(decoded, row) for open_environment in self._environments]
-        for tool in (tool for environment in environments for tool in environment.tools):
-            name = name_of(tool.schema)
-            if name in tools:
-                raise ConfigError(f"{self._place}: two tools are called {name!r}; rename one of them")
-            tools[name] = tool
-        tools.update(self._row_tools(row, tools))
+        tools: dict[str, Tool] = {}
+        environments: list[OpenedEnvironment] = []
+        failure: PivotError | None = None
+        try:
+            for open_environment in self._environments:
+                environments.append(open_environment(decoded, row))
+            tools = self._tools_of(row, environments)
+        except PivotError as error:
+            if not environments:
+                raise
+            failure = error
         toolbox = Toolbox(
             tools=tools,
             workspace=Workspace(decoded),
             max_calls_per_turn=max_calls_per_turn,
             parallel_calls=parallel_calls,
         )
-        return RolloutTools(toolbox, environments, [*self.servers, *self._tool_servers])
+        return RolloutTools(toolbox, environments, [*self.servers, *self._tool_servers], failure=failure)
+
+    def _tools_of(self, row: Mapping[str, Any], environments: Sequence[OpenedEnvironment]) -> dict[str, Tool]:
+        """{name: tool} of the file, of the environments, and of the row."""
+        tools = dict(self._tools)
+        for tool in (tool for environment in environments for tool in environment.tools):
+            name = name_of(tool.schema)
+            if name in tools:
+                raise ConfigError(f"{self._place}: two tools are called {name!r}; rename one of them")
+            tools[name] = tool
+        tools.update(self._row_tools(row, tools))
+        return tools
 
     def _row_tools(self, row: Mapping[str, Any], known: Mapping[str, Tool]) -> Iterator[tuple[str, Tool]]:
         """Tools that only the row brings; a schema under the name of a known tool is left to that tool."""
@@ -273,6 +297,16 @@ class Toolset:
             yield name_of(schema), make(schema)
 
 
+def _metadata_of(row: Mapping[str, Any]) -> JsonObject:
+    """The column `metadata` of a row, decoded, once the types of all columns that the tools read are checked."""
+    for name in ROW_COLUMNS:
+        if not isinstance(row.get(name), str | None):
+            kind = type(row[name]).__name__
+            raise DataError(f"column {name!r} of a row must be JSON as a text, as json.dumps gives it, got {kind}")
+    metadata = row.get("metadata")
+    return {} if metadata is None else as_object(decode_json(metadata), "metadata")
+
+
 class _TrajectoryServer(Protocol):
     """A server with a state for each trajectory."""
 
@@ -285,9 +319,16 @@ class RolloutTools:
     """The tools of one rollout, with its workspace and its environments, which are closed at the end."""
 
     def __init__(
-        self, toolbox: Toolbox, environments: list[OpenedEnvironment], servers: Sequence[_TrajectoryServer] = ()
+        self,
+        toolbox: Toolbox,
+        environments: list[OpenedEnvironment],
+        servers: Sequence[_TrajectoryServer] = (),
+        *,
+        failure: PivotError | None = None,
     ) -> None:
         self.toolbox = toolbox
+        self.failure = failure
+        """Why the tools cannot be used, which is raised when they are entered; None if they can."""
         self.opening = ""
         """First observations of the environments, once they have begun; they are appended to the prompt."""
         self._environments, self._servers = environments, servers
@@ -298,11 +339,18 @@ class RolloutTools:
 
         Raises:
             ToolFailureError: If an environment cannot begin.
+            PivotError: The failure because of which the tools cannot be used; the environments are closed by then.
         """
         async with AsyncExitStack() as stack:  # closes all, even if opening or closing one of them fails
             stack.push_async_callback(self.toolbox.workspace.close)
             for environment in self._environments:
                 stack.push_async_callback(environment.close)
+            if self.failure is not None:
+                try:
+                    await stack.aclose()
+                except (PivotError, OSError) as error:  # which must not hide the failure
+                    logger.warning("an environment of a row that cannot be used was not closed: %s", error)
+                raise self.failure
             for server in self._servers:
                 await stack.enter_async_context(server.opened(self.toolbox.workspace))
             openings = [await environment.begin() for environment in self._environments]
@@ -351,10 +399,18 @@ class RolloutTools:
             return None
         if not self.toolbox.workspace.is_unused:
             return None
-        copies = [each.fork() for each in running]
+        copies: list[OpenedEnvironment] = []
+        failure: PivotError | None = None
+        try:
+            for each in running:
+                copies.append(each.fork())
+        except PivotError as error:
+            if not copies:
+                raise
+            failure = error  # raised when the copy is entered, which closes the copies that were made
         tools = {name_of(tool.schema): tool for copy in copies for tool in copy.tools}
         workspace = Workspace(self.toolbox.workspace.metadata)
-        return RolloutTools(replace(self.toolbox, tools=tools, workspace=workspace), [*copies])
+        return RolloutTools(replace(self.toolbox, tools=tools, workspace=workspace), [*copies], failure=failure)
 
 
 @cache
