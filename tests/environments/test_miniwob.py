@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ async def test_a_seed_is_a_problem_and_all_rollouts_of_a_row_have_the_same() -> 
 async def test_an_episode_that_is_given_up_has_the_reward_of_time_that_ran_out() -> None:
     async with miniwob().open(of("click-button")) as tools:
         assert await tools.score(None) == EnvironmentReturn(score=-1.0, reason="environment_unfinished")
+
+
+async def test_a_reward_that_is_no_number_is_that_of_a_failure() -> None:
+    async with miniwob().open(of("bisect-angle")) as tools:
+        (environment,) = tools._environments
+        assert environment._page is not None  # type: ignore[attr-defined]
+        await environment._page.evaluate("core.endEpisode(NaN)")  # type: ignore[attr-defined]
+        done = await take(tools, "press", key="a")
+
+        assert text(done) == "The task has ended: failed."
+        assert await tools.score(None) == EnvironmentReturn(score=-1.0, reason="failed")
 
 
 async def test_a_mistake_is_a_sentence_and_the_episode_goes_on() -> None:
@@ -200,6 +212,7 @@ async def test_pages_of_a_folder_are_opened_by_the_rows_address_and_others_are_n
 
     async with toolset.open({"metadata": json.dumps({"url": "/index.html"})}) as tools:
         assert '[1] link "next"' in tools.opening
+        assert "there is no page to go back to" in text(await take(tools, "back"))
         assert 'heading "second"' in text(await take(tools, "click", number=1))
         assert '] link "next"' in text(await take(tools, "back"))
         assert "ERR_FAILED" in text(await take(tools, "goto", url="file:///etc/passwd"))
@@ -210,6 +223,17 @@ async def test_pages_of_a_folder_are_opened_by_the_rows_address_and_others_are_n
 def test_an_environment_without_pages_or_hosts_is_refused() -> None:
     with pytest.raises(ConfigError, match="give `pages`, a folder, or `hosts`"):
         Toolset("tools.yaml").add_entry({"environment": "browser"})
+
+
+@pytest.mark.parametrize(
+    ("text", "hour"), [("2026-11-05T12:00:00", 12), ("2026-11-05T12:00:00+09:00", 3), ("2026-11-05T12:00:00Z", 12)]
+)
+def test_the_clock_of_a_row_is_in_utc_unless_it_has_an_offset(text: str, hour: int) -> None:
+    source = BrowserSource(BrowserEntry(hosts=("shop.example",)))
+
+    opened = source.open({"url": "https://shop.example/", "time": text}, {})
+
+    assert opened._settings.time == datetime(2026, 11, 5, hour, tzinfo=UTC)
 
 
 def test_hosts_of_an_entry_and_of_a_row_are_the_same_in_any_letters() -> None:

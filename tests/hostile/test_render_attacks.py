@@ -53,6 +53,7 @@ IMAGE = "<img src='data:image/svg+xml,<svg xmlns=%22http://www.w3.org/2000/svg%2
 URL = "url(data:image/png;base64,AA)"
 FONT = base64.b64encode((Path(matplotlib.get_data_path()) / "fonts/ttf/STIXSizTwoSymBol.ttf").read_bytes()).decode()
 COVER = "<div style='position:fixed;inset:0;background:#ccc;pointer-events:none%s'>OK</div>"
+PART = "{content: 'OK'; position: fixed; inset: 0; background: #ccc; pointer-events: none%s}"
 
 ATTACKS: dict[str, tuple[str, str]] = {
     "is empty": ("<html></html>", "nothing_shown"),
@@ -79,6 +80,35 @@ ATTACKS: dict[str, tuple[str, str]] = {
     "covers the elements": (RIGHT + "<div style='position:fixed;inset:0;background:#ccc'>OK</div>", "partial"),
     "covers the elements by what clicks pass through": (RIGHT + COVER % "", "partial"),
     "insists that clicks pass through its cover": (RIGHT + COVER % " !important", "partial"),
+    "covers the elements by a part of another through which clicks pass": (
+        f"{RIGHT}<style>body::after {PART % ''}</style>",
+        "partial",
+    ),
+    "insists that clicks pass through a part of another": (
+        f"{RIGHT}<style>body::after {{@media all {PART % ' !important'}}}</style>",
+        "partial",
+    ),
+    "covers the elements by a part of a form field": (
+        f"{RIGHT}<progress></progress><style>progress {{appearance: none}} ::-webkit-progress-bar {PART % ''}</style>",
+        "partial",
+    ),
+    "covers the elements by what is inert": (
+        f"{RIGHT}<div inert style='position:fixed;inset:0;background:#ccc'>OK</div>",
+        "partial",
+    ),
+    "covers the elements by what a style makes inert": (
+        f"{RIGHT}<div style='position:fixed;inset:0;background:#ccc;interactivity:inert'>OK</div>",
+        "partial",
+    ),
+    "covers the elements by a part of what is inert": (
+        f"{RIGHT}<i inert></i><style>i::before {PART % ''}</style>",
+        "partial",
+    ),
+    "covers the elements by the backdrop of a popover": (
+        f"{RIGHT}<div popover=manual id=p>OK</div><style>#p::backdrop {{background: #ccc}}</style>"
+        "<script>p.showPopover()</script>",
+        "partial",
+    ),
     "has its picture behind 6,000 elements": (
         RIGHT + "<i></i>" * 6000 + "<b style='background:url(data:image/png;base64,AA)'></b>",
         "has_pictures",
@@ -110,6 +140,30 @@ ATTACKS: dict[str, tuple[str, str]] = {
     "draws a picture in a frameset": (f'<frameset><frame src="data:text/html,{RIGHT}"></frameset>', "has_pictures"),
     "draws a picture behind its first line": (
         f"{RIGHT}<style>div::first-line {{background: {URL}}}</style>",
+        "has_pictures",
+    ),
+    "draws a picture that an attribute holds behind its first line": (
+        f"<div style='--p:{URL}'>{RIGHT}</div><style>div::first-line {{background: var(--p)}}</style>",
+        "has_pictures",
+    ),
+    "draws a picture whose address is written with escapes": (
+        f"{RIGHT}<style>:root {{--p: u\\72 l(data:image/png;base64,AA)}} "
+        "div::first-line {background: var(--p)}</style>",
+        "has_pictures",
+    ),
+    "draws a picture that a script registers": (
+        f"{RIGHT}<style>div::first-line {{background: v\\61r(--\\70 q)}}</style><script>CSS.registerProperty({{"
+        f"name: '--pq', syntax: '*', inherits: false, initialValue: '{URL}'}})</script>",
+        "has_pictures",
+    ),
+    "draws a picture that a script registers under a name with escapes": (
+        f"{RIGHT}<style>div::first-line {{background: var( --\\70 q\\ r)}}</style><script>CSS.registerProperty({{"
+        f"name: '--pq r', syntax: '*', inherits: false, initialValue: '{URL}'}})</script>",
+        "has_pictures",
+    ),
+    "draws a picture in an animation": (
+        f"<div style='--p:{URL}'>{RIGHT}</div><script>document.querySelector('div').animate("
+        "{background: ['var(--p)', 'var(--p)']}, {duration: 1e6, pseudoElement: '::first-line'})</script>",
         "has_pictures",
     ),
     "draws a picture as the marker of a list": (
@@ -207,14 +261,29 @@ async def test_an_animation_without_end_is_a_valid_page() -> None:
     assert (verdict.score, verdict.reason) == (1.0, "accepted")
 
 
+async def test_parts_and_inert_elements_that_cover_nothing_leave_elements_visible() -> None:
+    calm = f"""{RIGHT}<style>#menu::before {{content: ''; position: absolute; inset: 0; pointer-events: none}}
+#later {{position: fixed; inset: 0; opacity: 0}} #later::before {{content: 'x'; position: fixed; inset: 0}}
+#tip::backdrop {{pointer-events: none}}</style>
+<div id=later inert>Later</div><div id=aside inert style="position: fixed; top: 160px">Aside</div>
+<div popover=manual id=tip style="inset: auto; top: 150px">Tip</div><script>tip.showPopover()</script>"""
+
+    verdict = await judged(calm, assertions=ASSERTIONS[:2])
+
+    assert (verdict.score, verdict.reason, verdict.detail) == (1.0, "accepted", "assertions 1")
+
+
 async def test_styles_that_show_no_picture_and_meet_their_claims_are_paid_in_full() -> None:
     calm = f"""{RIGHT}<link rel=stylesheet href="https://cdn.example/x.css">
 <style>@import url("https://fonts.example/x.css"); @namespace svg url("http://www.w3.org/2000/svg");
 @font-face {{font-family: remote; src: url("https://fonts.example/x.woff2")}}
 body {{font-family: remote, sans-serif; opacity: 0.9; filter: grayscale(0)}}
+body {{--ink: #000; --icon: "\\f101"; --goo: url('#goo')}}
+p::first-line {{color: var(--ink)}} p::after {{content: var(--icon)}} .goo {{filter: var(--goo)}}
 @media screen {{@supports (display: grid) {{#menu::first-line {{color: #000}}}}}}</style>
 <svg width=0 height=0><filter id=goo><feGaussianBlur stdDeviation=2 /></filter></svg>
-<h1 style="filter: url(#goo)">Hi</h1><ol><li value=7></ol><progress value=0.5></progress>"""
+<h1 style="filter: url(#goo)">Hi</h1><h2 class=goo>Hi</h2><p>Hi</p>
+<ol><li value=7></ol><progress value=0.5></progress>"""
     claims: list[Json] = [{"selector": "progress", "visible": True}, {"selector": "li", "count": 1}]
 
     verdict = await judged(calm, assertions=[*ASSERTIONS, *claims], allow_pictures=False)
@@ -296,6 +365,18 @@ async def test_a_judge_sees_pictures_and_no_word_of_the_page_and_an_invalid_page
     assert len(judge.requests) == 2
     assert len(pictures) == 2
     assert pictures[0]["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
+
+
+@pytest.mark.parametrize("picture", ["<canvas id=c></canvas>", f"<b id=c style='background:{URL}'>x</b>"])
+async def test_a_picture_that_is_gone_before_the_last_screenshot_is_refused_before_the_judge_sees_it(
+    picture: str, key: None
+) -> None:
+    passing = f"{RIGHT}{picture}<script>setTimeout(() => c.remove(), 2000)</script>"
+    async with judging(lambda outside, inside: {"reason": "calm", "points": 10}) as judge:
+        verdict = await judged(passing, judge=options_of(judge), allow_pictures=False, seconds=[0, 4], wall_seconds=15)
+
+    assert (verdict.score, verdict.reason) == (0.0, "has_pictures")
+    assert judge.requests == []
 
 
 def test_a_judge_that_has_seen_a_page_is_not_shown_it_again_after_a_resume(key: None, tmp_path: Path) -> None:

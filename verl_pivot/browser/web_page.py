@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeVar
 
-from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, refused_addresses
+from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, are_resolved_alone, refused_addresses
 from verl_pivot.browser.browser_process import BrowserProcess
 from verl_pivot.browser.element_log import reason_of
 from verl_pivot.browser.isolated_world import IsolatedWorld
@@ -15,6 +15,7 @@ from verl_pivot.browser.page_watch import PageWatch, quietly
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.errors import BrowserError, PageError
 from verl_pivot.extras import extra
+from verl_pivot.off_loop import run_off_loop
 
 with extra("web"):
     from playwright.async_api import BrowserContext, Locator, Page, Route
@@ -79,7 +80,8 @@ class WebPage:
         self._isolated_world = IsolatedWorld()
         self._page: Page | None = None
         self._html = ""
-        self._numbers = dict[tuple[int, str], int]()
+        self._numbers = dict[tuple[int, int, str], int]()
+        """{(documents of the page, documents of its frames, Playwright's name for an element): its number}"""
         self._shown = PageText(text="")
 
     async def prepare(self, browser: BrowserSettings) -> None:
@@ -89,8 +91,13 @@ class WebPage:
         if settings.seed is not None:
             await self._sent(context.add_init_script(_SEED_SCRIPT % (settings.seed % 2**32)))
         await self._sent(context.route(OFFLINE_PAGE, self._serve))
-        await self._sent(context.route(refused_addresses(hosts, browser.folders), self._watch.refuse))
+        refused, needs_routes = refused_addresses(hosts, browser.folders), not are_resolved_alone(hosts, browser.hosts)
+        await self._sent(context.route(refused, self._watch.refuse))
+        if needs_routes:
+            await self._sent(context.route_web_socket(refused, self._watch.refuse_socket))
         self._page = page = await self._sent(context.new_page())
+        if needs_routes:
+            await self._sent(self._watch.refuse_redirects(context, page, refused))
         await self._sent(self._answers.begin(context, page))
         if settings.time is not None:
             await self._sent(page.clock.set_fixed_time(settings.time))
@@ -116,6 +123,7 @@ class WebPage:
         """Open an address and wait until its document is parsed; its other resources may still be loading."""
         if not url.startswith(("http://", "https://", "file://")):
             raise PageError(f"an address begins with http:// or https://, got {url!r:.80}")
+        self._watch.begin_action()
         await self._answers.loaded(lambda page: page.goto(url, wait_until=_READ, timeout=self._milliseconds))
 
     async def show(self, html: str) -> None:
@@ -123,6 +131,7 @@ class WebPage:
         if len(html) > MAX_HTML_CHARACTERS:
             raise PageError(f"the page has {len(html)} characters of HTML; at most {MAX_HTML_CHARACTERS} are shown")
         self._html = html
+        self._watch.begin_action()
         await self._answers.loaded(lambda page: page.goto(OFFLINE_PAGE, wait_until="load", timeout=self._milliseconds))
 
     async def read(self) -> PageText:
@@ -136,7 +145,7 @@ class WebPage:
         )
         if len(snapshot) > MAX_SNAPSHOT:
             return self._too_large(f"{len(snapshot)} characters with the names of its elements")
-        self._shown = page_text(snapshot, self._number)
+        self._shown = await run_off_loop(len(snapshot), page_text, snapshot, self._numbering())
         return self._shown
 
     async def click(self, number: int) -> None:
@@ -153,14 +162,18 @@ class WebPage:
     async def press(self, key: str, number: int | None = None) -> None:
         """Press a key, such as Enter or Control+A, at an element, or where the focus is."""
         if number is None:
+            self._watch.begin_action()
             await self._answers.asked(lambda page: page.keyboard.press(key))
         else:
-            await self._on_element(number, lambda element: element.press(key, timeout=_ELEMENT_SECONDS * 1000))
+            await self._on_element(
+                number, lambda element: element.press(key, timeout=_ELEMENT_SECONDS * 1000, no_wait_after=True)
+            )
 
     async def scroll(self, direction: str, number: int | None = None) -> None:
         """Turn the mouse wheel, `up` or `down`, over an element or over the middle of the page."""
         settings = self._settings
         if number is None:
+            self._watch.begin_action()
             await self._answers.asked(lambda page: page.mouse.move(settings.width / 2, settings.height / 2))
         else:
             await self._on_element(number, lambda element: element.hover(timeout=_ELEMENT_SECONDS * 1000))
@@ -168,13 +181,15 @@ class WebPage:
 
     async def back(self) -> None:
         """Go back to the previous page."""
-        before = await self._answers.loaded(lambda page: page.go_back(wait_until=_READ, timeout=self._milliseconds))
-        if before is None and self.url == "about:blank":
+        self._watch.begin_action()
+        if not await self._answers.has_previous():
             raise PageError("there is no page to go back to")
+        await self._answers.loaded(lambda page: page.go_back(wait_until=_READ, timeout=self._milliseconds))
 
     async def settle(self, seconds: float) -> None:
         """Wait for scripts, and for a document that an action has begun to load."""
         await asyncio.sleep(seconds)
+        await self._answers.document_arrives()
         await self._answers.loaded(lambda page: page.wait_for_load_state(_READ, timeout=self._milliseconds))
 
     async def screenshot(self, *, full_page: bool = False) -> bytes:
@@ -229,6 +244,7 @@ class WebPage:
             is_old = number in self._numbers.values()
             why = "belongs to an earlier observation" if is_old else "is not in the observation"
             raise PageError(f"the number {number} {why}; take one of the last observation")
+        self._watch.begin_action()
         await self._answers.acted(lambda page: action(page.locator(f"aria-ref={ref}")), f"element {number}")
 
     async def _sent(self, preparing: Awaitable[ResultT]) -> ResultT:
@@ -244,8 +260,22 @@ class WebPage:
         self._shown = PageText(text=f"(A page too large to be shown: {size}.)")
         return self._shown
 
-    def _number(self, ref: str) -> int:
-        return self._numbers.setdefault((self.events.num_documents, ref), len(self._numbers) + 1)
+    def _numbering(self) -> Callable[[str], int]:
+        """Function that gives numbers to the elements of one snapshot, the first of which is in no frame.
+
+        Playwright names elements as `e3`, or with a number of their frame as `f1e3`. Its names begin anew with each
+        document, but a frame keeps its number.
+        """
+        documents, frames, outer = self.events.num_documents, self.events.num_frame_documents, None
+
+        def number(ref: str) -> int:
+            nonlocal outer
+            frame = ref.partition("e")[0]
+            outer = frame if outer is None else outer
+            key = (documents, 0 if frame == outer else frames, ref)
+            return self._numbers.setdefault(key, len(self._numbers) + 1)
+
+        return number
 
     async def _serve(self, route: "Route") -> None:
         await quietly(lambda: route.fulfill(body=self._html, content_type="text/html; charset=utf-8"))

@@ -2,7 +2,7 @@
 
 import stat
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,8 +28,8 @@ class BrowserEntry(WebOptions):
     pages: Path | None = None
     """Folder with pages; the row's `metadata.url` then begins with / and is a path in it."""
     hosts: tuple[str, ...] = ()
-    """Hosts that pages may contact; `*.example.org` means all hosts below example.org. A row may name fewer. Empty: no
-    network at all."""
+    """Hosts that pages may contact; `*.example.org` means all hosts below example.org, and `localhost:8000` one port,
+    where a bare name means all. A row may name fewer. Empty: no network at all."""
     actions: tuple[str, ...] = tuple(WEB_ACTIONS)
     """Names of the actions that the policy may take."""
 
@@ -113,12 +113,13 @@ class _OpenTask:
 
 
 def _time(text: str | None) -> datetime | None:
-    """Time to which a row sets the clock of its page.
+    """Time to which a row sets the clock of its page; UTC, as the page has it, unless the text has an offset.
 
     Raises:
         DataError: If the text is not in the format of ISO 8601.
     """
     try:
-        return None if text is None else datetime.fromisoformat(text)
+        found = None if text is None else datetime.fromisoformat(text)
     except ValueError as error:
         raise DataError(f"metadata.time of a row must be like 2026-11-05T12:00:00+00:00, got {text!r:.80}") from error
+    return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)

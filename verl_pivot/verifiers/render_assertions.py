@@ -24,7 +24,7 @@ _LEAST_OPACITY = 0.1
 
 # Runs in an isolated world of the browser, so that the page's scripts cannot forge what it measures.
 _MEASURE = """(() => {
-  let untouchable;
+  let untouchable, curtains, isHidden = false;
   const seen = (element) => {
     let opacity = 1, veiled = false;
     for (let at = element; at; at = at.parentElement) {
@@ -46,18 +46,50 @@ _MEASURE = """(() => {
       && (element.contains(hit) || hit.contains(element) && !parts.some(holds))
       && !untouchable.some((each) => !each.contains(element) && !element.contains(each)
         && holds(each.getBoundingClientRect()))
+      && !isHidden && !curtains.some((each) => !each.contains(element))
       && element.checkVisibility({visibilityProperty: true});
     return {left: box.left, top: box.top, right: box.right, bottom: box.bottom, visible, veiled,
       text: String(element.innerText || element.value || '').slice(0, 10000),
       colour: style.color, background: style.backgroundColor};
   };
-  // A cover through which clicks pass covers too, and a page sees no change of adopted style sheets.
-  const sheets = document.adoptedStyleSheets, touchable = new CSSStyleSheet();
-  touchable.replaceSync('* { pointer-events: auto !important }');
+  // A cover through which clicks pass covers too, and a page sees no change of adopted style sheets. A part, such as
+  // ::before, has no box that a script can ask for: where a rule insists on its value, nothing counts as visible.
+  const sheets = document.adoptedStyleSheets, touchable = new CSSStyleSheet(), named = new Set(['']);
+  const read = (sheet) => {
+    let rules;
+    try { rules = sheet.cssRules; } catch { isHidden ||= !/^https?:/.test(sheet.href); return; }
+    for (const rule of rules) look(rule, '');
+  };
+  const look = (rule, around) => {
+    const selector = rule.selectorText || around;
+    for (const [part] of selector.matchAll(/(?:::[-\\w]+(?:\\([^)]*\\))?)+/g)) named.add(part);
+    isHidden ||= selector.includes('::')
+      && /(?:^|[; ])(?:pointer-events|all):[^;]*!important/.test(rule.style ? rule.style.cssText : '');
+    if (rule.styleSheet) read(rule.styleSheet);
+    for (const inner of rule.cssRules || []) look(inner, selector);
+  };
+  [...document.styleSheets, ...sheets].forEach(read);
+  touchable.replaceSync(Array.from(named).map((part) => `*${part} { pointer-events: auto !important }`).join(' '));
   document.adoptedStyleSheets = [...sheets, touchable];
   try {
-    untouchable = Array.from(document.querySelectorAll('*')).filter(
-      (element) => getComputedStyle(element).pointerEvents === 'none');
+    const inert = new Set(document.querySelectorAll('[inert], [inert] *'));
+    const isInert = (element, style) => inert.has(element) || style.interactivity === 'inert';
+    untouchable = Array.from(document.querySelectorAll('*')).filter((element) => {
+      const style = getComputedStyle(element);
+      return (style.pointerEvents === 'none' || isInert(element, style))
+        && Element.prototype.checkVisibility.call(element, {visibilityProperty: true, opacityProperty: true});
+    });
+    isHidden ||= untouchable.some((element) => ['::before', '::after'].some((part) => {
+      if (!isInert(element, getComputedStyle(element))) return false;
+      const {content, position} = getComputedStyle(element, part);
+      return !/^(none|normal)$/.test(content) && /^(fixed|absolute)$/.test(position);
+    }));
+    curtains = Array.from(document.querySelectorAll(':popover-open')).filter((element) => {
+      const style = getComputedStyle(element, '::backdrop');
+      return style.display !== 'none' && (style.backgroundColor !== 'rgba(0, 0, 0, 0)'
+        || [style.backgroundImage, style.borderImageSource, style.borderStyle, style.outlineStyle, style.boxShadow,
+            style.backdropFilter].some((value) => value !== 'none'));
+    });
     return %s.map((selector) => {
       let found;
       try { found = document.querySelectorAll(selector); } catch { return null; }
@@ -66,10 +98,18 @@ _MEASURE = """(() => {
   } finally { document.adoptedStyleSheets = sheets; }
 })()"""
 # Whether the page shows a picture instead of text and boxes, by an element, a style or a font of its own. Rules are
-# read for other pseudo-elements and the parts of form fields; styles are computed for what has no rule of its own.
-# A style sheet of the network, which cannot be read, has not loaded.
+# read for other pseudo-elements and the parts of form fields; styles are computed for what has no rule of its own, and
+# so are the custom properties that rules use, wherever they come from. Escapes are resolved, which custom properties
+# keep as they are written. A style sheet of the network, which cannot be read, has not loaded.
 _HAS_PICTURES = """(() => {
-  const draws = (text) => /paint\\(|image-set\\(|url\\((?!"?#)/i.test(text);
+  const plain = (text) => text.replace(/\\\\(?:([0-9a-f]{1,6})\\s?|([^]))/gi, (_, code, letter) =>
+    code ? String.fromCodePoint(Math.min(parseInt(code, 16), 0x10ffff)) : letter);
+  const used = new Set(), calls = (text) => (text.match(/var\\(/gi) || []).length;
+  const named = /var\\(\\s*((?:\\\\[0-9a-f]{1,6}\\s?|\\\\[^]|[^\\s,()\\\\])+)/gi;
+  const draws = (text) => {
+    for (const [, name] of text.matchAll(named)) used.add(plain(name));
+    return /paint\\(|image-set\\(|url\\((?!["']?#)/i.test(plain(text)) || calls(plain(text)) !== calls(text);
+  };
   const holds = (sheet) => {
     let rules;
     try { rules = sheet.cssRules; } catch { return !/^https?:/.test(sheet.href); }
@@ -86,7 +126,8 @@ _HAS_PICTURES = """(() => {
       + 'input[type=image]') !== null
     || Array.from(fonts).some((font) => font.status === 'loaded')
     || [...document.styleSheets, ...document.adoptedStyleSheets].some(holds)
-    || document.getAnimations().some((each) => draws(JSON.stringify(each.effect.getKeyframes())))
+    || document.getAnimations().some((each) => each.effect.getKeyframes().some(
+      (frame) => Object.values(frame).some((value) => draws(String(value)))))
     || Array.from(document.querySelectorAll('*')).some((element) =>
       ['', '::before', '::after'].some((part) => {
         const style = getComputedStyle(element, part);
@@ -94,7 +135,7 @@ _HAS_PICTURES = """(() => {
             style.webkitMaskBoxImageSource, style.webkitBoxReflect]
             .some((value) => value && /url\\(|paint\\(/.test(value))
           || [style.filter, style.backdropFilter, style.clipPath].some((value) => value && draws(value));
-      }));
+      }) || Array.from(used).some((name) => draws(getComputedStyle(element).getPropertyValue(name))));
 })()"""
 
 
