@@ -12,12 +12,11 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from verl_pivot.data.forged_turns import without_chat_tokens
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.data.turns import PROVENANCE
-from verl_pivot.playing.conversation import cut_to_characters
 from verl_pivot.playing.endpoint_player import sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
+from verl_pivot.playing.shown_texts import shown_to_player
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.greedy_probe import PROBE, PROBE_REASON, Probed, policy_action, probed_turn
 from verl_pivot.synthesis.guided_rollouts import guided_row, play_guided, prompt_of
@@ -169,12 +168,8 @@ def _is_state(played: PlayedProblem, state: Sequence[Message], max_observation_t
     return len(found) == len(state) and all(
         each.role is known.role
         and (
-            each.role is not Role.TOOL or is_same_result(each.content, _as_shown(known.content, max_observation_tokens))
+            each.role is not Role.TOOL
+            or is_same_result(each.content, shown_to_player(known.content, max_observation_tokens))
         )
         for each, known in zip(found, state, strict=True)
     )
-
-
-def _as_shown(result: str, max_observation_tokens: int) -> str:
-    """A recorded result as the policy reads it in a played conversation."""
-    return without_chat_tokens(cut_to_characters(result, max_observation_tokens))

@@ -148,7 +148,7 @@ async def _make_items(
 
 def _state(runner: Runner) -> JsonObject:
     """State of a run for its journal, so that a resumed run rejects what an uninterrupted one would reject."""
-    return {_WORKED: sorted(runner.worked)}
+    return {_WORKED: [*sorted(runner.worked)]}
 
 
 def is_cut_short(drafts: Iterable[Draft]) -> bool:
