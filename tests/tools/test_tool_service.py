@@ -1,6 +1,7 @@
 """`verl-pivot tools serve`: our tools in verl-tool's protocol, asked as its client asks, and through our own client."""
 
 import asyncio
+import io
 import json
 import re
 import signal
@@ -84,7 +85,7 @@ class Served:
 
     async def asked(self, request: object) -> tuple[int, Any]:
         data = request if isinstance(request, bytes) else json.dumps(request).encode()
-        async with self._http.post(f"{self.url}/get_observation", data=data) as response:
+        async with self._http.post(f"{self.url}/get_observation", data=io.BytesIO(data)) as response:
             return response.status, await response.json()
 
     async def says(self, request: object) -> tuple[Any, ...]:
