@@ -61,7 +61,7 @@ async def farm(
         entries: Entries of the list.
         bounds: Bounds of the proxy.
         found: Addresses that DNS gives for every name.
-        answer: Answer of the server.
+        answer: Answer of the server; with an empty one it reads on.
         later: Pieces that follow the answer, 0.1 s apart; then the server closes the connection.
         reaches_own_machine: Whether the proxy may reach listed addresses of this machine.
     """
@@ -77,7 +77,7 @@ async def farm(
                 for piece in later:
                     await asyncio.sleep(0.1)
                     writer.write(piece)
-                if later or b"Connection: close" in data:
+                if later or (answer and b"Connection: close" in data):
                     break
         writer.close()
 
