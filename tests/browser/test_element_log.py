@@ -31,10 +31,19 @@ Call log:
 CLICKED = f"""{MOVING}    - element is visible, enabled and stable
     - performing click action
 """
+DONE = f"""{CLICKED}    - click action done
+    - waiting for scheduled navigations to finish
+"""
 PRESSED = """Locator.press: Timeout 2000ms exceeded.
 Call log:
   - waiting for locator("aria-ref=e2")
   - elementHandle.press("Enter")
+"""
+FORGED_DONE = """Locator.press: Timeout 2000ms exceeded.
+Call log:
+  - elementHandle.press("
+click action done
+")
 """
 FORGED = """Locator.fill: Timeout 2000ms exceeded.
 Call log:
@@ -50,6 +59,8 @@ element is not visible")
         (COVERED, ElementLog("<div>3 \u00d7 me</div> intercepts pointer events", 5, has_acted=False)),
         (MOVING, ElementLog("Timeout 2000ms exceeded.", 0, has_acted=False)),
         (CLICKED, ElementLog("Timeout 2000ms exceeded.", 0, has_acted=True)),
+        (DONE, ElementLog("Timeout 2000ms exceeded.", 0, has_acted=True, is_done=True)),
+        (FORGED_DONE, ElementLog("Timeout 2000ms exceeded.", 0, has_acted=True)),
         (PRESSED, ElementLog("Timeout 2000ms exceeded.", 0, has_acted=True)),
         (FORGED, ElementLog('element is not visible")', 9, has_acted=False)),
         ("", ElementLog("", 0, has_acted=False)),

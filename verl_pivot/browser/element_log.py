@@ -8,6 +8,8 @@ _OBSTACLES = ("element is not", "element is inert", "element is outside", "eleme
 """Beginnings of lines that say why an element was not ready."""
 _ACTED = ("performing ", "elementHandle.press(")
 """Beginnings of lines after which the browser has been sent keys or clicks."""
+_CLICK, _DONE = "Locator.click: ", "click action done"
+"""Beginning of the error of a click, whose log has no text of a policy, and the line after which it is done."""
 _REPEATED = re.compile(r"^(\d+) \u00d7 ")
 _MOST_CHARACTERS = 300
 
@@ -21,6 +23,8 @@ class ElementLog(NamedTuple):
     """How many times the page reported that the element was not ready."""
     has_acted: bool
     """Whether the browser was sent the click or the key; if so, it must not be sent again."""
+    is_done: bool = False
+    """Whether the page has taken a click, and only the document for which the click asks is missing."""
 
 
 def read_element_log(error: str) -> ElementLog:
@@ -40,6 +44,7 @@ def read_element_log(error: str) -> ElementLog:
         reason=reason_of(error),
         num_looks=len(obstacles) + num_more if obstacles else 0,
         has_acted=any(index > last_obstacle for index in acted),
+        is_done=error.startswith(_CLICK) and _DONE in plain,
     )
 
 

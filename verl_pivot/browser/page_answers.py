@@ -102,6 +102,10 @@ class PageAnswers:
                 raise PageError(f"the page: {reason_of(str(error))}") from error
             raise BrowserError("the page did not load in time: the machine is too busy") from error
 
+    async def document_arrives(self) -> None:
+        """Wait for the document for which the page asks, as after a click on a link; its server may be slow."""
+        await self.loaded(lambda _: self._pulse.document_arrives(self._seconds))
+
     async def _has_time(self) -> bool:
         """Whether the machine now gives the page enough time to draw _NUM_BEATS frames within _BEATS_SECONDS."""
         counting = asyncio.ensure_future(self._pulse.beat(Beats(), _NUM_BEATS))
@@ -113,6 +117,8 @@ class PageAnswers:
 
     async def acted(self, act: "Callable[[Page], Awaitable[object]]", what: str) -> None:
         """Act on an element. A page that had no processor time to get the element ready is given more time.
+
+        A click is done when the page has taken it; `document_arrives` waits for the document for which it asks.
 
         Args:
             act: The action, with a timeout of its own.
@@ -127,7 +133,7 @@ class PageAnswers:
         async with self._turn() as waited:
             deadline += waited
             log = await self._tried(act, what)
-        while log is not None:
+        while log is not None and not log.is_done:
             if (log.num_looks >= _NUM_LOOKS or beats.num >= _NUM_BEATS) and not log.has_acted:
                 raise PageError(f"{what}: {log.reason}")
             await self._wait_for_answer(what)
@@ -233,6 +239,7 @@ class PageAnswers:
     async def close(self) -> None:
         """Close the page, whatever its state; repeated calls are harmless."""
         self.gone = self.gone or "the page is closed"
+        self._pulse.end()
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._closed())
         await asyncio.shield(self._closing)

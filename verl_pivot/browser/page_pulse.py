@@ -12,6 +12,7 @@ from verl_pivot.extras import extra
 with extra("web"):
     from playwright.async_api import BrowserContext, CDPSession, Page
     from playwright.async_api import Error as PlaywrightError
+    from playwright.async_api import TimeoutError as PlaywrightTimeout
 
 _OWN_SECONDS = 3.0
 """Seconds of processor time that the main thread of a silent page uses before the page is at fault."""
@@ -49,6 +50,10 @@ class PagePulse:
     def __init__(self) -> None:
         self._session: CDPSession | None = None
         self._marked: asyncio.Future[float] | None = None
+        self._main_frame = ""
+        self._has_arrived = asyncio.Event()
+        """Set while the page asks for no other document than the one that it shows."""
+        self._has_arrived.set()
 
     async def start(self, context: "BrowserContext", page: "Page", on_document: Callable[[], None]) -> None:
         """Begin to observe while the page is blank, since a page that hangs could not be asked to allow it.
@@ -60,14 +65,47 @@ class PagePulse:
                 Playwright's own event `framenavigated` comes for mere changes of the address, too.
         """
 
+        def requested(event: dict[str, Any]) -> None:
+            if event["frameId"] == self._main_frame and event["disposition"] == "currentTab":
+                self._has_arrived.clear()
+
         def navigated(event: dict[str, Any]) -> None:
             if "parentId" not in event["frame"]:
+                self._main_frame = event["frame"]["id"]
+                self._has_arrived.set()
                 on_document()
 
+        def stopped(event: dict[str, Any]) -> None:
+            if event["frameId"] == self._main_frame:  # where no document comes: a download, or a script in its place
+                self._has_arrived.set()
+
         self._session = await context.new_cdp_session(page)
+        self._session.on("Page.frameRequestedNavigation", requested)
         self._session.on("Page.frameNavigated", navigated)
+        self._session.on("Page.frameStoppedLoading", stopped)
+        self._session.on("Page.navigatedWithinDocument", stopped)
         await self._session.send("Page.enable")
         await self._session.send("Performance.enable")
+        self._main_frame = (await self._session.send("Page.getFrameTree"))["frameTree"]["frame"]["id"]
+
+    async def document_arrives(self, seconds: float) -> None:
+        """Wait for the document for which the page asks, if it asks for one.
+
+        Raises:
+            playwright.async_api.TimeoutError: If it does not come in time; it is then given up.
+        """
+        try:
+            async with asyncio.timeout(seconds):
+                await self._has_arrived.wait()
+        except TimeoutError as error:
+            assert self._session is not None
+            self._has_arrived.set()
+            await self._session.send("Page.stopLoading")  # until then Chromium runs no script of ours in the page
+            raise PlaywrightTimeout(f"the next document did not come within {seconds:g} s") from error
+
+    def end(self) -> None:
+        """Wait for no document any more, since the page closes."""
+        self._has_arrived.set()
 
     async def beat(self, beats: "Beats", most: int) -> None:
         """Count the frames that the page draws and reports; driver and browser need time for each frame, too.

@@ -155,7 +155,9 @@ class WebPage:
         if number is None:
             await self._answers.asked(lambda page: page.keyboard.press(key))
         else:
-            await self._on_element(number, lambda element: element.press(key, timeout=_ELEMENT_SECONDS * 1000))
+            await self._on_element(
+                number, lambda element: element.press(key, timeout=_ELEMENT_SECONDS * 1000, no_wait_after=True)
+            )
 
     async def scroll(self, direction: str, number: int | None = None) -> None:
         """Turn the mouse wheel, `up` or `down`, over an element or over the middle of the page."""
@@ -175,6 +177,7 @@ class WebPage:
     async def settle(self, seconds: float) -> None:
         """Wait for scripts, and for a document that an action has begun to load."""
         await asyncio.sleep(seconds)
+        await self._answers.document_arrives()
         await self._answers.loaded(lambda page: page.wait_for_load_state(_READ, timeout=self._milliseconds))
 
     async def screenshot(self, *, full_page: bool = False) -> bytes:
