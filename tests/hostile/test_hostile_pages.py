@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.processes import below
 from tests.support.web import needs_browser
-from verl_pivot.browser.page_events import MOST_INTERRUPTIONS
+from verl_pivot.browser.page_events import MOST_INTERRUPTIONS, MOST_REFUSED
 from verl_pivot.browser.page_text import MAX_DEPTH
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.browser.shared import opened_page, shared_browser
@@ -127,6 +127,15 @@ async def test_requests_to_other_hosts_are_aborted_and_counted() -> None:
 
         assert page.events.num_refused_requests == 9
         assert page.events.refused_requests[0] == "https://evil.example/0"
+
+
+async def test_a_page_that_asks_other_hosts_a_little_after_each_action_is_not_closed() -> None:
+    asks = f"{BUTTON}<script>for (let i = 0; i < 100; i++) fetch('https://evil.example/' + i)</script>"
+    async with opened_page(PAGE, SETTINGS) as page:
+        while page.events.num_refused_requests <= MOST_REFUSED:
+            await page.show(asks)
+            await page.settle(0.2)
+            assert 'button "OK"' in (await page.read()).text
 
 
 async def test_dialogs_are_dismissed_and_told() -> None:

@@ -7,9 +7,9 @@ _MOST_KEPT = 20
 _MOST_CHARACTERS = 300
 _LISTS = ("dialogs", "refused_requests", "script_errors", "console_errors")
 MOST_INTERRUPTIONS = 50
-"""Number of dialogs and windows, together, above which a page is closed."""
+"""Number of dialogs and windows, together, after one action, above which a page is closed."""
 MOST_REFUSED = 500
-"""Number of refused requests above which a page is closed."""
+"""Number of refused requests after one action above which a page is closed."""
 
 
 @dataclass(slots=True)
@@ -40,10 +40,16 @@ class PageEvents:
         """Dialogs and windows, each of which stops the page's scripts until the browser has dealt with it."""
         return self.num_dialogs + self.num_windows
 
-    @property
-    def is_flooding(self) -> bool:
-        """Whether the page makes more dialogs, windows or refused requests than any page needs to."""
-        return self.num_interruptions > MOST_INTERRUPTIONS or self.num_refused_requests > MOST_REFUSED
+    def is_flooding(self, since: "PageEvents") -> bool:
+        """Whether the page has made more dialogs, windows or refused requests than any page needs after one action.
+
+        Args:
+            since: Copy from before the action.
+        """
+        return (
+            self.num_interruptions - since.num_interruptions > MOST_INTERRUPTIONS
+            or self.num_refused_requests - since.num_refused_requests > MOST_REFUSED
+        )
 
     def add_dialog(self, kind: str, text: str) -> None:
         self.num_dialogs += 1

@@ -22,6 +22,7 @@ class PageWatch:
             give_up: Closes a page that floods the browser, with the reason; called once.
         """
         self.events = events
+        self._before_action = events.copy()
         self._give_up = give_up
         self._is_given_up = False
         self._tasks = set[asyncio.Task[None]]()
@@ -41,6 +42,10 @@ class PageWatch:
         page.on("pageerror", lambda error: self.events.add_script_error(str(error)))
         if keeps_console:
             page.on("console", self._on_console)
+
+    def begin_action(self) -> None:
+        """Begin to count for the next action: what an honest page asks for after each of many actions is no flood."""
+        self._before_action = self.events.copy()
 
     async def refuse(self, route: "Route") -> None:
         """Count a request and abort it; the requests of a page that is being closed end with the page."""
@@ -73,7 +78,7 @@ class PageWatch:
         self.events.has_crashed = True
 
     def _check_flood(self) -> None:
-        if self.events.is_flooding and not self._is_given_up:
+        if self.events.is_flooding(self._before_action) and not self._is_given_up:
             self._is_given_up = True
             reason = "the page floods the browser with dialogs, windows or requests and was closed"
             self._spawn(lambda: self._give_up(reason))

@@ -116,6 +116,7 @@ class WebPage:
         """Open an address and wait until its document is parsed; its other resources may still be loading."""
         if not url.startswith(("http://", "https://", "file://")):
             raise PageError(f"an address begins with http:// or https://, got {url!r:.80}")
+        self._watch.begin_action()
         await self._answers.loaded(lambda page: page.goto(url, wait_until=_READ, timeout=self._milliseconds))
 
     async def show(self, html: str) -> None:
@@ -123,6 +124,7 @@ class WebPage:
         if len(html) > MAX_HTML_CHARACTERS:
             raise PageError(f"the page has {len(html)} characters of HTML; at most {MAX_HTML_CHARACTERS} are shown")
         self._html = html
+        self._watch.begin_action()
         await self._answers.loaded(lambda page: page.goto(OFFLINE_PAGE, wait_until="load", timeout=self._milliseconds))
 
     async def read(self) -> PageText:
@@ -153,6 +155,7 @@ class WebPage:
     async def press(self, key: str, number: int | None = None) -> None:
         """Press a key, such as Enter or Control+A, at an element, or where the focus is."""
         if number is None:
+            self._watch.begin_action()
             await self._answers.asked(lambda page: page.keyboard.press(key))
         else:
             await self._on_element(
@@ -163,6 +166,7 @@ class WebPage:
         """Turn the mouse wheel, `up` or `down`, over an element or over the middle of the page."""
         settings = self._settings
         if number is None:
+            self._watch.begin_action()
             await self._answers.asked(lambda page: page.mouse.move(settings.width / 2, settings.height / 2))
         else:
             await self._on_element(number, lambda element: element.hover(timeout=_ELEMENT_SECONDS * 1000))
@@ -170,6 +174,7 @@ class WebPage:
 
     async def back(self) -> None:
         """Go back to the previous page."""
+        self._watch.begin_action()
         before = await self._answers.loaded(lambda page: page.go_back(wait_until=_READ, timeout=self._milliseconds))
         if before is None and self.url == "about:blank":
             raise PageError("there is no page to go back to")
@@ -232,6 +237,7 @@ class WebPage:
             is_old = number in self._numbers.values()
             why = "belongs to an earlier observation" if is_old else "is not in the observation"
             raise PageError(f"the number {number} {why}; take one of the last observation")
+        self._watch.begin_action()
         await self._answers.acted(lambda page: action(page.locator(f"aria-ref={ref}")), f"element {number}")
 
     async def _sent(self, preparing: Awaitable[ResultT]) -> ResultT:
