@@ -124,8 +124,16 @@ class WebEnvironment:
         return "\n\n".join(filter(None, (told, shown)))
 
     async def score(self, answer: Message | None) -> Verdict | None:
-        """The outcome that the task's page gave; undecided if the browser failed."""
-        if self._is_lost:
+        """The outcome that the task's page gave, also since the last action; undecided if the browser failed."""
+        page, is_lost = self._page, self._is_lost
+        if self._end is None and page is not None and not page.is_gone and not is_lost:
+            try:
+                await self._ended(page)
+            except PageError:
+                is_lost = page.is_gone and self._task.is_trusted
+            except BrowserError:
+                is_lost = True
+        if is_lost:
             return Verdict.undecided("environment_failed", "the browser failed")
         if self._end is None:
             return self._task.unfinished()
@@ -166,13 +174,25 @@ class WebEnvironment:
         return observation
 
     async def _answered(self, page: WebPage, name: str, arguments: JsonObject) -> Observation:
-        await WEB_ACTIONS[name].act(page, arguments)
-        await page.settle(self._options.settle_seconds)
+        try:
+            await WEB_ACTIONS[name].act(page, arguments)
+            await page.settle(self._options.settle_seconds)
+            shown = await self._observed(page)
+        except PageError:
+            # The page may have decided all the same: by its own timer, or by an action that it took but did not answer.
+            ended = None if page.is_gone else await self._ended(page)
+            if ended is None:
+                raise
+            return ended
+        return await self._ended(page) or Observation(shown)  # asked last: no policy reads a page that has decided
+
+    async def _ended(self, page: WebPage) -> Observation | None:
+        """What the policy reads when the page has decided the task; None while the task goes on."""
         self._end = await self._task.end(page)
-        if self._end is not None:
-            text = f"The task has ended: {self._end.reason}."
-            return Observation(text, reward=self._end.outcome, end=StopReason.ENVIRONMENT_TERMINATED)
-        return Observation(await self._observed(page))
+        if self._end is None:
+            return None
+        text = f"The task has ended: {self._end.reason}."
+        return Observation(text, reward=self._end.outcome, end=StopReason.ENVIRONMENT_TERMINATED)
 
     async def _observed(self, page: WebPage) -> str:
         text = (await page.read()).text or "(The page shows nothing.)"
