@@ -26,6 +26,16 @@ def resolver_rules(hosts: Iterable[str]) -> str:
     return ", ".join(("MAP * ~NOTFOUND", *(f"EXCLUDE {host}" for host in hosts)))
 
 
+def are_resolved_alone(hosts: Iterable[str], of_browser: Iterable[str]) -> bool:
+    """Whether Chromium's DNS rules alone keep a page away from all hosts but its own.
+
+    Args:
+        hosts: Hosts that the page may contact.
+        of_browser: Hosts of its browser, by which the rules were made.
+    """
+    return set(hosts) == set(of_browser)
+
+
 def _host(host: str) -> str:
     if host.startswith("*."):
         return rf"[A-Za-z0-9.-]+\.{re.escape(host[2:])}"

@@ -1,13 +1,15 @@
 """PageWatch: counts what a page does, dismisses its dialogs, closes its windows, and refuses its requests."""
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from verl_pivot.browser.page_events import PageEvents
 from verl_pivot.extras import extra
 
 with extra("web"):
-    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Page, Route
+    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Page, Route, WebSocketRoute
     from playwright.async_api import Error as PlaywrightError
 
 
@@ -53,6 +55,34 @@ class PageWatch:
         self._check_flood()
         if not self._is_given_up:
             await quietly(route.abort)
+
+    async def refuse_socket(self, socket: "WebSocketRoute") -> None:
+        """Count a WebSocket and close it before it has a connection."""
+        self.events.add_refused(socket.url)
+        self._check_flood()
+        await quietly(socket.close)
+
+    async def refuse_redirects(self, context: "BrowserContext", page: "Page", refused: "re.Pattern[str]") -> None:
+        """Refuse requests to which servers redirect the page; Playwright does not ask its routes about them.
+
+        Args:
+            context: Context of the page alone.
+            page: The page.
+            refused: Matches the addresses that the page must not request.
+        """
+        session = await context.new_cdp_session(page)
+
+        def paused(event: dict[str, Any]) -> None:
+            answer = {"requestId": event["requestId"]}
+            if refused.match(event["request"]["url"]):
+                self.events.add_refused(event["request"]["url"])
+                self._check_flood()
+                self._spawn(lambda: session.send("Fetch.failRequest", {**answer, "errorReason": "Failed"}))
+            else:
+                self._spawn(lambda: session.send("Fetch.continueRequest", answer))
+
+        session.on("Fetch.requestPaused", paused)
+        await session.send("Fetch.enable", {"patterns": [{"urlPattern": "http*"}]})
 
     def _on_dialog(self, dialog: "Dialog") -> None:
         self._check_flood()

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, Protocol, TypeVar
 
-from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, refused_addresses
+from verl_pivot.browser.allowed_requests import OFFLINE_PAGE, are_resolved_alone, refused_addresses
 from verl_pivot.browser.browser_process import BrowserProcess
 from verl_pivot.browser.element_log import reason_of
 from verl_pivot.browser.isolated_world import IsolatedWorld
@@ -89,8 +89,13 @@ class WebPage:
         if settings.seed is not None:
             await self._sent(context.add_init_script(_SEED_SCRIPT % (settings.seed % 2**32)))
         await self._sent(context.route(OFFLINE_PAGE, self._serve))
-        await self._sent(context.route(refused_addresses(hosts, browser.folders), self._watch.refuse))
+        refused, needs_routes = refused_addresses(hosts, browser.folders), not are_resolved_alone(hosts, browser.hosts)
+        await self._sent(context.route(refused, self._watch.refuse))
+        if needs_routes:
+            await self._sent(context.route_web_socket(refused, self._watch.refuse_socket))
         self._page = page = await self._sent(context.new_page())
+        if needs_routes:
+            await self._sent(self._watch.refuse_redirects(context, page, refused))
         await self._sent(self._answers.begin(context, page))
         if settings.time is not None:
             await self._sent(page.clock.set_fixed_time(settings.time))
