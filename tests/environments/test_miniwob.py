@@ -200,6 +200,7 @@ async def test_pages_of_a_folder_are_opened_by_the_rows_address_and_others_are_n
 
     async with toolset.open({"metadata": json.dumps({"url": "/index.html"})}) as tools:
         assert '[1] link "next"' in tools.opening
+        assert "there is no page to go back to" in text(await take(tools, "back"))
         assert 'heading "second"' in text(await take(tools, "click", number=1))
         assert '] link "next"' in text(await take(tools, "back"))
         assert "ERR_FAILED" in text(await take(tools, "goto", url="file:///etc/passwd"))

@@ -102,6 +102,10 @@ class PageAnswers:
                 raise PageError(f"the page: {reason_of(str(error))}") from error
             raise BrowserError("the page did not load in time: the machine is too busy") from error
 
+    async def has_previous(self) -> bool:
+        """Whether the page can go back; a page that went back to the blank one would be lost."""
+        return await self.asked(lambda _: self._pulse.has_previous())
+
     async def document_arrives(self) -> None:
         """Wait for the document for which the page asks, as after a click on a link; its server may be slow."""
         await self.loaded(lambda _: self._pulse.document_arrives(self._seconds))

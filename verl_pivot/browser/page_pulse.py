@@ -103,6 +103,13 @@ class PagePulse:
             await self._session.send("Page.stopLoading")  # until then Chromium runs no script of ours in the page
             raise PlaywrightTimeout(f"the next document did not come within {seconds:g} s") from error
 
+    async def has_previous(self) -> bool:
+        """Whether the page's history has a document before this one; the blank one that it opened with is none."""
+        assert self._session is not None
+        history = await self._session.send("Page.getNavigationHistory")
+        index = int(history["currentIndex"])
+        return index > 1 or (index == 1 and history["entries"][0]["url"] != "about:blank")
+
     def end(self) -> None:
         """Wait for no document any more, since the page closes."""
         self._has_arrived.set()

@@ -180,9 +180,9 @@ class WebPage:
     async def back(self) -> None:
         """Go back to the previous page."""
         self._watch.begin_action()
-        before = await self._answers.loaded(lambda page: page.go_back(wait_until=_READ, timeout=self._milliseconds))
-        if before is None and self.url == "about:blank":
+        if not await self._answers.has_previous():
             raise PageError("there is no page to go back to")
+        await self._answers.loaded(lambda page: page.go_back(wait_until=_READ, timeout=self._milliseconds))
 
     async def settle(self, seconds: float) -> None:
         """Wait for scripts, and for a document that an action has begun to load."""
