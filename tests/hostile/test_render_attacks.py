@@ -367,6 +367,18 @@ async def test_a_judge_sees_pictures_and_no_word_of_the_page_and_an_invalid_page
     assert pictures[0]["image_url"]["url"].startswith("data:image/png;base64,iVBOR")
 
 
+@pytest.mark.parametrize("picture", ["<canvas id=c></canvas>", f"<b id=c style='background:{URL}'>x</b>"])
+async def test_a_picture_that_is_gone_before_the_last_screenshot_is_refused_before_the_judge_sees_it(
+    picture: str, key: None
+) -> None:
+    passing = f"{RIGHT}{picture}<script>setTimeout(() => c.remove(), 2000)</script>"
+    async with judging(lambda outside, inside: {"reason": "calm", "points": 10}) as judge:
+        verdict = await judged(passing, judge=options_of(judge), allow_pictures=False, seconds=[0, 4], wall_seconds=15)
+
+    assert (verdict.score, verdict.reason) == (0.0, "has_pictures")
+    assert judge.requests == []
+
+
 def test_a_judge_that_has_seen_a_page_is_not_shown_it_again_after_a_resume(key: None, tmp_path: Path) -> None:
     with chat_server([said('{"reason": "calm", "points": 5}')]) as server:
         judge: JsonObject = {**options_of(FakeJudge(url=server.url)), "cache_dir": str(tmp_path)}

@@ -18,10 +18,21 @@ class IsolatedWorld:
     async def value(self, context: BrowserContext, page: Page, expression: str, milliseconds: float) -> Any:
         """Value of an expression, as JSON. A page can change its document meanwhile, but none of the functions used.
 
+        A page that goes to another document meanwhile is asked again, in that one.
+
         Raises:
             playwright.async_api.Error: If the expression fails or takes too long, or the page has gone.
         """
         session = await self._connected(context, page)
+        try:
+            answer = await self._evaluated(session, expression, milliseconds)
+        except PlaywrightError:
+            answer = await self._evaluated(session, expression, milliseconds)
+        if "exceptionDetails" in answer:
+            raise PlaywrightError(f"the expression failed: {answer['exceptionDetails'].get('text', '')}")
+        return answer["result"].get("value")
+
+    async def _evaluated(self, session: CDPSession, expression: str, milliseconds: float) -> Any:
         tree = await session.send("Page.getFrameTree")
         frame = tree["frameTree"]["frame"]["id"]
         world = await session.send("Page.createIsolatedWorld", {"frameId": frame, "worldName": "verl-pivot"})
@@ -31,10 +42,7 @@ class IsolatedWorld:
             "returnByValue": True,
             "timeout": milliseconds,
         }
-        answer = await session.send("Runtime.evaluate", asked)
-        if "exceptionDetails" in answer:
-            raise PlaywrightError(f"the expression failed: {answer['exceptionDetails'].get('text', '')}")
-        return answer["result"].get("value")
+        return await session.send("Runtime.evaluate", asked)
 
     async def has_shadow_trees(self, context: BrowserContext, page: Page) -> bool:
         """Whether an element of the page has a shadow tree, also a closed one, which no script can see.

@@ -147,11 +147,14 @@ async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering 
     for at in request.seconds:
         await asyncio.sleep(at - waited)
         waited = at
-        if at == request.seconds[-1]:
-            measured.append(await _measured(page, request))
+        is_last = at == request.seconds[-1]
+        asked = request if is_last else replace(request, selectors=())  # for pictures alone, which a judge would see
+        measured.append(await _measured(page, asked))
         screenshots.append(await page.screenshot())
         if not screenshots[1:] and page.events.num_script_errors:
             return refuse(Reason.SCRIPT_ERROR, "; ".join(page.events.script_errors))
+        if not is_last:
+            measured.append(await _measured(page, asked))
     after, (last, num_drawn) = await asyncio.gather(
         _measured(page, request), asyncio.to_thread(_read_drawn, screenshots[-1])
     )
@@ -169,7 +172,7 @@ async def _shown(page: WebPage, html: str, request: RenderRequest) -> Rendering 
     return Rendering(
         screenshots=tuple(screenshots),
         last=last,
-        measured=tuple(each for each in measured if each is not None),
+        measured=tuple(each for each in measured[-2:] if each is not None),
         notes=tuple(notes),
     )
 
