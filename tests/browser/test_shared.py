@@ -49,6 +49,27 @@ async def test_a_start_that_is_given_up_leaves_no_browser_and_no_driver(seconds:
     assert alive == []
 
 
+async def test_a_browser_that_has_died_is_not_ended_by_a_number_that_another_process_has_by_now() -> None:
+    host = BrowserHost(BrowserSettings())
+    page = await host.open(PageSettings())
+    process = host.current
+    assert process is not None
+    psutil.Process(process.pid).kill()
+    other = await asyncio.create_subprocess_exec("sleep", "600")
+    (process._folder / "pid").write_text(str(other.pid))  # as if the system had given out the number again
+
+    try:
+        await page.close()
+        await host.close()
+
+        assert not process._folder.exists()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(other.wait(), 0.5)
+    finally:
+        other.kill()
+        await other.wait()
+
+
 async def test_a_dead_browser_is_ended_also_if_its_last_page_was_still_being_prepared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

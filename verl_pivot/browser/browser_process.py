@@ -52,6 +52,8 @@ class BrowserProcess:
         self._questions: CDPSession | None = None
         self._driver: int | None = None
         """pidfd of the driver's process, with which it is ended by a signal if its event loop has ended before."""
+        self._sandbox: int | None = None
+        """pidfd of the browser's bubblewrap; the number of a process that has ended may be that of another one."""
         self.num_opened = 0
         """Number of contexts opened so far."""
         self.action_turns = asyncio.Semaphore(_ACTIONS_PER_PROCESSOR * len(os.sched_getaffinity(0)))
@@ -84,6 +86,7 @@ class BrowserProcess:
                 )
                 self._questions = await self._browser.new_browser_cdp_session()
             self._driver = os.pidfd_open(_driver_of(self.pid))
+            self._sandbox = os.pidfd_open(self.pid)
         except (PlaywrightError, OSError, TimeoutError) as error:
             await self.close()
             await asyncio.to_thread(_check_machine)
@@ -150,7 +153,9 @@ class BrowserProcess:
         """End the browser at once, with all processes of its sandbox."""
         self._ended()
         with suppress(OSError, ValueError):
-            os.kill(self.pid, signal.SIGKILL)
+            if self._sandbox is None:  # of a start that did not end: the number has just been written, if at all
+                self._sandbox = os.pidfd_open(self.pid)
+            signal.pidfd_send_signal(self._sandbox, signal.SIGKILL)
 
     async def close(self) -> None:
         """End the browser and its driver, and remove what they wrote."""
@@ -161,6 +166,9 @@ class BrowserProcess:
                 await _done_within(_stop(self._playwright), _CLOSE_SECONDS)
         finally:
             self.kill()
+            if self._sandbox is not None:
+                os.close(self._sandbox)
+                self._sandbox = None
             await self._end_driver()
             shutil.rmtree(self._folder, ignore_errors=True)
 
