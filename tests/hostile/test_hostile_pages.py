@@ -1,7 +1,9 @@
 """Pages that hang, flood, leave or fill the browser: each gives a text or an error in time; the browser lives on."""
 
 import asyncio
+import re
 import time
+from pathlib import Path
 
 import pytest
 
@@ -206,6 +208,39 @@ async def test_an_element_keeps_its_number_when_its_page_only_changes_its_addres
         await page.show("<button>go</button>")
         assert (await page.read()).text == '[2] button "go"'
         assert page.events.num_documents == 2
+
+
+def numbers_in(text: str) -> dict[str, int]:
+    """{first words of an element's line: its number}"""
+    return {words: int(number) for number, words in re.findall(r"\[(\d+)\] (\w+(?: \"\w+\")?)", text)}
+
+
+@pytest.fixture
+def framed(tmp_path: Path) -> BrowserSettings:
+    """Settings with a folder of a page whose frame has a link to another document."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "index.html").write_text("<button>stay</button><iframe src=one.html></iframe>")
+    (tmp_path / "one.html").write_text("<a href=two.html>go</a>")
+    (tmp_path / "two.html").write_text("<a href=one.html>return</a>")
+    return BrowserSettings(folders={"/pages": tmp_path})
+
+
+async def test_elements_of_a_frame_have_new_numbers_after_it_has_gone_to_another_document(
+    framed: BrowserSettings,
+) -> None:
+    """Playwright begins anew to name the elements of a frame that has another document."""
+    async with opened_page(PAGE, framed) as page:
+        await page.goto("file:///pages/index.html")
+        while 'link "go"' not in (before := numbers_in((await page.read()).text)):
+            await page.settle(0.1)
+        await page.click(before['link "go"'])
+        while 'link "return"' not in (after := numbers_in((await page.read()).text)):
+            await page.settle(0.1)
+
+        assert after['link "return"'] not in before.values()
+        assert after['button "stay"'] == before['button "stay"']
+        with pytest.raises(PageError, match="belongs to an earlier observation"):
+            await page.click(before['link "go"'])
 
 
 async def test_seeds_and_clock_are_those_of_the_page() -> None:

@@ -18,6 +18,8 @@ class PageEvents:
 
     num_documents: int = 0
     """Number of documents that the page has shown; the number of an element is valid in one document alone."""
+    num_frame_documents: int = 0
+    """Number of addresses that frames within the page have gone to; numbers of their elements are valid at one."""
     num_dialogs: int = 0
     num_windows: int = 0
     """Windows that the page opened; each is closed at once."""

@@ -9,7 +9,7 @@ from verl_pivot.browser.page_events import PageEvents
 from verl_pivot.extras import extra
 
 with extra("web"):
-    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Page, Route, WebSocketRoute
+    from playwright.async_api import BrowserContext, ConsoleMessage, Dialog, Frame, Page, Route, WebSocketRoute
     from playwright.async_api import Error as PlaywrightError
 
 
@@ -38,6 +38,7 @@ class PageWatch:
             keeps_console: Whether error lines of the console are kept, too.
         """
         context.on("page", self._on_window)
+        page.on("framenavigated", self._on_frame)
         page.on("dialog", self._on_dialog)
         page.on("download", self._on_download)
         page.on("crash", self._on_crash)
@@ -83,6 +84,10 @@ class PageWatch:
 
         session.on("Fetch.requestPaused", paused)
         await session.send("Fetch.enable", {"patterns": [{"urlPattern": "http*"}]})
+
+    def _on_frame(self, frame: "Frame") -> None:
+        if frame.parent_frame is not None:
+            self.events.num_frame_documents += 1
 
     def _on_dialog(self, dialog: "Dialog") -> None:
         self._check_flood()

@@ -79,7 +79,8 @@ class WebPage:
         self._isolated_world = IsolatedWorld()
         self._page: Page | None = None
         self._html = ""
-        self._numbers = dict[tuple[int, str], int]()
+        self._numbers = dict[tuple[int, int, str], int]()
+        """{(documents of the page, documents of its frames, Playwright's name for an element): its number}"""
         self._shown = PageText(text="")
 
     async def prepare(self, browser: BrowserSettings) -> None:
@@ -143,7 +144,7 @@ class WebPage:
         )
         if len(snapshot) > MAX_SNAPSHOT:
             return self._too_large(f"{len(snapshot)} characters with the names of its elements")
-        self._shown = page_text(snapshot, self._number)
+        self._shown = page_text(snapshot, self._numbering())
         return self._shown
 
     async def click(self, number: int) -> None:
@@ -258,8 +259,22 @@ class WebPage:
         self._shown = PageText(text=f"(A page too large to be shown: {size}.)")
         return self._shown
 
-    def _number(self, ref: str) -> int:
-        return self._numbers.setdefault((self.events.num_documents, ref), len(self._numbers) + 1)
+    def _numbering(self) -> Callable[[str], int]:
+        """Function that gives numbers to the elements of one snapshot, the first of which is in no frame.
+
+        Playwright names elements as `e3`, or with a number of their frame as `f1e3`. Its names begin anew with each
+        document, but a frame keeps its number.
+        """
+        documents, frames, outer = self.events.num_documents, self.events.num_frame_documents, None
+
+        def number(ref: str) -> int:
+            nonlocal outer
+            frame = ref.partition("e")[0]
+            outer = frame if outer is None else outer
+            key = (documents, 0 if frame == outer else frames, ref)
+            return self._numbers.setdefault(key, len(self._numbers) + 1)
+
+        return number
 
     async def _serve(self, route: "Route") -> None:
         await quietly(lambda: route.fulfill(body=self._html, content_type="text/html; charset=utf-8"))
