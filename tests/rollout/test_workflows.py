@@ -20,6 +20,7 @@ from verl_pivot.data.rollout_records import (
 )
 from verl_pivot.data.step_state import begin_launch, state_path
 from verl_pivot.errors import ConfigError, DataError
+from verl_pivot.launch_checks.checks import begin_states
 from verl_pivot.resampling.sampled_rows import SampledRow
 from verl_pivot.resampling.step_workflows import StepWorkflows
 from verl_pivot.rewards.principle_answers import InvalidAnswerError
@@ -420,6 +421,25 @@ def test_a_resumed_training_sees_the_same_to_the_byte(killed_at: int, tmp_path: 
     begin_launch(tmp_path / "killed", STATE, checkpoint)
     resumed = training(tmp_path / "killed")
     assert seen(resumed, 8, begin=checkpoint + 1) == whole[checkpoint:]
+
+
+@pytest.mark.parametrize("folder", ["another", "run"])
+def test_a_validation_alone_sees_the_workflows_of_its_checkpoint_and_leaves_its_folder_as_it_is(
+    folder: str, tmp_path: Path
+) -> None:
+    begin_launch(tmp_path / "run", STATE, 0)
+    seen(training(tmp_path / "run"), 4)
+    (checkpoint := tmp_path / "run" / "global_step_4" / "actor").mkdir(parents=True)
+    saved = state_path(tmp_path / "run", STATE).read_bytes()
+    overrides = {
+        "pivot.rollout.workflows.every_steps": 2, "trainer.val_only": True, "trainer.resume_mode": "resume_path",
+        "trainer.resume_from_path": checkpoint.parent, "trainer.default_local_dir": tmp_path / folder,
+    }  # fmt: skip
+
+    begin_states(rollout_config(scripted_model(), *(f"{key}={value}" for key, value in overrides.items())))
+
+    assert training(tmp_path / folder).ranking(4, is_validation=True).version == 2
+    assert state_path(tmp_path / "run", STATE).read_bytes() == saved
 
 
 def test_a_run_that_begins_anew_in_the_folder_knows_nothing_of_the_one_before(tmp_path: Path) -> None:

@@ -146,19 +146,24 @@ def remember_run(config: DictConfig, chosen: Mapping[str, str]) -> None:
 def begin_states(config: DictConfig) -> None:
     """Reset the states beside the checkpoints to the step from which a launch goes on.
 
+    A validation alone changes no state of the folder of its checkpoint, but takes it over into another folder.
+
     Raises:
         ConfigError: If a state cannot be written.
     """
-    if _is_remote(config) or config.trainer.get("val_only") or "rollout" not in config.pivot:
+    if _is_remote(config) or "rollout" not in config.pivot:
         return
     states = {
         workflow_settings.STATE: parse_settings(config).workflows.every_steps is not None,
         rubric_rewards.STATE: keeps_criteria(config),
     }
+    folder, checkpoint = Path(config.trainer.default_local_dir), _resumed_folder(config)
+    is_own = checkpoint is None or checkpoint.parent.resolve() == folder.resolve()
+    if config.trainer.get("val_only") and is_own:
+        return
+    step = step_of(checkpoint)
     for name in (name for name, is_kept in states.items() if is_kept):
-        checkpoint = _resumed_folder(config)
-        step = step_of(checkpoint)
-        begin_launch(Path(config.trainer.default_local_dir), name, step, checkpoint if step else None)
+        begin_launch(folder, name, step, checkpoint if step else None)
 
 
 def _run_record(config: DictConfig, chosen: Mapping[str, str]) -> RunRecord:
