@@ -80,6 +80,17 @@ async def test_an_episode_that_is_given_up_has_the_reward_of_time_that_ran_out()
         assert await tools.score(None) == EnvironmentReturn(score=-1.0, reason="environment_unfinished")
 
 
+async def test_a_reward_that_is_no_number_is_that_of_a_failure() -> None:
+    async with miniwob().open(of("bisect-angle")) as tools:
+        (environment,) = tools._environments
+        assert environment._page is not None  # type: ignore[attr-defined]
+        await environment._page.evaluate("core.endEpisode(NaN)")  # type: ignore[attr-defined]
+        done = await take(tools, "press", key="a")
+
+        assert text(done) == "The task has ended: failed."
+        assert await tools.score(None) == EnvironmentReturn(score=-1.0, reason="failed")
+
+
 async def test_a_mistake_is_a_sentence_and_the_episode_goes_on() -> None:
     async with miniwob().open(of("click-button")) as tools:
         assert "the number 99 is not in the observation" in text(await take(tools, "click", number=99))

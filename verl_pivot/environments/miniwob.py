@@ -5,6 +5,7 @@ a seed and decide whether it is solved. Its Python code, which drives a browser 
 """
 
 import importlib.util
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -109,7 +110,11 @@ class _MiniwobTask:
         if state is None:
             return TaskEnd(_UNFINISHED, "left_page")
         done, reward = state
-        return TaskEnd(float(reward), "solved" if reward > 0 else "failed") if done else None
+        if not done:
+            return None
+        if not math.isfinite(reward):  # as bisect-angle gives where the policy's point is at the vertex
+            return TaskEnd(_UNFINISHED, "failed")
+        return TaskEnd(float(reward), "solved" if reward > 0 else "failed")
 
     def unfinished(self) -> Verdict:
         return EnvironmentReturn(score=_UNFINISHED, reason="environment_unfinished")
