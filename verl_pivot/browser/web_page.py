@@ -15,6 +15,7 @@ from verl_pivot.browser.page_watch import PageWatch, quietly
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.errors import BrowserError, PageError
 from verl_pivot.extras import extra
+from verl_pivot.off_loop import run_off_loop
 
 with extra("web"):
     from playwright.async_api import BrowserContext, Locator, Page, Route
@@ -144,7 +145,7 @@ class WebPage:
         )
         if len(snapshot) > MAX_SNAPSHOT:
             return self._too_large(f"{len(snapshot)} characters with the names of its elements")
-        self._shown = page_text(snapshot, self._numbering())
+        self._shown = await run_off_loop(len(snapshot), page_text, snapshot, self._numbering())
         return self._shown
 
     async def click(self, number: int) -> None:
