@@ -17,7 +17,7 @@ PATH_VARIABLE = "VERL_PIVOT_BROWSER"
 DEFAULT_BROWSER = "chromium-headless-shell"
 _NAMES = (DEFAULT_BROWSER, "chromium", "chromium-browser", "google-chrome")
 INSTALL = "apt-get install --no-install-recommends chromium-headless-shell"
-_HOST = re.compile(r"(?:\*\.)?[a-z0-9]([a-z0-9.-]{0,252}[a-z0-9])?", re.IGNORECASE)
+_HOST = re.compile(r"(?:\*\.)?[a-z0-9]([a-z0-9.-]{0,252}[a-z0-9])?(?::[1-9][0-9]{0,4})?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,8 @@ class BrowserSettings:
     folders: Mapping[str, Path] = field(default_factory=lambda: MappingProxyType({}))
     """{path in the sandbox: folder of this machine} whose files pages can be loaded from, as file:///path/..."""
     hosts: tuple[str, ...] = ()
-    """Hosts that pages may contact, `*.example.org` for all subdomains; if empty, the browser has no network."""
+    """Hosts that pages may contact, at any port or as `localhost:8000` at one, `*.example.org` for all subdomains; if
+    empty, the browser has no network."""
     memory_mib: int = 768
     """Most MiB of data in memory for each process of the browser; a page that needs more crashes."""
     max_pages: int = 64
@@ -84,14 +85,14 @@ class PageSettings:
 
 
 def host_pattern(host: str) -> str:
-    """Name of a host, or pattern of such names, in small letters, as browsers ask for it.
+    """Name of a host, or pattern of such names, with or without a port, in small letters, as browsers ask for it.
 
     Raises:
         ConfigError: If it is neither; the message says what is allowed.
     """
     if not _HOST.fullmatch(host):
         raise ConfigError(
-            f"a host must be a name such as shop.example.org or *.example.org, without port, got {host!r:.80}"
+            f"a host must be a name such as shop.example.org, *.example.org or localhost:8000, got {host!r:.80}"
         )
     return host.lower()
 

@@ -28,8 +28,8 @@ class BrowserEntry(WebOptions):
     pages: Path | None = None
     """Folder with pages; the row's `metadata.url` then begins with / and is a path in it."""
     hosts: tuple[str, ...] = ()
-    """Hosts that pages may contact; `*.example.org` means all hosts below example.org. A row may name fewer. Empty: no
-    network at all."""
+    """Hosts that pages may contact; `*.example.org` means all hosts below example.org, and `localhost:8000` one port,
+    where a bare name means all. A row may name fewer. Empty: no network at all."""
     actions: tuple[str, ...] = tuple(WEB_ACTIONS)
     """Names of the actions that the policy may take."""
 
