@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,17 @@ async def test_pages_of_a_folder_are_opened_by_the_rows_address_and_others_are_n
 def test_an_environment_without_pages_or_hosts_is_refused() -> None:
     with pytest.raises(ConfigError, match="give `pages`, a folder, or `hosts`"):
         Toolset("tools.yaml").add_entry({"environment": "browser"})
+
+
+@pytest.mark.parametrize(
+    ("text", "hour"), [("2026-11-05T12:00:00", 12), ("2026-11-05T12:00:00+09:00", 3), ("2026-11-05T12:00:00Z", 12)]
+)
+def test_the_clock_of_a_row_is_in_utc_unless_it_has_an_offset(text: str, hour: int) -> None:
+    source = BrowserSource(BrowserEntry(hosts=("shop.example",)))
+
+    opened = source.open({"url": "https://shop.example/", "time": text}, {})
+
+    assert opened._settings.time == datetime(2026, 11, 5, hour, tzinfo=UTC)
 
 
 def test_hosts_of_an_entry_and_of_a_row_are_the_same_in_any_letters() -> None:

@@ -2,7 +2,7 @@
 
 import stat
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -110,12 +110,13 @@ class _OpenTask:
 
 
 def _time(text: str | None) -> datetime | None:
-    """Time to which a row sets the clock of its page.
+    """Time to which a row sets the clock of its page; UTC, as the page has it, unless the text has an offset.
 
     Raises:
         DataError: If the text is not in the format of ISO 8601.
     """
     try:
-        return None if text is None else datetime.fromisoformat(text)
+        found = None if text is None else datetime.fromisoformat(text)
     except ValueError as error:
         raise DataError(f"metadata.time of a row must be like 2026-11-05T12:00:00+00:00, got {text!r:.80}") from error
+    return found if found is None or found.tzinfo else found.replace(tzinfo=UTC)
