@@ -67,6 +67,7 @@ async def test_a_redirect_to_a_host_that_the_page_may_not_contact_is_refused_and
         page = both.page
         with pytest.raises(PageError, match="ERR_FAILED"):
             await page.goto(f"{both.url}/document")
+        await page.settle(0.5)
         await page.goto(f"{both.url}/nearby")
         assert (await page.read()).text.endswith('button "OK"')
         await page.evaluate("fetch('/picture', {mode: 'no-cors'}).catch(() => 0)")

@@ -88,7 +88,7 @@ async def test_a_key_that_submits_a_form_shows_a_page_whose_server_answers_late(
 
 
 async def test_a_script_that_leaves_after_a_click_is_waited_for() -> None:
-    async with first_page(f"javascript:void(setTimeout(()=>{{location='{LATE}'}},100))") as page:
+    async with first_page(f"javascript:void(setTimeout(function(){{location='{LATE}'}},100))") as page:
         await page.click(1)
 
         assert (await read_at_last(page)).endswith('heading "second" (level=1)')

@@ -92,13 +92,15 @@ class PagePulse:
         """Wait for the document for which the page asks, if it asks for one.
 
         Raises:
-            playwright.async_api.TimeoutError: If it does not come in time; later calls wait for it no more.
+            playwright.async_api.TimeoutError: If it does not come in time; it is then given up.
         """
         try:
             async with asyncio.timeout(seconds):
                 await self._has_arrived.wait()
         except TimeoutError as error:
+            assert self._session is not None
             self._has_arrived.set()
+            await self._session.send("Page.stopLoading")  # until then Chromium runs no script of ours in the page
             raise PlaywrightTimeout(f"the next document did not come within {seconds:g} s") from error
 
     async def has_previous(self) -> bool:
