@@ -142,30 +142,6 @@ ATTACKS: dict[str, tuple[str, str]] = {
         f"{RIGHT}<style>div::first-line {{background: {URL}}}</style>",
         "has_pictures",
     ),
-    "draws a picture that an attribute holds behind its first line": (
-        f"<div style='--p:{URL}'>{RIGHT}</div><style>div::first-line {{background: var(--p)}}</style>",
-        "has_pictures",
-    ),
-    "draws a picture whose address is written with escapes": (
-        f"{RIGHT}<style>:root {{--p: u\\72 l(data:image/png;base64,AA)}} "
-        "div::first-line {background: var(--p)}</style>",
-        "has_pictures",
-    ),
-    "draws a picture that a script registers": (
-        f"{RIGHT}<style>div::first-line {{background: v\\61r(--\\70 q)}}</style><script>CSS.registerProperty({{"
-        f"name: '--pq', syntax: '*', inherits: false, initialValue: '{URL}'}})</script>",
-        "has_pictures",
-    ),
-    "draws a picture that a script registers under a name with escapes": (
-        f"{RIGHT}<style>div::first-line {{background: var( --\\70 q\\ r)}}</style><script>CSS.registerProperty({{"
-        f"name: '--pq r', syntax: '*', inherits: false, initialValue: '{URL}'}})</script>",
-        "has_pictures",
-    ),
-    "draws a picture in an animation": (
-        f"<div style='--p:{URL}'>{RIGHT}</div><script>document.querySelector('div').animate("
-        "{background: ['var(--p)', 'var(--p)']}, {duration: 1e6, pseudoElement: '::first-line'})</script>",
-        "has_pictures",
-    ),
     "draws a picture as the marker of a list": (
         f"{RIGHT}<ul><li>item</ul><style>li::marker {{content: {URL}}}</style>",
         "has_pictures",
@@ -278,12 +254,9 @@ async def test_styles_that_show_no_picture_and_meet_their_claims_are_paid_in_ful
 <style>@import url("https://fonts.example/x.css"); @namespace svg url("http://www.w3.org/2000/svg");
 @font-face {{font-family: remote; src: url("https://fonts.example/x.woff2")}}
 body {{font-family: remote, sans-serif; opacity: 0.9; filter: grayscale(0)}}
-body {{--ink: #000; --icon: "\\f101"; --goo: url('#goo')}}
-p::first-line {{color: var(--ink)}} p::after {{content: var(--icon)}} .goo {{filter: var(--goo)}}
 @media screen {{@supports (display: grid) {{#menu::first-line {{color: #000}}}}}}</style>
 <svg width=0 height=0><filter id=goo><feGaussianBlur stdDeviation=2 /></filter></svg>
-<h1 style="filter: url(#goo)">Hi</h1><h2 class=goo>Hi</h2><p>Hi</p>
-<ol><li value=7></ol><progress value=0.5></progress>"""
+<h1 style="filter: url(#goo)">Hi</h1><ol><li value=7></ol><progress value=0.5></progress>"""
     claims: list[Json] = [{"selector": "progress", "visible": True}, {"selector": "li", "count": 1}]
 
     verdict = await judged(calm, assertions=[*ASSERTIONS, *claims], allow_pictures=False)

@@ -98,18 +98,10 @@ _MEASURE = """(() => {
   } finally { document.adoptedStyleSheets = sheets; }
 })()"""
 # Whether the page shows a picture instead of text and boxes, by an element, a style or a font of its own. Rules are
-# read for other pseudo-elements and the parts of form fields; styles are computed for what has no rule of its own, and
-# so are the custom properties that rules use, wherever they come from. Escapes are resolved, which custom properties
-# keep as they are written. A style sheet of the network, which cannot be read, has not loaded.
+# read for other pseudo-elements and the parts of form fields; styles are computed for what has no rule of its own.
+# A style sheet of the network, which cannot be read, has not loaded.
 _HAS_PICTURES = """(() => {
-  const plain = (text) => text.replace(/\\\\(?:([0-9a-f]{1,6})\\s?|([^]))/gi, (_, code, letter) =>
-    code ? String.fromCodePoint(Math.min(parseInt(code, 16), 0x10ffff)) : letter);
-  const used = new Set(), calls = (text) => (text.match(/var\\(/gi) || []).length;
-  const named = /var\\(\\s*((?:\\\\[0-9a-f]{1,6}\\s?|\\\\[^]|[^\\s,()\\\\])+)/gi;
-  const draws = (text) => {
-    for (const [, name] of text.matchAll(named)) used.add(plain(name));
-    return /paint\\(|image-set\\(|url\\((?!["']?#)/i.test(plain(text)) || calls(plain(text)) !== calls(text);
-  };
+  const draws = (text) => /paint\\(|image-set\\(|url\\((?!"?#)/i.test(text);
   const holds = (sheet) => {
     let rules;
     try { rules = sheet.cssRules; } catch { return !/^https?:/.test(sheet.href); }
@@ -126,8 +118,7 @@ _HAS_PICTURES = """(() => {
       + 'input[type=image]') !== null
     || Array.from(fonts).some((font) => font.status === 'loaded')
     || [...document.styleSheets, ...document.adoptedStyleSheets].some(holds)
-    || document.getAnimations().some((each) => each.effect.getKeyframes().some(
-      (frame) => Object.values(frame).some((value) => draws(String(value)))))
+    || document.getAnimations().some((each) => draws(JSON.stringify(each.effect.getKeyframes())))
     || Array.from(document.querySelectorAll('*')).some((element) =>
       ['', '::before', '::after'].some((part) => {
         const style = getComputedStyle(element, part);
@@ -135,7 +126,7 @@ _HAS_PICTURES = """(() => {
             style.webkitMaskBoxImageSource, style.webkitBoxReflect]
             .some((value) => value && /url\\(|paint\\(/.test(value))
           || [style.filter, style.backdropFilter, style.clipPath].some((value) => value && draws(value));
-      }) || Array.from(used).some((name) => draws(getComputedStyle(element).getPropertyValue(name))));
+      }));
 })()"""
 
 
