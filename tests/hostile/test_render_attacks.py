@@ -53,7 +53,6 @@ IMAGE = "<img src='data:image/svg+xml,<svg xmlns=%22http://www.w3.org/2000/svg%2
 URL = "url(data:image/png;base64,AA)"
 FONT = base64.b64encode((Path(matplotlib.get_data_path()) / "fonts/ttf/STIXSizTwoSymBol.ttf").read_bytes()).decode()
 COVER = "<div style='position:fixed;inset:0;background:#ccc;pointer-events:none%s'>OK</div>"
-PART = "{content: 'OK'; position: fixed; inset: 0; background: #ccc; pointer-events: none%s}"
 
 ATTACKS: dict[str, tuple[str, str]] = {
     "is empty": ("<html></html>", "nothing_shown"),
@@ -80,35 +79,6 @@ ATTACKS: dict[str, tuple[str, str]] = {
     "covers the elements": (RIGHT + "<div style='position:fixed;inset:0;background:#ccc'>OK</div>", "partial"),
     "covers the elements by what clicks pass through": (RIGHT + COVER % "", "partial"),
     "insists that clicks pass through its cover": (RIGHT + COVER % " !important", "partial"),
-    "covers the elements by a part of another through which clicks pass": (
-        f"{RIGHT}<style>body::after {PART % ''}</style>",
-        "partial",
-    ),
-    "insists that clicks pass through a part of another": (
-        f"{RIGHT}<style>body::after {{@media all {PART % ' !important'}}}</style>",
-        "partial",
-    ),
-    "covers the elements by a part of a form field": (
-        f"{RIGHT}<progress></progress><style>progress {{appearance: none}} ::-webkit-progress-bar {PART % ''}</style>",
-        "partial",
-    ),
-    "covers the elements by what is inert": (
-        f"{RIGHT}<div inert style='position:fixed;inset:0;background:#ccc'>OK</div>",
-        "partial",
-    ),
-    "covers the elements by what a style makes inert": (
-        f"{RIGHT}<div style='position:fixed;inset:0;background:#ccc;interactivity:inert'>OK</div>",
-        "partial",
-    ),
-    "covers the elements by a part of what is inert": (
-        f"{RIGHT}<i inert></i><style>i::before {PART % ''}</style>",
-        "partial",
-    ),
-    "covers the elements by the backdrop of a popover": (
-        f"{RIGHT}<div popover=manual id=p>OK</div><style>#p::backdrop {{background: #ccc}}</style>"
-        "<script>p.showPopover()</script>",
-        "partial",
-    ),
     "has its picture behind 6,000 elements": (
         RIGHT + "<i></i>" * 6000 + "<b style='background:url(data:image/png;base64,AA)'></b>",
         "has_pictures",
@@ -235,18 +205,6 @@ async def test_an_animation_without_end_is_a_valid_page() -> None:
     verdict = await judged(moving, assertions=ASSERTIONS)
 
     assert (verdict.score, verdict.reason) == (1.0, "accepted")
-
-
-async def test_parts_and_inert_elements_that_cover_nothing_leave_elements_visible() -> None:
-    calm = f"""{RIGHT}<style>#menu::before {{content: ''; position: absolute; inset: 0; pointer-events: none}}
-#later {{position: fixed; inset: 0; opacity: 0}} #later::before {{content: 'x'; position: fixed; inset: 0}}
-#tip::backdrop {{pointer-events: none}}</style>
-<div id=later inert>Later</div><div id=aside inert style="position: fixed; top: 160px">Aside</div>
-<div popover=manual id=tip style="inset: auto; top: 150px">Tip</div><script>tip.showPopover()</script>"""
-
-    verdict = await judged(calm, assertions=ASSERTIONS[:2])
-
-    assert (verdict.score, verdict.reason, verdict.detail) == (1.0, "accepted", "assertions 1")
 
 
 async def test_styles_that_show_no_picture_and_meet_their_claims_are_paid_in_full() -> None:

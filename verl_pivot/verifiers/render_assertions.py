@@ -24,7 +24,7 @@ _LEAST_OPACITY = 0.1
 
 # Runs in an isolated world of the browser, so that the page's scripts cannot forge what it measures.
 _MEASURE = """(() => {
-  let untouchable, curtains, isHidden = false;
+  let untouchable;
   const seen = (element) => {
     let opacity = 1, veiled = false;
     for (let at = element; at; at = at.parentElement) {
@@ -46,50 +46,18 @@ _MEASURE = """(() => {
       && (element.contains(hit) || hit.contains(element) && !parts.some(holds))
       && !untouchable.some((each) => !each.contains(element) && !element.contains(each)
         && holds(each.getBoundingClientRect()))
-      && !isHidden && !curtains.some((each) => !each.contains(element))
       && element.checkVisibility({visibilityProperty: true});
     return {left: box.left, top: box.top, right: box.right, bottom: box.bottom, visible, veiled,
       text: String(element.innerText || element.value || '').slice(0, 10000),
       colour: style.color, background: style.backgroundColor};
   };
-  // A cover through which clicks pass covers too, and a page sees no change of adopted style sheets. A part, such as
-  // ::before, has no box that a script can ask for: where a rule insists on its value, nothing counts as visible.
-  const sheets = document.adoptedStyleSheets, touchable = new CSSStyleSheet(), named = new Set(['']);
-  const read = (sheet) => {
-    let rules;
-    try { rules = sheet.cssRules; } catch { isHidden ||= !/^https?:/.test(sheet.href); return; }
-    for (const rule of rules) look(rule, '');
-  };
-  const look = (rule, around) => {
-    const selector = rule.selectorText || around;
-    for (const [part] of selector.matchAll(/(?:::[-\\w]+(?:\\([^)]*\\))?)+/g)) named.add(part);
-    isHidden ||= selector.includes('::')
-      && /(?:^|[; ])(?:pointer-events|all):[^;]*!important/.test(rule.style ? rule.style.cssText : '');
-    if (rule.styleSheet) read(rule.styleSheet);
-    for (const inner of rule.cssRules || []) look(inner, selector);
-  };
-  [...document.styleSheets, ...sheets].forEach(read);
-  touchable.replaceSync(Array.from(named).map((part) => `*${part} { pointer-events: auto !important }`).join(' '));
+  // A cover through which clicks pass covers too, and a page sees no change of adopted style sheets.
+  const sheets = document.adoptedStyleSheets, touchable = new CSSStyleSheet();
+  touchable.replaceSync('* { pointer-events: auto !important }');
   document.adoptedStyleSheets = [...sheets, touchable];
   try {
-    const inert = new Set(document.querySelectorAll('[inert], [inert] *'));
-    const isInert = (element, style) => inert.has(element) || style.interactivity === 'inert';
-    untouchable = Array.from(document.querySelectorAll('*')).filter((element) => {
-      const style = getComputedStyle(element);
-      return (style.pointerEvents === 'none' || isInert(element, style))
-        && Element.prototype.checkVisibility.call(element, {visibilityProperty: true, opacityProperty: true});
-    });
-    isHidden ||= untouchable.some((element) => ['::before', '::after'].some((part) => {
-      if (!isInert(element, getComputedStyle(element))) return false;
-      const {content, position} = getComputedStyle(element, part);
-      return !/^(none|normal)$/.test(content) && /^(fixed|absolute)$/.test(position);
-    }));
-    curtains = Array.from(document.querySelectorAll(':popover-open')).filter((element) => {
-      const style = getComputedStyle(element, '::backdrop');
-      return style.display !== 'none' && (style.backgroundColor !== 'rgba(0, 0, 0, 0)'
-        || [style.backgroundImage, style.borderImageSource, style.borderStyle, style.outlineStyle, style.boxShadow,
-            style.backdropFilter].some((value) => value !== 'none'));
-    });
+    untouchable = Array.from(document.querySelectorAll('*')).filter(
+      (element) => getComputedStyle(element).pointerEvents === 'none');
     return %s.map((selector) => {
       let found;
       try { found = document.querySelectorAll(selector); } catch { return null; }
