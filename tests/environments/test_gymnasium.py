@@ -447,12 +447,14 @@ async def test_no_thread_is_left_behind() -> None:
     assert threading.active_count() <= num_threads + 1  # at most one more, of the event loop's executor
 
 
-def test_a_row_that_another_entry_refuses_leaves_no_thread() -> None:
+async def test_a_row_that_another_entry_refuses_leaves_no_thread() -> None:
     made, num_threads = counting(), threading.active_count()
 
     for _ in range(8):
+        opened = made.open({"tools": '[{"name": "buy", "parameters": {"type": "object"}}]'})
         with pytest.raises(DataError, match="brings tool 'buy'"):
-            made.open({"tools": '[{"name": "buy", "parameters": {"type": "object"}}]'})
+            async with opened:
+                pass
 
     assert threading.active_count() == num_threads
 

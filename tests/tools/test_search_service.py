@@ -121,7 +121,7 @@ async def test_answers_have_the_form_of_the_released_servers(
         ("/retrieve", {"queries": ["milk"] * 1025}, 422, "may have at most 1024 queries, but this one has 1025"),
         ("/batch_search", {"query": ["a" * 4097]}, 422, "may have at most 4096 characters, but one has 4097"),
         ("/search", {"query": " "}, 400, "the query is empty"),
-        ("/retrieve", b" " * (9 << 20), 413, "Maximum request body size"),
+        ("/retrieve", b" " * (9 << 20), 422, "8 MiB"),
     ],
 )
 async def test_a_request_that_cannot_be_answered_is_refused_in_one_sentence(

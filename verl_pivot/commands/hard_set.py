@@ -41,7 +41,8 @@ def hard_set_command(
           actor_rollout_ref.rollout.val_kwargs.do_sample=True \\
           actor_rollout_ref.rollout.val_kwargs.temperature=1.0 \\
           trainer.validation_data_dir=profile
-      verl-pivot hard-set problems.parquet --rollouts profile/pivot/0.jsonl --out hard.parquet
+      verl-pivot hard-set problems.parquet \\
+          --rollouts profile/pivot/0.jsonl --out hard.parquet
     """
     from verl_pivot.commands.progress import progress_bar
     from verl_pivot.data.files import num_rows

@@ -18,10 +18,10 @@ class CharacterTokenizer:
 
 
 def shown_to_player(text: str, max_tokens: int) -> str:
-    """A text of a tool as the player reads it; training breaks the policy's special tokens in the same way.
+    """A text of a tool as the player reads it: cut to a limit, without markers of a chat template.
 
     Args:
         text: Any text.
         max_tokens: Limit in tokens of four characters; in a longer text a note replaces the middle.
     """
-    return cut_to_tokens(without_chat_tokens(text), max_tokens * CHARACTERS_PER_TOKEN, CharacterTokenizer()).text
+    return without_chat_tokens(cut_to_tokens(text, max_tokens * CHARACTERS_PER_TOKEN, CharacterTokenizer()).text)
