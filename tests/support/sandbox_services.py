@@ -35,6 +35,8 @@ from verl_pivot.sandbox.nodes import TOKEN_VARIABLE, URLS_VARIABLE
 
 SMALL = Limits(wall_seconds=2.0, memory_bytes=128 * MIB)
 DEADLINE_SECONDS = 60.0
+_BATCH_SECONDS = 300.0
+"""Deadline of a batch of programs, which may be hundreds on two busy cores."""
 START_SECONDS = 60.0
 STOP_SECONDS = 20.0
 _LANGUAGES = """
@@ -90,7 +92,7 @@ class Service:
     def run_many(self, programs: Iterable[Program]) -> list[Result]:
         async def main() -> list[Result]:
             async with self.client() as sandbox:
-                return await sandbox.run_many(programs, deadline_seconds=DEADLINE_SECONDS)
+                return await sandbox.run_many(programs, deadline_seconds=_BATCH_SECONDS)
 
         return asyncio.run(main())
 
