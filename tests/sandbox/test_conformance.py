@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.conformance_programs import PROGRAMS
 from tests.support.sandbox_services import IS_ROOT, Kind, service
-from verl_pivot.sandbox.execution import MIB, Limits, Program, Result, Status
+from verl_pivot.sandbox.execution import MIB, Limits, Program, Result
 
 pytestmark = pytest.mark.heavy
 
@@ -19,15 +19,9 @@ STDIN = "first\nsecond\n"
 
 @functools.cache
 def results(kind: Kind) -> dict[str, Result]:
-    """{name: Result} of every program on one kind of service.
-
-    On two busy cores about one batch in four has a program of `multiprocessing` that waits for ever for its child, with
-    `zygote` alone and for a reason that is not known. So programs that timed out run once more.
-    """
+    """{name: Result} of every program on one kind of service."""
     programs = [Program(code=code, stdin=STDIN, args=("an", "argument"), limits=LIMITS) for code in PROGRAMS.values()]
-    found = dict(zip(PROGRAMS, service(kind).run_many(programs), strict=True))
-    late = {name: each for name, each in zip(PROGRAMS, programs, strict=True) if found[name].status is Status.TIMEOUT}
-    return {**found, **dict(zip(late, service(kind).run_many(late.values()), strict=True))}
+    return dict(zip(PROGRAMS, service(kind).run_many(programs), strict=True))
 
 
 def outcome(result: Result) -> tuple[object, ...]:

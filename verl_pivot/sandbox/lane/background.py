@@ -55,9 +55,23 @@ class Background:
 
     def stop_again(self, run: Run, sample: UsageSample) -> None:
         """Stop those processes of a stopped program that run nevertheless: they are new, or continued each other."""
-        if not sample.is_stopped and not run.set_frozen(is_frozen=True):
+        if sample.is_stopped:
+            run.may_be_forking = False
+        elif not run.set_frozen(is_frozen=True):
+            run.may_be_forking = True
             run.groups, run.pids = run.groups | sample.groups, sample.pids
             signal_groups(run.groups, signal.SIGSTOP)
+
+    def continue_again(self, run: Run, sample: UsageSample) -> None:
+        """Continue the processes of a running program that a stop has reached after it was over.
+
+        A process that is forking when its group is stopped hands the SIGSTOP on to its child. If the group continues
+        before the fork is done, the child stops nevertheless: SIGCONT takes back only what living processes have.
+        """
+        if run.may_be_forking:
+            if sample.has_stopped:
+                signal_groups(sample.groups, signal.SIGCONT)
+            run.may_be_forking = not sample.is_asleep
 
     def remove(self, run: Run) -> None:
         """Forget a program that has ended, or that sleeps and may go on; harmless if it was never added."""
@@ -121,6 +135,7 @@ class Background:
     def _stop(self, run: Run) -> None:
         run.pause()
         if not run.set_frozen(is_frozen=True):
+            run.may_be_forking = True
             signal_groups(run.groups, signal.SIGSTOP)
 
     def _continue(self, run: Run) -> None:

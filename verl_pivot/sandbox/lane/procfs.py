@@ -53,6 +53,8 @@ class UsageSample:
     threads, as only the state of the first is read. CPU time would show less: the kernel gives it in steps of 10 ms."""
     is_stopped: bool
     """Whether a signal has stopped every process."""
+    has_stopped: bool
+    """Whether a signal has stopped one process at least, or one has ended."""
     groups: frozenset[int]
     """Process groups."""
 
@@ -93,6 +95,7 @@ class ProcessSnapshot:
             num_threads=sum(process.num_threads for process in members),
             is_asleep=all(process.is_asleep and process.num_threads == 1 for process in members),
             is_stopped=all(process.is_stopped for process in members),
+            has_stopped=any(process.is_stopped for process in members),
             groups=frozenset(process.group for process in members) - {0, _OWN_GROUP},
         )
 

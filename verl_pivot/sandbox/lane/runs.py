@@ -82,6 +82,9 @@ class Run:
         """Whether a process has several threads, which hides whether it sleeps."""
         self.is_crowd = False
         """Whether it has so many threads or processes that they would crowd out others."""
+        self.may_be_forking = False
+        """Whether a process may still be in a fork that began before the latest stop: no look since then found all of
+        them stopped or asleep."""
         self.is_restarted = False
         """Whether this is its second start, with its whole memory limit set aside."""
         self.is_cancelled = False
@@ -94,7 +97,7 @@ class Run:
     def start(self, loop: EventLoop, process: PodProcess, *, has_proc: bool) -> None:
         """Begin in the new pod of `process`."""
         self.cpu_seconds, self.groups, self.pids, self.has_threads, self.is_crowd = 0.0, frozenset(), (), False, False
-        self.unused_seconds = 0.0
+        self.unused_seconds, self.may_be_forking = 0.0, False
         self._started_at = time.monotonic()
         self._queue_seconds = self._started_at - self.arrived_at
         self._loop, self._zygote, self._has_proc = loop, process.zygote, has_proc

@@ -228,6 +228,7 @@ class Scheduler:
             run.used_bytes = sample.memory_bytes
             self._background.stop_again(run, sample)
             return run.used_bytes
+        self._background.continue_again(run, sample)
         computed = sample.cpu_seconds - run.cpu_seconds
         run.cpu_seconds, run.used_bytes = sample.cpu_seconds, sample.memory_bytes
         run.groups, run.pids, run.has_threads = sample.groups, sample.pids, sample.num_threads > len(sample.pids)
