@@ -21,7 +21,8 @@ from verl_pivot.browser.shared import shared_browser
 from verl_pivot.commands.tables import table_console
 from verl_pivot.environments.web_environment import WebEnvironment
 from verl_pivot.tools.calls import Toolbox
-from verl_pivot.tools.toolset import RolloutTools, Toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import ToolCall
 
 TASKS = ("click-test", "click-button", "click-test-2", "enter-text", "focus-text")

@@ -23,7 +23,8 @@ from rich.table import Table
 
 from tests.support.paths import ROOT
 from verl_pivot.commands.tables import table_console
-from verl_pivot.tools.toolset import RolloutTools, Toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import Json, ToolCall
 
 SHOP = str(ROOT / "tests/support/mcp_shop.py")

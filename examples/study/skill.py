@@ -25,7 +25,8 @@ from examples.study.domains.protocol import StudyTask  # noqa: E402
 from examples.study.policy import MAX_TURN_TOKENS, MAX_TURNS, make_policy, sft_config  # noqa: E402
 from examples.study.recording import held_out_tasks  # noqa: E402
 from verl_pivot.data.actions import parse_action  # noqa: E402
-from verl_pivot.tools.toolset import RolloutTools, load_toolset  # noqa: E402
+from verl_pivot.tools.rollout_tools import RolloutTools  # noqa: E402
+from verl_pivot.tools.toolset import load_toolset  # noqa: E402
 from verl_pivot.types import Malformed, Message, Role  # noqa: E402
 
 _TOOLS = Path(__file__).parent / "tools.yaml"

@@ -24,7 +24,8 @@ from verl_pivot.data.tool_schemas import ToolSchema  # noqa: E402
 from verl_pivot.environments.spaces import action_of, plain, schema_of  # noqa: E402
 from verl_pivot.errors import ConfigError, DataError, ToolFailureError  # noqa: E402
 from verl_pivot.tools.calls import CallOutcome  # noqa: E402
-from verl_pivot.tools.toolset import RolloutTools, Toolset  # noqa: E402
+from verl_pivot.tools.rollout_tools import RolloutTools  # noqa: E402
+from verl_pivot.tools.toolset import Toolset  # noqa: E402
 from verl_pivot.types import EnvironmentReturn, ErrorKind, ToolCall, Verdict  # noqa: E402
 
 MODULE = "gymnasium:tests.support.gym_environments"

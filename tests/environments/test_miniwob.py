@@ -26,7 +26,8 @@ from verl_pivot.environments.miniwob_rows import (
 from verl_pivot.errors import BrowserError, ConfigError, DataError
 from verl_pivot.rollout.workflows import WorkflowTask, task_of
 from verl_pivot.tools.calls import CallOutcome
-from verl_pivot.tools.toolset import RolloutTools, Toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import EnvironmentReturn, ToolCall
 
 pytestmark = [needs_browser, pytest.mark.timeout(200)]

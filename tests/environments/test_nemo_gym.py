@@ -20,7 +20,8 @@ from tests.support.web_servers import running
 from verl_pivot.data.tool_schemas import name_of
 from verl_pivot.errors import ConfigError, DataError, ToolFailureError
 from verl_pivot.tools.calls import CallOutcome
-from verl_pivot.tools.toolset import RolloutTools, Toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import EnvironmentReturn, ErrorKind, Message, Role, ToolCall, Verdict
 
 PYTHON = os.environ.get("VERL_PIVOT_NEMO_GYM_PYTHON")

@@ -18,7 +18,8 @@ from tests.support.openenv_wire import SCHEMA, Recorded
 from tests.support.web_servers import running
 from verl_pivot.errors import ConfigError, DataError, ToolFailureError
 from verl_pivot.tools.calls import CallOutcome
-from verl_pivot.tools.toolset import RolloutTools, Toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import EnvironmentReturn, ErrorKind, ToolCall
 
 PYTHON = os.environ.get("VERL_PIVOT_OPENENV_PYTHON")

@@ -18,7 +18,7 @@ from verl_pivot.synthesis.director_actor import DirectorActor, DirectorActorOpti
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.workshop import Inputs
 from verl_pivot.tools.calls import Toolbox
-from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.types import Json, JsonObject
 
 TALLY = "tests.support.tallies:Tally"

@@ -11,7 +11,8 @@ from verl_pivot.configuration import configs_dir
 from verl_pivot.data.json_values import encode_json
 from verl_pivot.errors import UserCodeError
 from verl_pivot.tools.arena import arena_reward
-from verl_pivot.tools.toolset import RolloutTools, load_toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
 
 ARENA_FILE = str(configs_dir() / "tools" / "arena.yaml")

@@ -24,7 +24,8 @@ from verl_pivot.errors import ConfigError
 from verl_pivot.tools.calls import CallOutcome
 from verl_pivot.tools.mcp_connection import _session_folder
 from verl_pivot.tools.mcp_session import McpSession
-from verl_pivot.tools.toolset import RolloutTools, Toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import ErrorKind, Json, JsonObject, ToolCall
 
 pytestmark = pytest.mark.heavy  # each test starts processes

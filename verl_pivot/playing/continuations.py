@@ -25,7 +25,8 @@ from verl_pivot.rewards.principles import Fit, PrincipleSet, turn_question
 from verl_pivot.rewards.turn_labelling import Labels
 from verl_pivot.rewards.written_answers import plain_answer
 from verl_pivot.rollout.limits import RolloutLimits
-from verl_pivot.tools.toolset import RolloutTools, Toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import JsonObject, Message
 
 _MAX_DETAIL = 160

@@ -18,7 +18,7 @@ from verl_pivot.playing.player import PlayerTurn
 from verl_pivot.playing.problems import Problem
 from verl_pivot.rollout.notebook_outcome import judged_answer
 from verl_pivot.rollout.outcome import decided_outcome
-from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.types import JsonObject, Malformed, Role, Turn, Verdict
 from verl_pivot.user_code import code_error
 from verl_pivot.user_modules import load_object

@@ -19,7 +19,8 @@ from verl_pivot.playing.rewarding import Outcome, RewardFunction, check_reward_c
 from verl_pivot.playing.shown_texts import shown_to_player
 from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.rollout.observations import with_opening
-from verl_pivot.tools.toolset import RolloutTools, Toolset, load_toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import Toolset, load_toolset
 from verl_pivot.types import Message
 
 

@@ -31,7 +31,8 @@ from verl_pivot.rollout.played_notebook import PlayedNotebook
 from verl_pivot.rollout.settings import is_dumped, parse_settings
 from verl_pivot.rollout.text_difference import text_differs
 from verl_pivot.rollout.tracing import TracedToolbox, is_traced, traced_rollout
-from verl_pivot.tools.toolset import RolloutTools, load_toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import load_toolset
 from verl_pivot.types import JsonObject
 
 logger = logging.getLogger(__name__)

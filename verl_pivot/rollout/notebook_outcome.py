@@ -7,7 +7,7 @@ from typing import Any, Literal, Protocol
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.rewards.steps import AnswerScores
 from verl_pivot.rollout.outcome import decided_outcome
-from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.types import Message, Role, Turn, Verdict
 from verl_pivot.verifiers.qa import QaOptions, QaVerifier
 

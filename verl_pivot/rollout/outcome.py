@@ -3,7 +3,7 @@
 from verl_pivot.data.faults import FaultReason, fault_verdict
 from verl_pivot.data.rollout_records import StopReason
 from verl_pivot.errors import UserCodeError
-from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.types import Message, Verdict
 
 

@@ -34,7 +34,7 @@ from verl_pivot.rollout.token_record import TokenRecord
 from verl_pivot.rollout.turn_parsers import TurnParser, num_tag_pairs
 from verl_pivot.rollout.turn_sampler import NO_TOKENS, EngineReport
 from verl_pivot.rollout.workflow_prompt import ShownWorkflows, with_workflows
-from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.types import EnvironmentReturn, ErrorKind, JsonObject, Malformed, Message, Role, ToolCall, Verdict
 
 logger = logging.getLogger(__name__)

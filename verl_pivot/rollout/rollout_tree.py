@@ -17,7 +17,7 @@ from verl_pivot.rollout.tool_rollout import ToolRollout
 from verl_pivot.rollout.tree_search import search
 from verl_pivot.rollout.tree_search_settings import ScoredBy, TreeSearchSettings
 from verl_pivot.rollout.workflows import RankedWorkflows
-from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.types import JsonObject
 
 logger = logging.getLogger(__name__)

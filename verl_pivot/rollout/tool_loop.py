@@ -24,7 +24,8 @@ from verl_pivot.rollout.turn_parsers import HermesParser, TagParser, TurnParser,
 from verl_pivot.rollout.workflow_prompt import ranked_of
 from verl_pivot.rollout.workflow_settings import SECTION
 from verl_pivot.rollout.workflows import RankedWorkflows
-from verl_pivot.tools.toolset import RolloutTools, load_toolset
+from verl_pivot.tools.rollout_tools import RolloutTools
+from verl_pivot.tools.toolset import load_toolset
 
 _Played: TypeAlias = TurnRewardOutput | list[TurnRewardOutput]
 """Row of a rollout, or rows of one that an environment drives; an empty list if no token was sampled."""

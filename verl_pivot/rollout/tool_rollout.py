@@ -20,7 +20,7 @@ from verl_pivot.rollout.turn_sampler import SampledTurn, TurnSampler
 from verl_pivot.rollout.workflow_prompt import ShownWorkflows, shown_workflows, with_workflows
 from verl_pivot.rollout.workflows import RankedWorkflows
 from verl_pivot.tools.calls import Toolbox
-from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
 _MESSAGE_TOKENS = 32

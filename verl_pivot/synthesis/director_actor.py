@@ -28,7 +28,7 @@ from verl_pivot.synthesis.rollouts import POLICY
 from verl_pivot.synthesis.steps import make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
-from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.types import JsonObject, Malformed, Message, Role, Trajectory
 from verl_pivot.validation import Options
 

@@ -22,7 +22,7 @@ from verl_pivot.synthesis.rejection import FewestCallsOptions, fewest_calls
 from verl_pivot.synthesis.steps import ChooseStep, choose_step, make_step
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.tools.contract import AchievedTask
-from verl_pivot.tools.toolset import RolloutTools
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.types import JsonObject, Malformed, Message, Role, ToolCall, Trajectory
 from verl_pivot.validation import Options
 

@@ -12,8 +12,8 @@ from verl_pivot.quality.registry import make_filter
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.steps import CheckStep, check_step
 from verl_pivot.synthesis.workshop import Workshop
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.tools.tool_response import is_same_result
-from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import Json, JsonObject, Role, Trajectory, Verdict
 from verl_pivot.validation import Options
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from verl_pivot.data.answered_calls import AnsweredCall
 from verl_pivot.data.json_values import encode_json, equal
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.tools.tool_response import is_same_result, without_told_seconds
-from verl_pivot.tools.toolset import RolloutTools
 from verl_pivot.types import Json, JsonObject
 
 _MAX_SHOWN = 160

@@ -17,8 +17,9 @@ from verl_pivot.data.json_values import encode_json
 from verl_pivot.errors import PivotError
 from verl_pivot.tools.calls import CallOutcome
 from verl_pivot.tools.http_service import UnanswerableRequestError, decoded_body, json_answer, make_app
+from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.tools.tool_server_wire import ActionBody, ObservedAnswer, WireObservation
-from verl_pivot.tools.toolset import RolloutTools, Toolset
+from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import ErrorKind, JsonObject, Malformed, ToolCall
 
 logger = logging.getLogger(__name__)
