@@ -1,5 +1,6 @@
 """Settings of the suite: some tests on demand only, tests of one file in one process, at most two launches at once."""
 
+import gc
 import io
 import os
 import pickle
@@ -137,6 +138,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item.add_marker(pytest.mark.flaky(reruns=1))
     ranks = {group: rank for rank, group in enumerate(dict.fromkeys((*_GROUPS.values(), *LONGEST)))}
     items.sort(key=lambda item: ranks.get(_group(item.nodeid), len(ranks)))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Take what the test files have imported out of every later garbage collection: each would go through all of it."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Let Python free at its end what was taken out, as libraries that count their objects expect."""
+    gc.unfreeze()
 
 
 @pytest.hookimpl(optionalhook=True)
