@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 
-from tests.support.web import needs_browser
+from tests.support.web import needs_browser, one_browser
 from tests.support.web_servers import running
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.browser.shared import opened_page
 from verl_pivot.browser.web_page import WebPage
 from verl_pivot.errors import PageError
 
-pytestmark = [needs_browser, pytest.mark.timeout(300)]
+pytestmark = [needs_browser, one_browser, pytest.mark.timeout(300)]
 
 SETTINGS = BrowserSettings(hosts=("127.0.0.1",))
 FIRST = """<a href=%s>go</a><form action=/late><input name=q></form><script>

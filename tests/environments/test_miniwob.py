@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow.parquet
 import pytest
 
-from tests.support.web import needs_browser
+from tests.support.web import needs_browser, one_browser
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.browser.shared import opened_page, shared_browser
 from verl_pivot.environments.browser_source import BrowserEntry, BrowserSource
@@ -30,7 +30,7 @@ from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import EnvironmentReturn, ToolCall
 
-pytestmark = [needs_browser, pytest.mark.timeout(200)]
+pytestmark = [needs_browser, one_browser, pytest.mark.timeout(200)]
 
 
 def miniwob(**options: Any) -> Toolset:

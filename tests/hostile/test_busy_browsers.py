@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import below
-from tests.support.web import needs_browser
+from tests.support.web import needs_browser, one_browser
 from verl_pivot.browser.browser_process import BrowserProcess
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.browser.shared import opened_page, shared_browser
 from verl_pivot.browser.web_page import WebPage
 from verl_pivot.errors import BrowserError, PageError
 
-pytestmark = [needs_browser, pytest.mark.timeout(900)]
+pytestmark = [needs_browser, one_browser, pytest.mark.timeout(900)]
 
 SETTINGS = BrowserSettings(memory_mib=700, start_seconds=300.0)
 PATIENT = PageSettings(width=400, height=300, action_seconds=240.0)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.processes import below
-from tests.support.web import needs_browser
+from tests.support.web import needs_browser, one_browser
 from verl_pivot.browser.page_events import MOST_INTERRUPTIONS, MOST_REFUSED
 from verl_pivot.browser.page_text import MAX_DEPTH
 from verl_pivot.browser.settings import BrowserSettings, PageSettings
 from verl_pivot.browser.shared import opened_page, shared_browser
 from verl_pivot.errors import BrowserError, PageError
 
-pytestmark = [needs_browser, pytest.mark.timeout(300)]
+pytestmark = [needs_browser, one_browser, pytest.mark.timeout(300)]
 
 SETTINGS = BrowserSettings()
 PAGE = PageSettings(width=400, height=300, action_seconds=8.0)
@@ -57,11 +57,12 @@ async def healthy_after(html: str) -> tuple[str, float]:
     """(text of a page, seconds that it took); the same browser must run before and after."""
     host = await shared_browser(SETTINGS)
     assert await seen(BUTTON) == '[1] button "OK"'
+    num_started = host.num_started
     began = time.monotonic()
     text = await seen(html)
     seconds = time.monotonic() - began
     assert await seen(BUTTON) == '[1] button "OK"'
-    assert host.num_started == 1
+    assert host.num_started == num_started
     assert host.current is not None
     assert host.current.num_open == 0
     return text, seconds
@@ -151,6 +152,7 @@ async def test_a_browser_that_is_killed_costs_its_own_pages_and_is_replaced() ->
     host = await shared_browser(SETTINGS)
     async with opened_page(PAGE, SETTINGS) as first, opened_page(PAGE, SETTINGS) as second:
         await first.show(BUTTON)
+        num_started = host.num_started
         assert host.current is not None
         host.current.kill()
         for page in (first, second):
@@ -158,7 +160,7 @@ async def test_a_browser_that_is_killed_costs_its_own_pages_and_is_replaced() ->
                 await page.show(BUTTON)
 
     assert await seen(BUTTON) == '[1] button "OK"'
-    assert host.num_started == 2
+    assert host.num_started == num_started + 1
 
 
 async def test_a_browser_that_stands_still_counts_as_dead(monkeypatch: pytest.MonkeyPatch) -> None:

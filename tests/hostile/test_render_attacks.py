@@ -18,10 +18,11 @@ from tests.support.factories import make_turn
 from tests.support.fake_judge import FakeJudge, judging
 from tests.support.paths import ROOT
 from tests.support.rendering import needs_browser
+from tests.support.web import one_browser
 from verl_pivot.types import Json, JsonObject, Message, Role, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-pytestmark = needs_browser
+pytestmark = [needs_browser, one_browser]
 PAGE = ROOT / "docs" / "verifier_attacks.md"
 RIGHT = """<style>body {margin: 0} #menu, #text {position: absolute; top: 20px; height: 100px}
 #menu {left: 20px; width: 100px; background: #ff0000} #text {left: 150px; width: 120px;

@@ -46,12 +46,21 @@ def test_groups_that_the_update_does_not_see_are_told() -> None:
     )
 
 
-def test_a_long_trial_shows_a_few_steps_and_the_last() -> None:
-    steps = "".join(f"step:{number} - critic/score/mean:0.5\n" for number in range(1, 36))
+def steps_said(num_steps: int, seconds_of_step: float) -> list[int]:
+    """Steps that get a line."""
+    report = TrialReport()
+    report.read(f"Total training steps: {num_steps}", 0.0)
+    logged = {step: f"step:{step} - critic/score/mean:0.5" for step in range(1, num_steps + 1)}
+    return [step for step, line in logged.items() if report.read(line, seconds_of_step * step)]
 
-    said = printed("Total training steps: 35\n" + steps)
 
-    assert [line.split(":")[0].split("step ")[1] for line in said] == ["9 of 35", "18 of 35", "27 of 35", "35 of 35"]
+def test_a_long_trial_shows_the_first_step_a_few_and_the_last() -> None:
+    assert steps_said(35, 1.0) == [1, 9, 18, 27, 35]
+
+
+def test_no_trial_is_silent_about_its_steps_for_much_more_than_a_minute() -> None:
+    assert steps_said(40, 7.0) == [1, 10, 19, 20, 29, 30, 39, 40]
+    assert steps_said(8, 61.0) == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def failure(log: str) -> str:

@@ -1,5 +1,6 @@
 """Lines of a launch's log -> the few lines that a trial with `+local=cpu` prints."""
 
+import math
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -9,8 +10,10 @@ from verl_pivot.local.console_log import LoggedStep, logged_steps
 
 LOG_NAME = "launch.log"
 """Name of the full log, in the folder of the launch."""
-MAX_STEP_LINES = 4
-"""Maximum number of steps that get a line: the last one, and others at equal distances before it."""
+STEP_LINES = 4
+"""Number of steps at equal distances, the last one among them, that get a line; so does the first step."""
+SILENT_SECONDS = 60.0
+"""Seconds after the line of a step after which any step gets one."""
 ON_THE_CLUSTER = (
     "On the cluster: the same command without +local=cpu, with trainer.nnodes and trainer.n_gpus_per_node of your "
     "machines, and trainer.save_freq."
@@ -59,6 +62,8 @@ class TrialReport:
     def __init__(self) -> None:
         self._num_phases = 0
         self._num_steps: int | None = None
+        self._step_said = -math.inf
+        """Seconds from the beginning of the launch to the last line of a step."""
         self._tail: list[str] = []
         self._memory: re.Match[str] | None = None
         self.moments: dict[str, float] = {}
@@ -81,7 +86,7 @@ class TrialReport:
         self._memory = _MEMORY_FULL.match(line) or self._memory
         if match := _NUM_STEPS.search(line):
             self._num_steps = int(match[1])
-        said = self._phase(line, seconds) or self._step(line)
+        said = self._phase(line, seconds) or self._step(line, seconds)
         return said and f"{seconds:5.0f} s  {said}"
 
     def read_new(self, log: BinaryIO, seconds: float) -> Iterator[str]:
@@ -127,20 +132,22 @@ class TrialReport:
                 return said.format(*match.groups())
         return None
 
-    def _step(self, line: str) -> str | None:
-        return next((said for step in logged_steps(line) if (said := self._say(step))), None)
+    def _step(self, line: str, seconds: float) -> str | None:
+        return next((said for step in logged_steps(line) if (said := self._say(step, seconds))), None)
 
-    def _say(self, step: LoggedStep) -> str | None:
+    def _say(self, step: LoggedStep, seconds: float) -> str | None:
         if not step.is_training:
             return f"validation {_validation(step)}" if step.number == 0 else None
-        if self._num_steps is not None and not _is_shown(step.number, self._num_steps):
+        is_silent = seconds - self._step_said >= SILENT_SECONDS
+        if self._num_steps is not None and not is_silent and not _is_shown(step.number, self._num_steps):
             return None
+        self._step_said = seconds
         of = "" if self._num_steps is None else f" of {self._num_steps}"
         return f"step {step.number}{of}: {_training(step.metrics)}"
 
 
 def _is_shown(step: int, num_steps: int) -> bool:
-    shown = min(num_steps, MAX_STEP_LINES)
+    shown = min(num_steps, STEP_LINES)
     return step in {-(-num_steps * part // shown) for part in range(1, shown + 1)}
 
 
