@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(LAUNCH_SECONDS + 200), needs
 TOOLS = configs_dir() / "tools" / "miniwob.yaml"
 
 
-async def test_a_policy_that_was_taught_to_click_solves_miniwob_until_a_kill_that_leaves_no_process(tmp_path: Path) -> None:
+async def test_a_policy_that_was_taught_to_click_solves_miniwob_and_a_kill_leaves_no_process(tmp_path: Path) -> None:
     episodes = miniwob_problems(["click-test"], range(4))
     rows = [miniwob_row(each, "Click the button.", index) for index, each in enumerate(episodes)]
     loop = make_loop([call("click", number=2)], f"pivot.rollout.tools={TOOLS}", "data.max_prompt_length=2048")
