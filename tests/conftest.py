@@ -1,19 +1,16 @@
 """Settings of the suite: some tests on demand only, tests of one file in one process, at most two launches at once."""
 
 import gc
-import io
 import os
-import pickle
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import TextIO
 
 import pytest
 from hypothesis import settings
-from omegaconf import DictConfig, ListConfig, OmegaConf
 
+from tests.support.composing_once import compose_once
 from tests.support.paths import ROOT
 from verl_pivot.local.environment import activate_shims
 
@@ -35,22 +32,7 @@ settings.register_profile("suite", deadline=None, derandomize=True)  # `make soa
 settings.register_profile("soak", deadline=None, max_examples=2_000)
 settings.load_profile("suite")
 
-_read_file = OmegaConf.load
-_pickles: dict[str, bytes] = {}
-"""{text of a YAML file: its pickled configuration}"""
-
-
-def _load_once(file_: str | Path | TextIO) -> DictConfig | ListConfig:
-    """What OmegaConf.load returns, with each text parsed once: a composed launch reads 30 files, always the same."""
-    if isinstance(file_, str | Path):
-        return _read_file(file_)
-    text = file_.read()
-    if text not in _pickles:
-        _pickles[text] = pickle.dumps(_read_file(io.StringIO(text)))  # type: ignore[arg-type]  # it needs no more
-    return pickle.loads(_pickles[text])  # type: ignore[no-any-return]
-
-
-OmegaConf.load = staticmethod(_load_once)  # type: ignore[method-assign]
+compose_once()
 
 LAUNCHES = (
     (

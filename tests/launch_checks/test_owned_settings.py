@@ -100,16 +100,18 @@ def test_a_method_and_a_router_alone_set_nothing_in_vain(method: str) -> None:
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("section", VOID_SECTIONS)
 def test_every_key_of_a_void_section_is_refused_with_its_remedy(method: str, section: str) -> None:
-    config = composed(method)
+    config = composed(method).copy()
     (setting,) = (each for each in OWNED_SETTINGS if each.key == section and method in each.parts)
     keys = list(default_keys(section))
     assert keys
 
     for key in keys:
-        changed, value = config.copy(), other_value(OmegaConf.select(verl_defaults(), key))
-        OmegaConf.update(changed, key, value, force_add=True)
+        default = OmegaConf.select(verl_defaults(), key)
+        value = other_value(default)
+        OmegaConf.update(config, key, value, force_add=True)
         with pytest.raises(ConfigError) as caught:
-            check_owned_settings(changed, [method], [])
+            check_owned_settings(config, [method], [])
+        OmegaConf.update(config, key, default, force_add=True)
         assert str(caught.value) == f"{key}={value} {setting.effect}: {setting.remedy}"
 
 
