@@ -30,7 +30,7 @@ from verl_pivot.tools.rollout_tools import RolloutTools
 from verl_pivot.tools.toolset import Toolset
 from verl_pivot.types import EnvironmentReturn, ToolCall
 
-pytestmark = [needs_browser, one_browser, pytest.mark.timeout(200)]
+pytestmark = [needs_browser, pytest.mark.timeout(200)]
 
 
 def miniwob(**options: Any) -> Toolset:
@@ -54,6 +54,7 @@ def text(outcome: CallOutcome) -> str:
     return outcome.observation.text
 
 
+@one_browser
 async def test_the_right_button_is_rewarded_and_the_wrong_one_punished_without_decay_by_time() -> None:
     for number, reward, reason in ((2, 1.0, "solved"), (5, -1.0, "failed")):
         async with miniwob().open(of("click-button")) as tools:
@@ -68,6 +69,7 @@ async def test_the_right_button_is_rewarded_and_the_wrong_one_punished_without_d
             assert "the task has ended" in text(await take(tools, "click", number=number))
 
 
+@one_browser
 async def test_a_seed_is_a_problem_and_all_rollouts_of_a_row_have_the_same() -> None:
     async with (
         miniwob().open(of("enter-text", 1)) as one,
@@ -77,11 +79,13 @@ async def test_a_seed_is_a_problem_and_all_rollouts_of_a_row_have_the_same() -> 
         assert one.opening == same.opening != other.opening
 
 
+@one_browser
 async def test_an_episode_that_is_given_up_has_the_reward_of_time_that_ran_out() -> None:
     async with miniwob().open(of("click-button")) as tools:
         assert await tools.score(None) == EnvironmentReturn(score=-1.0, reason="environment_unfinished")
 
 
+@one_browser
 async def test_a_reward_that_is_no_number_is_that_of_a_failure() -> None:
     async with miniwob().open(of("bisect-angle")) as tools:
         (environment,) = tools._environments
@@ -93,6 +97,7 @@ async def test_a_reward_that_is_no_number_is_that_of_a_failure() -> None:
         assert await tools.score(None) == EnvironmentReturn(score=-1.0, reason="failed")
 
 
+@one_browser
 async def test_a_mistake_is_a_sentence_and_the_episode_goes_on() -> None:
     async with miniwob().open(of("click-button")) as tools:
         assert "the number 99 is not in the observation" in text(await take(tools, "click", number=99))
@@ -101,6 +106,7 @@ async def test_a_mistake_is_a_sentence_and_the_episode_goes_on() -> None:
         assert text(await take(tools, "click", number=2)) == "The task has ended: solved."
 
 
+@one_browser
 async def test_a_browser_that_dies_masks_its_own_rollouts_and_the_next_one_has_a_fresh_one() -> None:
     toolset = miniwob()
     async with toolset.open(of("click-button")) as tools:
@@ -139,6 +145,7 @@ def test_the_users_message_of_a_row_is_the_sentence_alone_by_which_workflows_are
     assert task_of(prompt, row) == WorkflowTask(goal=SENTENCE)
 
 
+@one_browser
 async def test_an_opening_tells_the_task_unless_the_prompt_does() -> None:
     row = miniwob_row(BUTTON, SENTENCE, 0)
     prompts: list[Any] = [row["prompt"], json.dumps(row["prompt"]), [{"role": "user", "content": "Do the task."}], None]
@@ -151,6 +158,7 @@ async def test_an_opening_tells_the_task_unless_the_prompt_does() -> None:
     assert openings == [shown, shown, f"Task: {SENTENCE}", f"Task: {SENTENCE}"]
 
 
+@one_browser
 async def test_an_episode_begins_after_its_page_has_loaded(tmp_path: Path) -> None:
     shutil.copytree(pages_folder(), tmp_path, dirs_exist_ok=True)
     page_file = tmp_path / "miniwob" / "click-button.html"
@@ -162,6 +170,7 @@ async def test_an_episode_begins_after_its_page_has_loaded(tmp_path: Path) -> No
         assert await begun_sentence(page, *BUTTON) == SENTENCE
 
 
+@one_browser
 async def test_sentences_are_those_of_the_episodes() -> None:
     assert await read_sentences([BUTTON, MiniwobProblem("enter-text", 1)]) == [
         SENTENCE,
@@ -204,6 +213,7 @@ def test_a_task_that_does_not_exist_is_refused() -> None:
         miniwob().open(of("../core/core"))
 
 
+@one_browser
 async def test_pages_of_a_folder_are_opened_by_the_rows_address_and_others_are_not(tmp_path: Any) -> None:
     tmp_path.chmod(0o755)
     (tmp_path / "index.html").write_text("<a href=next.html>next</a> <a href='http://evil.example/'>out</a>")

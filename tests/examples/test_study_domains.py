@@ -3,6 +3,7 @@
 import json
 import random
 from collections import Counter
+from collections.abc import Iterator
 
 import pytest
 
@@ -11,6 +12,7 @@ from examples.study.domains.protocol import Clerk, StudyTask, family_of
 from examples.study.domains.shell import _read_snapshot
 from examples.study.recording import LESSONS_USUAL, held_out_tasks, record, record_all, tasks_of
 from tests.support.paths import ROOT
+from tests.support.sandbox_services import use_service
 from verl_pivot.data.turns import turns
 from verl_pivot.errors import DataError
 from verl_pivot.sandbox.execution import Result, Status
@@ -27,6 +29,14 @@ FAULTY = {
     "shell": ("move",),
 }
 """{domain: families of training in which its fault is possible}"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandbox() -> Iterator[None]:
+    """The suite's service, instead of one that each event loop would start."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use_service(monkeypatch)
+        yield
 
 
 def make_tasks(group: str, number: int, *, held_out: bool = False) -> list[StudyTask]:

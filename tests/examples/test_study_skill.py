@@ -1,7 +1,7 @@
 """The study's evaluation in one process: an expert solves all, a careless clerk fails where a fault is possible."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 
@@ -13,7 +13,16 @@ from examples.study.domains.known import GROUPS  # noqa: E402
 from examples.study.domains.protocol import Clerk  # noqa: E402
 from examples.study.recording import held_out_tasks  # noqa: E402
 from examples.study.skill import PlayedTask, play, skill_lines  # noqa: E402
+from tests.support.sandbox_services import use_service  # noqa: E402
 from verl_pivot.types import Malformed, Message, Role  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandbox() -> Iterator[None]:
+    """The suite's service, instead of one that each event loop would start."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use_service(monkeypatch)
+        yield
 
 
 class ClerkPlayer:

@@ -1,6 +1,7 @@
 """The example zerotir: its transcripts, their form in the agent loop, its tokens and its command."""
 
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,17 @@ from examples.zerotir.run import make_training  # noqa: E402
 from examples.zerotir.training import MAX_OBSERVATION_TOKENS, MAX_RESPONSE_TOKENS, MAX_TURN_TOKENS  # noqa: E402
 from examples.zerotir.transcripts import MAX_RUNS, OBSERVED, OUTPUT, record_transcripts  # noqa: E402
 from tests.support.composing import checked_config  # noqa: E402
+from tests.support.sandbox_services import use_service  # noqa: E402
 from tests.support.scripted_engine import Said, make_loop, row  # noqa: E402
 from verl_pivot.types import Trajectory  # noqa: E402
+
+
+@pytest.fixture(scope="module", autouse=True)
+def sandbox() -> Iterator[None]:
+    """The suite's service, instead of one that each event loop would start."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        use_service(monkeypatch)
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.support.web import one_browser
 from verl_pivot.types import Json, JsonObject, Message, Role, Verdict
 from verl_pivot.verifiers.registry import get_verifier
 
-pytestmark = [needs_browser, one_browser]
+pytestmark = needs_browser
 PAGE = ROOT / "docs" / "verifier_attacks.md"
 RIGHT = """<style>body {margin: 0} #menu, #text {position: absolute; top: 20px; height: 100px}
 #menu {left: 20px; width: 100px; background: #ff0000} #text {left: 150px; width: 120px;
@@ -179,6 +179,7 @@ async def judged(html: str, **options: Json) -> Verdict:
     return await get_verifier("render", given)(writing(html), make_turn(expert=writing(RIGHT)))
 
 
+@one_browser
 async def test_the_page_that_was_asked_for_is_paid_in_full() -> None:
     verdict = await judged(RIGHT, assertions=ASSERTIONS)
 
@@ -186,6 +187,7 @@ async def test_the_page_that_was_asked_for_is_paid_in_full() -> None:
 
 
 @pytest.mark.parametrize(("html", "reason"), ATTACKS.values(), ids=ATTACKS)
+@one_browser
 async def test_a_page_gains_nothing_by_anything_but_what_was_asked_for(html: str, reason: str) -> None:
     verdict = await judged(html, assertions=ASSERTIONS, allow_pictures=False)
 
@@ -200,6 +202,7 @@ def test_the_page_shows_the_attacks() -> None:
     assert [name for name, (_, reason) in ATTACKS.items() if f"| {name} | `{reason}` |" not in page] == []
 
 
+@one_browser
 async def test_an_animation_without_end_is_a_valid_page() -> None:
     moving = RIGHT + "<style>@keyframes go {to {left: 40px}} #menu {animation: go 0.2s infinite}</style>"
 
@@ -208,6 +211,7 @@ async def test_an_animation_without_end_is_a_valid_page() -> None:
     assert (verdict.score, verdict.reason) == (1.0, "accepted")
 
 
+@one_browser
 async def test_styles_that_show_no_picture_and_meet_their_claims_are_paid_in_full() -> None:
     calm = f"""{RIGHT}<link rel=stylesheet href="https://cdn.example/x.css">
 <style>@import url("https://fonts.example/x.css"); @namespace svg url("http://www.w3.org/2000/svg");
@@ -224,6 +228,7 @@ body {{font-family: remote, sans-serif; opacity: 0.9; filter: grayscale(0)}}
 
 
 @pytest.mark.parametrize("visible", [True, False])
+@one_browser
 async def test_an_element_behind_a_mask_counts_neither_as_visible_nor_as_invisible(visible: bool) -> None:
     masked = f"{RIGHT}<style>#menu {{mask-image: linear-gradient(#000, #000)}}</style>"
 
@@ -248,6 +253,7 @@ BOXES = {(20, 20, 120, 120): (255, 0, 0), (150, 20, 270, 120): (0, 0, 255)}
 DRAWN = RIGHT.replace("Menu", "").replace("Hello", "")
 
 
+@one_browser
 async def test_likeness_is_paid_for_the_look_alone_also_to_a_page_that_draws_the_reference() -> None:
     reference = png(BOXES)
     drawing = f"<body style='margin:0'><img src='data:image/png;base64,{reference}'></body>"
@@ -277,6 +283,7 @@ def options_of(judge: FakeJudge) -> JsonObject:
     }  # fmt: skip
 
 
+@one_browser
 async def test_a_judge_sees_pictures_and_no_word_of_the_page_and_an_invalid_page_is_0_without_it(key: None) -> None:
     def graded(outside: str, inside: list[str]) -> Json:
         return {"reason": "calm", "points": 10 if "ten points" in outside + str(inside) else 5}
@@ -300,6 +307,7 @@ async def test_a_judge_sees_pictures_and_no_word_of_the_page_and_an_invalid_page
 
 
 @pytest.mark.parametrize("picture", ["<canvas id=c></canvas>", f"<b id=c style='background:{URL}'>x</b>"])
+@one_browser
 async def test_a_picture_that_is_gone_before_the_last_screenshot_is_refused_before_the_judge_sees_it(
     picture: str, key: None
 ) -> None:
@@ -320,12 +328,14 @@ def test_a_judge_that_has_seen_a_page_is_not_shown_it_again_after_a_resume(key: 
     assert len(server.requests) == 2
 
 
+@one_browser
 async def test_a_judge_that_is_down_decides_nothing(key: None) -> None:
     verdict = await judged(RIGHT, judge=options_of(FakeJudge(url="http://127.0.0.1:9/v1")))
 
     assert (verdict.score, verdict.reason) == (None, "judge_failed")
 
 
+@one_browser
 async def test_pages_that_hang_wait_for_each_other_and_are_still_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control page of one word, rendered afterwards, must measure the machine's speed and not the queue."""
     monkeypatch.setattr("verl_pivot.verifiers.render_page._pages_at_once", lambda: 1)
@@ -336,6 +346,7 @@ async def test_pages_that_hang_wait_for_each_other_and_are_still_refused(monkeyp
     assert [verdict.reason for verdict in verdicts] == ["invalid_page"] * 3
 
 
+@one_browser
 async def test_what_no_tokenizer_takes_is_written_in_words() -> None:
     loud = RIGHT + r"<script>console.error('half \ud800'); throw Error('\udfff')</script>"
 
