@@ -184,9 +184,10 @@ def test_h34_nor_in_what_a_session_can_read(kind: Kind) -> None:
 def test_h34_the_search_does_find_what_is_there(tmp_path: object) -> None:
     secret = "canary-" + "0" * 32
     os.makedirs(f"{tmp_path}/{secret}")
+    without_others = ("bwrap", "--dev-bind", "/", "/", "--unshare-pid", "--proc", "/proc", "--")
 
     run = subprocess.run(
-        [sys.executable, "-c", SEARCH, CANARY, str(tmp_path)],
+        [*without_others, sys.executable, "-c", SEARCH, CANARY, str(tmp_path)],
         env={"SECRET": secret},
         capture_output=True,
         text=True,
