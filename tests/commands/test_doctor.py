@@ -41,7 +41,7 @@ def test_without_user_namespaces_the_sandbox_check_fails_with_a_remedy_and_other
             *("plugin in this process", "hooks of verl", "configs", "plugin in a Ray worker", "rollout engine"),
         )
     ]
-    assert "ok   versions: verl 0.9.1" in done.stdout
+    assert ", verl 0.9.1, " in done.stdout
     assert "WARNING" not in done.stderr
 
 
