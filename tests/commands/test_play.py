@@ -24,6 +24,7 @@ from tests.support.paths import ROOT
 from verl_pivot.cli import app
 from verl_pivot.data.actions import read_turn
 from verl_pivot.data.trajectories import read_trajectories
+from verl_pivot.data.turns import turns
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.playing.endpoint_player import read_answer
 from verl_pivot.types import JsonObject, Malformed, ToolCall
@@ -169,6 +170,24 @@ def test_conversations_import_again_as_they_stand(shop: str, tmp_path: Path, nam
     assert (provenance["reward"], provenance["split_by"]) == (1.0, "problems-1")
 
 
+def test_a_turn_that_cannot_be_read_is_not_the_experts_and_a_row_of_such_turns_alone_is_refused(
+    shop: str, tmp_path: Path
+) -> None:
+    out, imported = tmp_path / "played.jsonl", tmp_path / "trajectories.jsonl"
+    rows = write_rows(tmp_path / "rows.jsonl", 2)
+    unreadable = said("<tool_call>\n{")
+
+    with chat_server([unreadable, *ORDERED, said("So", end="length", tokens=4)]) as server:
+        done = play(shop, "--openai", server.url, "--rows", rows, "--out", out, "--concurrency", "1")
+    read = CliRunner().invoke(app, ["import", str(out), "--outcome", "all", "--out", str(imported)])
+
+    assert (done.exit_code, read.exit_code) == (0, 0), done.output + read.output
+    assert [row["expert_turns"] for row in lines(out)] == [[1, 2], []]
+    (trajectory,) = read_trajectories(imported)
+    assert [turn.index for turn in turns(trajectory)] == [1, 2]
+    assert "no_action" in read.output
+
+
 def test_rows_are_played_at_once_and_each_sample_has_a_seed(shop: str, tmp_path: Path) -> None:
     rows, out = write_rows(tmp_path / "rows.jsonl", 6), tmp_path / "played.jsonl"
 
@@ -223,6 +242,7 @@ def test_the_model_reads_its_mistake_and_goes_on(
     read = row["messages"][2]
     assert observation in read["content"]
     assert read["role"] == ("user" if kind == "malformed_call" else "tool")
+    assert row["expert_turns"] == ([1, 2] if kind == "malformed_call" else "all")
     assert server.requests[1]["messages"][2]["content"] == read["content"]  # type: ignore[index, call-overload]
 
 
@@ -263,6 +283,7 @@ def test_limits_are_those_of_training(
     (row,) = lines(out)
     assert (row["rollout"]["stop_reason"], len(row["rollout"]["turn_tokens"])) == (stop_reason, num_turns)
     assert row["verdict"]["reason"] == "no_answer"
+    assert row["expert_turns"] == ([] if "So" in json.dumps(row["messages"]) else "all")
 
 
 def test_calls_of_a_turn_do_not_begin_after_the_wall_clock_ran_out(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -20,7 +21,7 @@ from verl_pivot.rollout.observed_turn import (
     unread_mistake,
 )
 from verl_pivot.tools.calls import Toolbox
-from verl_pivot.types import ErrorKind, Message
+from verl_pivot.types import ErrorKind, Message, Role
 
 OnMessage = Callable[[Message], None]
 """Function that gets each message of a conversation as it comes."""
@@ -77,6 +78,33 @@ class PlayedConversation:
         if self.num_trims:
             return sum(turn.num_tokens for turn in self.turns)
         return _num_response_tokens(self.turns)
+
+    @property
+    def action_turns(self) -> tuple[int, ...]:
+        """Positions among `turns` of the actions: turns that ended, could be read, and hold a call or an answer."""
+        retried = {call.turn for each in self.observed for call in each.calls if call.error_kind is ErrorKind.NO_ACTION}
+        last = len(self.turns) - 1
+        return tuple(
+            index
+            for index, turn in enumerate(self.turns)
+            if turn.ended and turn.is_readable and index not in retried and not (index == last and self.unread)
+        )
+
+    @property
+    def expert_turns(self) -> tuple[int, ...] | Literal["all"]:
+        """Positions among the assistant messages from which actions can be learned: those of the prompt, and actions.
+
+        A message that holds several turns (Search-R1) is left out unless all of them are actions.
+        """
+        actions = self.action_turns
+        if len(actions) == len(self.turns):
+            return "all"
+        begin, num_written = (
+            sum(message.role is Role.ASSISTANT for message in messages)
+            for messages in (self.messages[: self.num_prompt_messages], self.messages[self.num_prompt_messages :])
+        )
+        is_turn_by_turn = num_written == len(self.turns)
+        return (*range(begin), *(begin + index for index in actions if is_turn_by_turn))
 
     def record(self, prompt_id: str) -> RolloutRecord:
         """The rollout record that training keeps; tokens of observations are estimated from their characters."""

@@ -36,12 +36,14 @@ class PlayedProblem:
     def as_dict(self) -> JsonObject:
         """Columns of a trajectory as importers read them, with the verdict and the record of the rollout."""
         metadata = self.problem.columns.get("metadata") or {}
+        chosen = self.played.expert_turns
         return {
             "id": self.id,
             "task_id": self.problem.id,
             "trial": self.sample,
             "messages": [message.as_dict() for message in self.played.messages],
             "tools": list(self.tools),
+            "expert_turns": chosen if chosen == "all" else list(chosen),
             "metadata": decode_json(metadata) if isinstance(metadata, str) else metadata,
             "passed": self.outcome.passed,
             "reward": self.outcome.reward,

@@ -9,7 +9,6 @@ from verl_pivot.data.json_values import as_object, decode_json
 from verl_pivot.data.turns import with_split_key
 from verl_pivot.engines.chat import ChatAnswer
 from verl_pivot.errors import ConfigError, UserCodeError
-from verl_pivot.playing.conversation import PlayedConversation
 from verl_pivot.playing.endpoint_player import first_turn, read_answer, sent_message
 from verl_pivot.playing.played_rows import PlayedProblem
 from verl_pivot.playing.player import PlayerTurn
@@ -20,7 +19,7 @@ from verl_pivot.rollout.limits import RolloutLimits
 from verl_pivot.synthesis.drafts import Draft
 from verl_pivot.synthesis.workshop import Workshop
 from verl_pivot.synthesis.writer import WriterQuestion
-from verl_pivot.types import ExpertTurns, JsonObject, Message, Role, Trajectory
+from verl_pivot.types import JsonObject, Message, Trajectory
 from verl_pivot.validation import Options
 
 POLICY = "policy"
@@ -149,12 +148,8 @@ def check_code(rollouts: Sequence[PlayedProblem]) -> None:
 
 
 def has_action(played: PlayedProblem) -> bool:
-    """Whether the policy ended a turn by itself whose calls can be read."""
-    return any(map(_is_action, played.played.turns))
-
-
-def _is_action(turn: PlayerTurn) -> bool:
-    return turn.ended and turn.is_readable
+    """Whether the policy ended a turn by itself that can be read and holds a call or an answer."""
+    return bool(played.played.action_turns)
 
 
 def trajectory_of(played: PlayedProblem, draft: Draft) -> Trajectory:
@@ -174,14 +169,6 @@ def trajectory_of(played: PlayedProblem, draft: Draft) -> Trajectory:
         tools=played.tools,
         passed=played.outcome.passed,
         metadata=with_split_key(given, draft.item),
-        expert_turns=_expert_turns(played.played),
+        expert_turns=played.played.expert_turns or "all",
         **verifier,
     )
-
-
-def _expert_turns(played: PlayedConversation) -> ExpertTurns:
-    """The turns of the prompt and the policy's actions; all turns if there are none else, or none of these."""
-    begin = sum(message.role is Role.ASSISTANT for message in played.messages[: played.num_prompt_messages])
-    actions = tuple(begin + number for number, turn in enumerate(played.turns) if _is_action(turn))
-    is_whole = len(actions) == len(played.turns)
-    return "all" if is_whole or not (chosen := (*range(begin), *actions)) else chosen
