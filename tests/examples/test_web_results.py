@@ -43,15 +43,3 @@ def test_the_tables_of_the_readme_are_rebuilt_from_the_results() -> None:
     assert [line for line in shown if line.startswith("| `") and line.count("|") == 10] == lines(kept.results)
     contrasts = [line for line in shown if line.startswith("| ") and ("` over `" in line or " at its end" in line)]
     assert contrasts == contrast_lines(kept.results)
-
-
-def test_the_readme_says_what_the_arms_of_the_third_seed_reached() -> None:
-    rows = report.rows(merged([_HERE / "results_seed_2.parquet"], report.STUDY).results)
-    base, outcome = (
-        next(row for row in rows if row.arm == arm and row.seeds == (2,) and row.part == SEEN)
-        for arm in (BASE, OUTCOME)
-    )
-    shown = " ".join((_HERE / "README.md").read_text().split())
-
-    success, over_base, _ = part_cells(outcome)
-    assert f"{part_cells(base)[0]} and {success} of the seen tasks, {over_base} over `base`" in shown
